@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.tracking.mlflow.server import NO_JOBS
+from sweeper.tracking.mlflow.pages import NO_JOBS
 from tests.patience import patient
 from tests.sweeper.records import fields
 

@@ -17,7 +17,7 @@ from sweeper.text.display import Shown
 
 if TYPE_CHECKING:
     from sweeper.analysis.claims.base import Verdict
-    from sweeper.analysis.comparison.compare import Comparison
+    from sweeper.analysis.comparison import Comparison
     from sweeper.analysis.predictive.conformal import Conformal
     from sweeper.analysis.predictive.ensemble import EnsembleRow
     from sweeper.analysis.recalibration.recalibrating import Progress, Recalibrated
@@ -67,8 +67,8 @@ def report(
 
 def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
     """Compare the settings and results of two sweeps; like `sweeper compare`. Raises SweeperError."""
-    from sweeper.analysis.comparison.compare import compare as compare_sweeps
-    from sweeper.analysis.comparison.compare import view
+    from sweeper.analysis.comparison import compare as compare_sweeps
+    from sweeper.analysis.comparison import view
     from sweeper.results import load
 
     (first, second), folder = all_here([first, second], output_folder(output))

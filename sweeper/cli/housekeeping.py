@@ -79,7 +79,7 @@ def list_sweeps(output: Output = RESULTS) -> None:
     """List the sweeps in the directory of results, latest first."""
     from rich.table import Table
 
-    from sweeper.storage.housekeeping import entries
+    from sweeper.storage.lookup import entries
     from sweeper.storage.places import local_copies
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -102,12 +102,12 @@ def delete(
     output: Output = RESULTS,
 ) -> None:
     """Delete a sweep's results folder. Its MLflow runs stay."""
-    from sweeper.storage import housekeeping
+    from sweeper.storage import lookup
 
-    root = housekeeping.at_rest(name, output).root
+    root = lookup.at_rest(name, output).root
     if not yes:
-        typer.confirm(f"Delete {root} ({housekeeping.size_of(root) / 2**20:,.1f} MiB)?", abort=True, err=True)
-    size = housekeeping.delete(name, output)
+        typer.confirm(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB)?", abort=True, err=True)
+    size = lookup.delete(name, output)
     typer.echo(f"deleted {root}, {size / 2**20:,.1f} MiB", err=True)
 
 
@@ -118,9 +118,9 @@ def rename(
     output: Output = RESULTS,
 ) -> None:
     """Rename a sweep. MLflow keeps the old name until `sweeper sync` logs it under the new one."""
-    from sweeper.storage import housekeeping
+    from sweeper.storage import lookup
 
-    typer.echo(f"renamed to {housekeeping.rename(name, new, output)}", err=True)
+    typer.echo(f"renamed to {lookup.rename(name, new, output)}", err=True)
 
 
 @commands.command()
@@ -130,9 +130,9 @@ def archive(
     output: Output = RESULTS,
 ) -> None:
     """Pack a sweep's results folder into a .tar.gz file. The folder stays."""
-    from sweeper.storage import housekeeping
+    from sweeper.storage import lookup
 
-    file = housekeeping.archive(name, output, to)
+    file = lookup.archive(name, output, to)
     typer.echo(f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB", err=True)
 
 

@@ -179,8 +179,7 @@ def ui(
 ) -> None:
     """Browse sweeps in MLflow, each in a view with all its trials. It listens on this machine only (127.0.0.1)."""
     from sweeper.storage.places import READING, place_of
-    from sweeper.tracking.mlflow.pages import address, as_lines, experiments, questions
-    from sweeper.tracking.mlflow.server import serve
+    from sweeper.tracking.mlflow.pages import address, as_lines, experiments, questions, serve
 
     typer.echo("search filters for an MLflow experiment:", err=True)
     for line in as_lines(questions()):

@@ -20,9 +20,8 @@ from sweeper.space.configurations import configurations_of
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
 from sweeper.space.parts import worker_faults
-from sweeper.storage.changes import AMENDABLE, GROWING, changed_trials, edited
 from sweeper.storage.mirror import Mirror, SharedFolder
-from sweeper.storage.sweeps import Sweep
+from sweeper.storage.sweeps import AMENDABLE, GROWING, Sweep, changed_trials, edited
 from trainables.files.atomic import write_text
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
 

@@ -32,10 +32,9 @@ from sweeper.journal.state import COMPLETED, EARLY_STOPPED, SweepState
 from sweeper.space.configurations import Configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.space.user_code import MANIFEST_KEY as OWN_CODE
-from sweeper.storage.copies import bring_predictions
 from sweeper.storage.lookup import sweep_names
 from sweeper.storage.metadata import read_manifest
-from sweeper.storage.places import local_copies, local_copy
+from sweeper.storage.places import bring_predictions, local_copies, local_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.large_tables import ALWAYS_WRITTEN, LARGE_TABLES, MERGED_KEY
 from trainables.files.stores.base import is_store_address

@@ -55,8 +55,7 @@ from sweeper.space.strata import pool_notes
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_links
-from sweeper.storage.manifest import build_manifest
-from sweeper.storage.metadata import read_manifest
+from sweeper.storage.metadata import build_manifest, read_manifest
 from sweeper.storage.mirror import STOP, mirror_of
 from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
 from sweeper.storage.store_lease import stored_holder

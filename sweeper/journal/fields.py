@@ -1,15 +1,19 @@
 """Typed reading of a record's fields: somebody else may have written the journal, with valid checksums.
 
-Every value that a record holds is taken through one of these functions, so whatever folds the journal, projects it or
+A record is a dataclass whose annotations are all that is said of its fields: `read` and `written` follow them. Every
+value that a record holds is taken through one of these functions, so whatever folds the journal, projects it or
 displays it meets the types and ranges that the records declare. What does not fit raises ValueError with one sentence
 that names the field; the journal's readers add the record.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from sweeper.core.ids import configuration_index
 
@@ -32,6 +36,21 @@ TEXT_COLUMNS = ("split", "stage")
 """Columns of an evaluation that hold text, besides those of reasons, which end in `_unavailable`."""
 
 _NUMBERS = (int, float, type(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The range of a number, as `Annotated[int, Within(0, 9)]`; a whole number's is else 0 to `MOST`."""
+
+    least: float
+    most: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """Reads an annotated field by another function than its type's."""
+
+    read: Callable[[Json, str], Any]
 
 
 def whole(fields: Json, key: str, least: int = 0, most: int = MOST) -> int:
@@ -61,9 +80,9 @@ def text(fields: Json, key: str, among: Collection[str] = ()) -> str:
     return value
 
 
-def boolean(fields: Json, key: str, default: bool | None = None) -> bool:
-    """Return true or false; `default` where the record has no such field, as older ones may."""
-    value = _there(fields, key) if default is None else fields.get(key, default)
+def boolean(fields: Json, key: str) -> bool:
+    """Return true or false."""
+    value = _there(fields, key)
     if not isinstance(value, bool):
         raise ValueError(f"its field {key!r} is {_shown(value)}, not true or false")
     return value
@@ -90,6 +109,11 @@ def objects(fields: Json, key: str) -> Sequence[Json]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise ValueError(f"its field {key!r} is {_shown(value)}, not a list of objects")
     return value
+
+
+def mappings(fields: Json, key: str) -> list[Json]:
+    """Return a list of objects of plain values."""
+    return [mapping({key: each}, key) for each in objects(fields, key)]
 
 
 def trial(fields: Json, key: str) -> str:
@@ -128,6 +152,91 @@ def check_report(fields: Json) -> None:
         _check_row(row, "epochs", ())
     for row in objects(fields, "evaluations"):
         _check_row(row, "evaluations", TEXT_COLUMNS)
+
+
+LEFT_OUT = {"left out": True}
+"""Metadata of a field that is not written where it has its default: what older journals lack may go on to be absent."""
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], fields: Json, **known: Any) -> T:
+    """Return a dataclass, each of its fields but those `known` read as its annotation says.
+
+    What is missing gets the field's default. What may be `None` may also be missing: what older records lack, newer
+    ones may leave out.
+    """
+    values = {**known}
+    for each in _declared(kind):
+        if each.name in known:
+            continue
+        if each.key not in fields and each.default is not dataclasses.MISSING:
+            values[each.name] = each.default
+        else:
+            none = each.optional and fields.get(each.key) is None
+            values[each.name] = None if none else each.take(fields, each.key)
+    return kind(**values)
+
+
+def written(body: Any, without: str = "") -> dict[str, object]:
+    """Return the values of a dataclass that `read` reads back, in the order of its `ORDER` and then of its fields."""
+    values: dict[str, object] = {}
+    for each in _declared(type(body)):
+        value = getattr(body, each.name)
+        if each.name != without and not (each.left_out and value == each.default):
+            values[each.key] = value if type(value) in _SCALARS else _plain(value)
+    return values
+
+
+_SCALARS = (int, float, str, bool, NoneType)
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value):
+        return written(value)
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class _Declared(NamedTuple):
+    """A field: what it is called here and in a record, and what reads it."""
+
+    name: str
+    key: str
+    default: Any
+    left_out: bool
+    optional: bool
+    take: Callable[[Json, str], Any]
+
+
+def _gathered(kind: Any) -> Sequence[_Declared]:
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, _Declared] = {}
+    for each in dataclasses.fields(kind):
+        hint = hints[each.name]
+        optional, key = NoneType in get_args(hint), each.metadata.get("key", each.name)
+        inner = next(part for part in get_args(hint) if part is not NoneType) if optional else hint
+        found[key] = _Declared(each.name, key, each.default, "left out" in each.metadata, optional, _reader(inner))
+    order: Sequence[str] = getattr(kind, "ORDER", ())
+    return [found[key] for key in dict.fromkeys((*order, *found)) if key in found]
+
+
+_declared: Callable[[Any], Sequence[_Declared]] = functools.cache(_gathered)
+
+
+def _reader(hint: Any) -> Callable[[Json, str], Any]:
+    """Return what reads a field of a type."""
+    if get_origin(hint) is Annotated:
+        plain, note = get_args(hint)
+        if isinstance(note, Checked):
+            return note.read
+        return functools.partial(_TYPES[plain], least=note.least, most=note.most)
+    if get_origin(hint) is Literal:
+        return functools.partial(text, among=get_args(hint))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return lambda fields, key: read(hint, mapping(fields, key))
+    if get_origin(hint) is Sequence and dataclasses.is_dataclass(get_args(hint)[0]):
+        return lambda fields, key: [read(get_args(hint)[0], each) for each in objects(fields, key)]
+    return _TYPES[hint]
 
 
 def _check_row(row: Json, table: str, texts: Collection[str]) -> None:
@@ -169,3 +278,15 @@ def _range(least: float, most: float) -> str:
 def _shown(value: object) -> str:
     shown = repr(value) if not isinstance(value, int) or abs(value) <= LARGEST_INTEGER else "a huge number"
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
+
+
+_TYPES: Mapping[Any, Callable[..., Any]] = {
+    int: whole,
+    float: number,
+    str: text,
+    bool: boolean,
+    Mapping[str, Any]: mapping,
+    Mapping[str, float]: numbers,
+    Sequence[Mapping[str, Any]]: mappings,
+}
+"""What reads a field of a type."""

@@ -1,54 +1,107 @@
-"""The journal's records: one dataclass per kind, and its JSON form.
+"""The journal's records: one dataclass per kind, whose fields are declared once, and its JSON form.
 
 Outside of this file nobody needs to know how a record is written: `to_json` gives the plain values that lie on disk,
-key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them. What
-older journals lack gets its value there and nowhere else.
+key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them; both
+follow the fields' annotations (`sweeper.journal.fields`). What older journals lack is a field's default.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.decision import Decision
 from sweeper.journal.fields import (
     LATEST,
+    LEFT_OUT,
     MOST,
+    Checked,
     Json,
-    boolean,
+    Within,
     check_report,
-    mapping,
     number,
-    numbers,
-    objects,
-    said,
+    read,
     text,
     trial,
     whole,
+    written,
 )
-from trainables.worker.trial_reports import TrialReport, named_share, numbered_texts
+from trainables.worker.trial_reports import TrialReport
 
 STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "interrupted")
 """What a trial can be; `sweeper.journal.state` says when it is which."""
 
-LARGEST_PROCESS = 2**32
-"""No process has a larger number (Linux's limit is 2²²)."""
+Status: TypeAlias = Annotated[str, Checked(partial(text, among=STATUSES))]
 
+Index: TypeAlias = Annotated[int, Within(0, MOST - 1)]
+"""A configuration's index."""
 
-class _PlainBody:
-    """A body that is written as its fields."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
+DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
 
 @dataclass(frozen=True)
-class Attempt(_PlainBody):
+class Decision:
+    """What the scheduler did with a trial at a rung, and why.
+
+    Attributes:
+        rung: the rung in epochs, or `None` when the decision was not made at a rung.
+        kind: `continue`, `stop` (early), `pause` (until it is promoted or stopped), `complete` (reached the last
+            epoch) or `fail`.
+        reason: one sentence.
+        metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
+        cutoff: the value it was compared with, or `None` when there was none.
+        competitors: how many trials had reached the rung before it.
+        stratum: the stratum within which it was compared; `None` where all trials compete in one pool.
+        feasible: whether a trial that is complete keeps to the sweep's constraints, beside those complete before it.
+        constrained: what a complete trial measured of the constraints' metrics, means over replicates; `None` where
+            there are no constraints.
+    """
+
+    rung: int | None
+    kind: DecisionKind
+    reason: str
+    metric: float | None
+    cutoff: float | None
+    competitors: int
+    stratum: str | None = field(default=None, metadata=LEFT_OUT)
+    feasible: bool = field(default=True, metadata=LEFT_OUT)
+    constrained: Mapping[str, float] | None = field(default=None, metadata=LEFT_OUT)
+
+    def __post_init__(self) -> None:
+        if self.metric is not None and not math.isfinite(self.metric):
+            # A decision equals the one that is read back, and NaN equals nothing.
+            object.__setattr__(self, "metric", None)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the decision as plain JSON values; what older journals lack is left out where it says nothing."""
+        return written(self)
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Decision:
+        """Read what `to_dict` wrote. Raises ValueError for a field that is missing or odd."""
+        return read(Decision, fields)
+
+
+class _Body:
+    """What a record says happened: written as its fields."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk."""
+        return written(self)
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Self:
+        """Read what any release wrote."""
+        return read(cls, fields)
+
+
+@dataclass(frozen=True)
+class Attempt(_Body):
     """A driver starts or resumes the sweep.
 
     Attributes:
@@ -63,37 +116,22 @@ class Attempt(_PlainBody):
 
     attempt: int
     host: str
-    pid: int
+    pid: Annotated[int, Within(0, 2**32)]  # no process has a larger number (Linux's limit is 2²²)
     code: str | None = None
-    space: Mapping[str, Any] | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return {key: value for key, value in vars(self).items() if key != "space" or value is not None}
-
-    @staticmethod
-    def from_json(fields: Json) -> Attempt:
-        """Read what any release wrote."""
-        return Attempt(
-            whole(fields, "attempt"),
-            text(fields, "host"),
-            whole(fields, "pid", most=LARGEST_PROCESS),
-            text(fields, "code") if said(fields, "code") else None,
-            mapping(fields, "space") if said(fields, "space") else None,
-        )
+    space: Mapping[str, Any] | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
 class Observation:
     """The outcome of an earlier sweep's trial: its name there, the choices that lead to it, its objective."""
 
-    trial: str
+    trial: Annotated[str, Checked(trial)]
     choices: Mapping[str, float]
     value: float
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(_Body):
     """The searcher has observed an earlier sweep's trials.
 
     Attributes:
@@ -110,22 +148,9 @@ class Learned:
     observations: Sequence[Observation]
     outside: int
 
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return {**vars(self), "observations": [dict(vars(each)) for each in self.observations]}
-
-    @staticmethod
-    def from_json(fields: Json) -> Learned:
-        """Read what any release wrote."""
-        observations = [
-            Observation(trial(each, "trial"), numbers(each, "choices"), number(each, "value"))
-            for each in objects(fields, "observations")
-        ]
-        return Learned(whole(fields, "attempt"), text(fields, "sweep"), observations, whole(fields, "outside"))
-
 
 @dataclass(frozen=True)
-class Suggested(_PlainBody):
+class Suggested(_Body):
     """A searcher chose a configuration.
 
     Attributes:
@@ -138,26 +163,15 @@ class Suggested(_PlainBody):
 
     kind: ClassVar[str] = "suggested"
 
-    configuration: int
-    values: dict[str, Any]
+    configuration: Index
+    values: Mapping[str, Any]
     choices: Mapping[str, float]
     config_hash: str
     searcher: str
 
-    @staticmethod
-    def from_json(fields: Json) -> Suggested:
-        """Read what any release wrote."""
-        return Suggested(
-            whole(fields, "configuration", most=MOST - 1),
-            dict(mapping(fields, "values")),
-            numbers(fields, "choices"),
-            text(fields, "config_hash"),
-            text(fields, "searcher"),
-        )
-
 
 @dataclass(frozen=True)
-class Drawn(_PlainBody):
+class Drawn(_Body):
     """Configurations of the space, drawn before the first of them begins: from now on they are these.
 
     They follow from space and seed, but a later release may draw others from the same space; so every reader takes them
@@ -170,41 +184,38 @@ class Drawn(_PlainBody):
 
     kind: ClassVar[str] = "drawn"
 
-    first: int
+    first: Index
     values: Sequence[Mapping[str, Any]]
-
-    @staticmethod
-    def from_json(fields: Json) -> Drawn:
-        """Read what any release wrote."""
-        values = [mapping({"values": each}, "values") for each in objects(fields, "values")]
-        return Drawn(whole(fields, "first", most=MOST - 1), values)
 
 
 @dataclass(frozen=True)
-class Started(_PlainBody):
+class Started(_Body):
     """A process has begun with a configuration, or with one replicate of it where these have separate processes."""
 
     kind: ClassVar[str] = "started"
+    ORDER: ClassVar[Sequence[str]] = ("configuration", "replicate")
 
-    configuration: int
+    configuration: Index
     attempt: int
-    replicate: int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return {"configuration": self.configuration, **_replicate(self.replicate), "attempt": self.attempt}
-
-    @staticmethod
-    def from_json(fields: Json) -> Started:
-        """Read what any release wrote."""
-        index = whole(fields, "configuration", most=MOST - 1)
-        return Started(index, whole(fields, "attempt"), _number_of(fields))
+    replicate: int | None = field(default=None, metadata=LEFT_OUT)
 
 
-class _ReportBody:
+class _ReportBody(_Body):
     """A body with a trial's report."""
 
+    ORDER: ClassVar[Sequence[str]]
     report: TrialReport
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk: the report's among the others."""
+        values = self.report.to_dict() | written(self, without="report")
+        return {key: values[key] for key in self.ORDER if key in values}
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Self:
+        """Read what any release wrote."""
+        check_report(fields)
+        return read(cls, fields, report=TrialReport.from_dict(fields))
 
     @property
     def configuration(self) -> int:
@@ -229,39 +240,15 @@ class ReplicateReported(_ReportBody):
     """
 
     kind: ClassVar[str] = "replicate"
+    ORDER: ClassVar[Sequence[str]] = (
+        *("configuration", "replicate", "attempt", "epoch", "pauses", "failure", "failure_kind", "device", "packing"),
+        *("wall_seconds", "gpu", "epochs", "evaluations"),
+    )
 
     report: TrialReport
     replicate: int
     attempt: int
     pauses: bool
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        report = self.report
-        return {
-            "configuration": report.configuration,
-            "replicate": self.replicate,
-            "attempt": self.attempt,
-            "epoch": report.epoch,
-            "pauses": self.pauses,
-            "failure": report.failure,
-            "failure_kind": report.failure_kind,
-            "device": report.device,
-            "packing": report.packing,
-            "wall_seconds": report.wall_seconds,
-            **named_share(report.gpu),
-            "epochs": list(report.epochs),
-            "evaluations": list(report.evaluations),
-        }
-
-    @staticmethod
-    def from_json(fields: Json) -> ReplicateReported:
-        """Read what any release wrote."""
-        check_report(fields)
-        report = TrialReport.from_dict(fields)
-        return ReplicateReported(
-            report, whole(fields, "replicate"), whole(fields, "attempt"), boolean(fields, "pauses")
-        )
 
 
 @dataclass(frozen=True)
@@ -269,7 +256,7 @@ class Reused:
     """Where a report was reused from: the sweep's name, and the sequence of its record there."""
 
     sweep: str
-    record: int
+    record: Annotated[int, Within(0, LATEST)]
 
 
 @dataclass(frozen=True)
@@ -286,54 +273,27 @@ class Reported(_ReportBody):
     """
 
     kind: ClassVar[str] = "report"
+    ORDER: ClassVar[Sequence[str]] = (
+        *("configuration", "epoch", "objective", "device", "packing", "wall_seconds", "gpu", "epochs", "evaluations"),
+        *("replicate_errors", "replicate_kinds", "reused", "failure_kind", "config_hash"),
+        *("attempt", "status", "decision"),
+    )
 
     report: TrialReport
     attempt: int
-    status: str
+    status: Status
     decision: Decision | None
-    reused: Reused | None = None
-    config_hash: str | None = None
+    reused: Reused | None = field(default=None, metadata=LEFT_OUT)
+    config_hash: str | None = field(default=None, metadata=LEFT_OUT)
 
     def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        report = self.report
-        return {
-            "configuration": report.configuration,
-            "epoch": report.epoch,
-            "objective": report.objective,
-            "device": report.device,
-            "packing": report.packing,
-            "wall_seconds": report.wall_seconds,
-            **named_share(report.gpu),
-            "epochs": list(report.epochs),
-            "evaluations": list(report.evaluations),
-            **numbered_texts("replicate_errors", report.replicate_errors),
-            **numbered_texts("replicate_kinds", report.replicate_kinds),
-            **({"reused": dict(vars(self.reused))} if self.reused is not None else {}),
-            **({"failure_kind": report.failure_kind} if report.failure_kind is not None else {}),
-            **({"config_hash": self.config_hash} if self.config_hash is not None else {}),
-            "attempt": self.attempt,
-            "status": self.status,
-            "decision": self.decision.to_dict() if self.decision is not None else None,
-        }
-
-    @staticmethod
-    def from_json(fields: Json) -> Reported:
-        """Read what any release wrote."""
-        check_report(fields)
-        reused = mapping(fields, "reused") if said(fields, "reused") else None
-        return Reported(
-            TrialReport.from_dict(fields),
-            whole(fields, "attempt"),
-            text(fields, "status", STATUSES),
-            Decision.from_dict(mapping(fields, "decision")) if said(fields, "decision") else None,
-            Reused(text(reused, "sweep"), whole(reused, "record", most=LATEST)) if reused is not None else None,
-            text(fields, "config_hash") if said(fields, "config_hash") else None,
-        )
+        """Return the values written to disk; no kind of failure where there was none."""
+        values = super().to_json()
+        return values if self.report.failure_kind is not None else {k: values[k] for k in values if k != "failure_kind"}
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(_Body):
     """The scheduler decides on a configuration that pauses at a rung: it is promoted, or stopped.
 
     Attributes:
@@ -346,30 +306,15 @@ class Judged:
 
     kind: ClassVar[str] = "judged"
 
-    configuration: int
+    configuration: Index
     attempt: int
     epoch: int
-    status: str
+    status: Status
     decision: Decision
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return {**vars(self), "decision": self.decision.to_dict()}
-
-    @staticmethod
-    def from_json(fields: Json) -> Judged:
-        """Read what any release wrote."""
-        return Judged(
-            whole(fields, "configuration", most=MOST - 1),
-            whole(fields, "attempt"),
-            whole(fields, "epoch"),
-            text(fields, "status", STATUSES),
-            Decision.from_dict(mapping(fields, "decision")),
-        )
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(_Body):
     """A process died, or a configuration is given up.
 
     Attributes:
@@ -386,52 +331,36 @@ class Failed:
     """
 
     kind: ClassVar[str] = "failed"
+    ORDER: ClassVar[Sequence[str]] = (
+        "configuration",
+        "replicate",
+        "attempt",
+        "epoch",
+        "kind",
+        "reason",
+        "counts",
+        "given_up",
+    )
 
-    configuration: int
+    configuration: Index
     attempt: int
     epoch: int
-    failure: str
+    failure: str = field(metadata={"key": "kind"})
     reason: str
-    counts: bool
-    final: bool
-    replicate: int | None = None
+    counts: bool = True  # before kinds of failures were distinguished, each counted and was final
+    final: bool = True
+    replicate: int | None = field(default=None, metadata=LEFT_OUT)
     given_up: bool = False
-    share: float | None = None
+    share: Annotated[float, Within(0, MOST)] | None = field(default=None, metadata=LEFT_OUT)
 
     def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return {
-            "configuration": self.configuration,
-            **_replicate(self.replicate),
-            "attempt": self.attempt,
-            "epoch": self.epoch,
-            "kind": self.failure,
-            "reason": self.reason,
-            "counts": self.counts,
-            **({"given_up": self.given_up} if self.replicate is not None else {}),
-            "final": self.final,
-            **({"share": self.share} if self.share is not None else {}),
-        }
-
-    @staticmethod
-    def from_json(fields: Json) -> Failed:
-        """Read what any release wrote: before kinds of failures were distinguished, each counted and was final."""
-        return Failed(
-            whole(fields, "configuration", most=MOST - 1),
-            whole(fields, "attempt"),
-            whole(fields, "epoch"),
-            text(fields, "kind"),
-            text(fields, "reason"),
-            boolean(fields, "counts", True),
-            boolean(fields, "final", True),
-            _number_of(fields),
-            boolean(fields, "given_up", False),
-            number(fields, "share", 0, MOST) if said(fields, "share") else None,
-        )
+        """Return the values written to disk; `given_up` says nothing of a whole configuration."""
+        values = super().to_json()
+        return values if self.replicate is not None else {k: v for k, v in values.items() if k != "given_up"}
 
 
 @dataclass(frozen=True)
-class Ended(_PlainBody):
+class Ended(_Body):
     """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
 
     kind: ClassVar[str] = "ended"
@@ -439,11 +368,6 @@ class Ended(_PlainBody):
     attempt: int
     outcome: str
     reason: str
-
-    @staticmethod
-    def from_json(fields: Json) -> Ended:
-        """Read what any release wrote."""
-        return Ended(whole(fields, "attempt"), text(fields, "outcome"), text(fields, "reason"))
 
 
 Body: TypeAlias = (
@@ -521,11 +445,3 @@ class Record:
             raise ValueError("it is not an object with a body")
         sequence, time = whole(fields, "sequence", most=LATEST), number(fields, "time", 0, LATEST)
         return Record(sequence, time, body_from_json(text(fields, "kind"), fields["body"]))
-
-
-def _number_of(fields: Json) -> int | None:
-    return whole(fields, "replicate") if said(fields, "replicate") else None
-
-
-def _replicate(number: int | None) -> dict[str, int]:
-    return {"replicate": number} if number is not None else {}

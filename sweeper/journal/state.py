@@ -8,6 +8,7 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.records import (
+    STATUSES,
     Attempt,
     Drawn,
     Ended,
@@ -23,14 +24,7 @@ from sweeper.journal.records import (
 )
 from trainables.worker.trial_reports import Row, TrialReport
 
-WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = (
-    "waiting",
-    "running",
-    "completed",
-    "early_stopped",
-    "failed",
-    "interrupted",
-)
+WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
 ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
 """The states that a trial does not leave on its own; `resume --failed` retries failed ones."""
 

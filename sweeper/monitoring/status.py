@@ -26,13 +26,12 @@ from sweeper.monitoring.live import PLAIN_LINE_SECONDS
 from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel, snapshot
 from sweeper.scheduling.base import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
-from sweeper.storage.changes import edited
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import find_sweep, sweep_names
-from sweeper.storage.object_names import LEASE
 from sweeper.storage.places import READING, local_copies, local_copy, place_of, split_name
 from sweeper.storage.store_lease import holder_of_copy, stored_holder
-from sweeper.storage.sweeps import Sweep, open_sweep
+from sweeper.storage.store_objects import LEASE
+from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.stores.base import is_store_address
 
 

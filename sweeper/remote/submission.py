@@ -22,7 +22,7 @@ from sweeper.core.ids import is_sweep_name
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import asked_by_file, folder_of, require_allowed
 from sweeper.space.user_code import code_of
-from sweeper.storage.manifest import user_name
+from sweeper.storage.metadata import user_name
 from sweeper.storage.places import READING, place_of
 from sweeper.text.redaction import redact
 from trainables.extensions.code import unpack_into

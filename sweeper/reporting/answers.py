@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeper.analysis.recalibration.effect import Effect
+from sweeper.analysis.recalibration.request import Effect
 from sweeper.reporting.matrix import Matrix, Measured, best_after
 from sweeper.reporting.settings import QUESTION, Setting, setting_sentence, settings_of
 from sweeper.results.leaderboard import FINISHED, Leaderboard

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.recalibration.effect import Effect, effects
+from sweeper.analysis.recalibration.request import Effect, effects
 from sweeper.analysis.statistics.best_set import SURE
 from sweeper.reporting.answers import Answers, answers
 from sweeper.reporting.figure_parts.posthoc import posthoc_sql

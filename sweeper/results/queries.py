@@ -163,7 +163,7 @@ def bring_what_is_read(paths: SweepPaths, query: str, trials: Collection[str] | 
         trials: whose predictions it reads; those of all trials by default.
     """
     if _READS_PREDICTIONS.search(query):
-        from sweeper.storage.copies import bring_predictions
+        from sweeper.storage.places import bring_predictions
 
         bring_predictions(paths, trials)
 

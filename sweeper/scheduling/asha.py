@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.journal.decision import Decision
+from sweeper.journal.records import Decision
 from sweeper.scheduling.base import Measured, RungState, Scheduler
 from sweeper.scheduling.ranking import Constraint, Goal, Ranking, keeping, rank
 

@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from sweeper.journal.decision import Decision
-from sweeper.journal.records import Judged, Record, Reported
+from sweeper.journal.records import Decision, Judged, Record, Reported
 from sweeper.scheduling.ranking import Constraint, Goal
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values

@@ -24,7 +24,7 @@ import math
 from bisect import insort
 from dataclasses import dataclass
 
-from sweeper.journal.decision import Decision
+from sweeper.journal.records import Decision
 from sweeper.scheduling.base import (
     GRACE_EPOCHS,
     MAX_EPOCHS,

@@ -20,8 +20,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sweeper.journal.decision import Decision, DecisionKind
-from sweeper.journal.records import Judged, Record
+from sweeper.journal.records import Decision, DecisionKind, Judged, Record
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import (
     GRACE_EPOCHS,

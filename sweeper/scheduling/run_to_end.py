@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.journal.decision import Decision
+from sweeper.journal.records import Decision
 from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, Measured, RungState, Scheduler
 from trainables.registry import Component, Hyperparameter
 

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.journal.decision import Decision
-from sweeper.journal.records import Drawn, Judged, Record, Suggested
+from sweeper.journal.records import Decision, Drawn, Judged, Record, Suggested
 from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled, in_stratum
 from sweeper.scheduling.ranking import Constraint
 

@@ -4,7 +4,7 @@ The lock is the operating system's (`flock`): it falls with the process, however
 never blocks its resume. The record next to it (host, pid, heartbeat) is what the error names.
 
 Where the folder's file system has no locks, as Lustre or NFS may have none, a file that the driver renews stands for
-the lock (`trainables.files.heartbeats`): its resume then waits until a killed driver has been silent for 20 s.
+the lock (`trainables.files.locks`): its resume then waits until a killed driver has been silent for 20 s.
 """
 
 from __future__ import annotations

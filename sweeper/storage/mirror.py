@@ -20,12 +20,10 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import Journal
 from sweeper.journal.segments import last_sequence
-from sweeper.storage.kept_tables import KEPT, KeptTables
-from sweeper.storage.object_names import is_table_file
 from sweeper.storage.places import Place, fetch, objects
 from sweeper.storage.store_journal import StoredJournal
-from sweeper.storage.store_lease import LeaseLostError, StoreLease
-from sweeper.storage.terms import JOURNAL
+from sweeper.storage.store_lease import JOURNAL, LeaseLostError, StoreLease
+from sweeper.storage.store_objects import KEPT, KeptTables, is_table_file
 from sweeper.tables.large_tables import Arrivals
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store, patiently

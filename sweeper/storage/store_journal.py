@@ -18,8 +18,7 @@ from sweeper.journal import segments
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
 from sweeper.journal.segments import joined, piece_of, segment_name
-from sweeper.storage.store_lease import StoreLease
-from sweeper.storage.terms import Part, Term, settled
+from sweeper.storage.store_lease import Part, StoreLease, Term, settled
 from trainables.files.atomic import write_bytes
 from trainables.files.stores.base import Entry, StoreError
 from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently

@@ -1,18 +1,26 @@
-"""Journal records as table rows: the one place that says which row a record adds to which table.
+"""Rows of the tables from the journal: those that a record adds, and the `trials` as its state is.
 
 Every projection of the journal (Parquet, trackers) goes through `JournalRows`, so all of them show the same rows. A
 trial that went back to an older checkpoint measures some epochs a second time; the first row that was journaled is
 kept, because readers have seen it.
+
+`trials` has one row per trial and replicate, of all configurations, also those that still wait. Where a searcher
+chooses configurations, the hyperparameters of those that it has not chosen yet are null.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sweeper.core.ids import trial_name
-from sweeper.journal.decision import Decision
-from sweeper.journal.records import Judged, Record, Reported
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
+from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
+from sweeper.journal.records import Decision, Judged, Record, Reported
+from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
 from trainables.worker.trial_reports import Row
 
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
@@ -64,3 +72,144 @@ def _decision_row(configuration: int, epoch: int, decision: Decision, time: floa
     # Constraints are not columns here: the reason says whether they are kept, and `evaluations` has their metrics.
     said = {key: value for key, value in decision.to_dict().items() if key not in ("feasible", "constrained")}
     return {"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}
+
+
+_STATE_COLUMNS = {
+    "stop_kind": "stop_kind",
+    "stop_reason": "stop_reason",
+    "stop_rung": "stop_rung",
+    "epochs": "epochs",
+    "last_evaluation_epoch": "last_evaluation_epoch",
+    "device": "device",
+    "packing": "packing",
+    "reused_from": "reused_from",
+    "reused_epochs": "reused_epochs",
+    "objective": "objective",
+    "attempt": "attempt",
+}
+"""Columns that are the same for all replicates of a trial, and where its state keeps them."""
+
+_OWN_COLUMNS = ("status", "error", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
+"""Columns in which replicates differ that are trained in separate processes."""
+
+
+class TrialsTable:
+    """Makes the whole table from the sweep's state; what never changes is converted once."""
+
+    def __init__(
+        self,
+        sweep: str,
+        schema: pa.Schema,
+        configurations: Sequence[Mapping[str, object] | None],
+        *,
+        replicates: int,
+        sweep_seed: int,
+        common_seeds: bool = False,
+    ) -> None:
+        """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
+
+        Raises ValueError when a configuration has a hyperparameter that the schema has no column for.
+        """
+        self._sweep, self._schema, self._replicates = sweep, schema, replicates
+        self._places = np.repeat(np.arange(len(configurations)), replicates)
+        fixed = [
+            "sweep",
+            "trial",
+            "config_hash",
+            ARITHMETIC,
+            REHEARSAL,
+            *(name for name in schema.names if name.startswith("config_")),
+        ]
+        self._texts = {field.name for field in schema if field.type == pa.string()}
+        self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
+        self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
+        # Asked of the rows: configurations are drawn anew each time that they are looked at.
+        self._unknown = {index for index, row in enumerate(self._rows) if "config_hash" not in row}
+        seeds, indices = ReplicateSeeds(sweep_seed, replicates, common_seeds), range(len(self._rows))
+        self._fixed = {
+            "replicate": pa.array([replicate for _ in indices for replicate in range(replicates)], pa.int64()),
+            "seed": pa.array([seed for index in indices for seed in seeds.of(index)], pa.int64()),
+        }
+        self._convert()
+
+    def _row(self, index: int, configuration: Mapping[str, object] | None) -> dict[str, object]:
+        """Return what never changes of a trial, once its configuration is known."""
+        row: dict[str, object] = {"sweep": self._sweep, "trial": trial_name(index)}
+        if configuration is None:
+            return row
+        values = flatten_configuration(configuration).items()
+        shown = {name: _as_text(value) if name in self._texts else value for name, value in values}
+        return {**row, "config_hash": config_hash(configuration), **shown}
+
+    @property
+    def config_hashes(self) -> list[str | None]:
+        """The digest of every configuration's values, by index; `None` for one that is not known yet."""
+        return [None if (digest := row.get("config_hash")) is None else str(digest) for row in self._rows]
+
+    def _convert(self) -> None:
+        batch = record_batch("trials", self._fixed_schema, self._rows).take(pa.array(self._places))
+        self._fixed |= {name: batch.column(name) for name in self._fixed_schema.names}
+
+    def _take_suggestions(self, state: SweepState) -> None:
+        """Fill in the configurations that a searcher has chosen since the last time."""
+        known = self._unknown & state.configurations.keys()
+        if known:
+            for index in known:
+                self._rows[index] = self._row(index, state.configurations[index])
+            self._unknown -= known
+            self._convert()
+
+    def batch(self, state: SweepState) -> pa.RecordBatch:
+        """Return the table as it is in `state`.
+
+        A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
+        replicate's share of its trial's, so that sums over rows come out right. Replicates with separate processes
+        have their own epochs, times and attempts as well.
+        """
+        self._take_suggestions(state)
+        trials, replicates = [*state.trials.values()], range(self._replicates)
+        columns = dict(self._fixed)
+        for column, attribute in _STATE_COLUMNS.items():
+            values = pa.array([getattr(trial, attribute) for trial in trials], self._schema.field(column).type)
+            columns[column] = values.take(pa.array(self._places))
+        columns["wall_seconds"] = pa.array([t.wall_seconds / self._replicates for t in trials for _ in replicates])
+        columns["status"] = pa.array(
+            [FAILED if r in t.replicate_errors else t.status for t in trials for r in replicates], pa.string()
+        )
+        columns["error"] = pa.array(
+            [t.replicate_errors.get(r, t.error) for t in trials for r in replicates], pa.string()
+        )
+        if any(trial.replicates for trial in trials):
+            columns |= self._own_columns(trials, columns)
+        if ARITHMETIC in columns:
+            columns[ARITHMETIC] = _computed(columns[ARITHMETIC], columns["device"])
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _own_columns(self, trials: Sequence[TrialState], columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return columns with each replicate's own values, where its trial has replicates with their own processes."""
+        never_begun = ReplicateState()
+        own = [
+            t.replicates.get(r, never_begun) if t.replicates else None for t in trials for r in range(self._replicates)
+        ]
+        return {
+            name: pa.array(
+                [
+                    getattr(replicate, name) if replicate is not None else shared
+                    for replicate, shared in zip(own, columns[name].to_pylist(), strict=True)
+                ],
+                self._schema.field(name).type,
+            )
+            for name in _OWN_COLUMNS
+        }
+
+
+def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
+    """Return how training steps were computed: a CPU that is asked for TF32 or graphs takes plain float32 steps."""
+    on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
+    plain = pc.replace_substring_regex(pc.replace_substring_regex(asked, "^tf32", "float32"), ", graphs$", "")
+    return pc.if_else(on_cpu, plain, asked)
+
+
+def _as_text(value: object) -> str | None:
+    """Return a value for a column in which branches of the space disagree about the type."""
+    return value if value is None or isinstance(value, str) else str(value)

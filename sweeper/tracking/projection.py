@@ -2,15 +2,23 @@
 
 The journal is folded and what each run lacks is written. What a store holds already is read from the runs' own tags,
 once, so nothing is remembered anywhere else; after an error everything is read and folded again.
+
+A request to a server that hangs takes its client's whole timeout, and one to a database may take for ever; nobody
+should wait for either when all that is left to do is what `sweeper sync` does later. So a watchdog ends the process
+once the sweep is over and the store has stopped answering.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,10 +36,8 @@ from sweeper.text.labels import in_order
 from sweeper.text.redaction import redact
 from sweeper.tracking.artifacts import DIAGRAM, Diagrams, artifacts, reliability_diagram, said_of
 from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, kind_of
-from sweeper.tracking.points import epochs_between_points, recalibration_points
+from sweeper.tracking.points import SystemMetrics, epochs_between_points, recalibration_points
 from sweeper.tracking.runs import RunProjection, SweepDescription
-from sweeper.tracking.system_metrics import SystemMetrics
-from sweeper.tracking.watchdog import Watchdog
 from trainables.files.locks import LockHeldError, file_lock
 
 POINTS_A_PASS = 200_000
@@ -258,3 +264,79 @@ def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:
     """Return a fact of the sweep's manifest; nothing where it does not say, or cannot be read."""
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
     return str((manifest.get(part) or {}).get(key) or "")
+
+
+POLL_SECONDS = 0.1
+
+_log = logging.getLogger("sweeper.tracking")
+
+
+def _seconds_waited(thread: int) -> float:
+    """Return a clock that stands still while `thread` (its native id) computes or is ready to.
+
+    Where the kernel does not tell (it is Linux that does), the clock is that of the wall.
+    """
+    try:
+        computed, ready, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text("ascii").split()
+    except (OSError, ValueError):
+        return time.monotonic()
+    return time.monotonic() - (int(computed) + int(ready)) * 1e-9
+
+
+def _leave() -> None:
+    # The main thread is in a call that does not return; what it holds (locks, connections) falls with the process.
+    os._exit(1)
+
+
+@dataclass(frozen=True)
+class _Call:
+    thread: int
+    began: float
+    seconds: float
+
+
+class Watchdog:
+    """Tracks how long a call of the store has waited for its answer, and gives up on it when the sweep has ended.
+
+    Only the time is counted in which the calling thread waits for something else than a processor. At the lowest
+    priority beside busy cores, two seconds of our own work, a new store's tables, take minutes: no fault of the store.
+    """
+
+    def __init__(self, over: Callable[[], bool], give_up: Callable[[], None] = _leave) -> None:
+        """Watch from now on, in a thread that does not outlive the process.
+
+        Args:
+            over: tells whether the sweep is over; called every tenth of a second.
+            give_up: what to do then with a store that does not answer.
+        """
+        self._over, self._give_up = over, give_up
+        self._asked: _Call | None = None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextmanager
+    def asking(self, seconds: float) -> Iterator[None]:
+        """Mark a call of the store that a healthy one answers within `seconds`."""
+        thread = threading.get_native_id()
+        self._asked = _Call(thread, _seconds_waited(thread), seconds)
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def heard(self) -> None:
+        """Note that the store has answered in the middle of a call that asks it for several things."""
+        asked = self._asked
+        if asked is not None:
+            self._asked = replace(asked, began=_seconds_waited(asked.thread))
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(POLL_SECONDS)
+            asked = self._asked
+            if asked is None:
+                continue
+            waited = _seconds_waited(asked.thread) - asked.began
+            if waited > asked.seconds and self._over():
+                _log.warning("the sweep is over and the store has not answered for %.0f s", waited)
+                self._give_up()
+                return

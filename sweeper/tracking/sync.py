@@ -21,9 +21,8 @@ from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
 from sweeper.tracking.follower import ADDRESS_VARIABLE
-from sweeper.tracking.projection import Projection, sentence
-from sweeper.tracking.system_metrics import requested
-from sweeper.tracking.watchdog import Watchdog
+from sweeper.tracking.points import requested
+from sweeper.tracking.projection import Projection, Watchdog, sentence
 
 PASS_SECONDS = 2.0
 """The follower reads the journal this often, or less often when a pass takes long."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks import bench_lanes_gpu
 from tests.benchmarks.bench_replicates import configuration, data_for
 from trainables.curvature import CurvatureSettings, measure_curvature

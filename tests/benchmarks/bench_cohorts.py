@@ -31,7 +31,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_overhead import SPACE, loop_seconds, measured
 from trainables.datasets import load_dataset
 from trainables.training.lanes import Cohort

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import configuration
 from tests.trainables.predictions import drawn_predictions
 from trainables.datasets import load_dataset

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import cross_entropy
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import configuration
 from trainables.datasets import load_dataset
 from trainables.training.lanes import Lanes

@@ -25,7 +25,7 @@ from mlflow.tracking import MlflowClient
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import record_names
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from sweeper.tracking.sync import sync
 from tests.mlflow_stores import Server, postgresql
 from tests.running import command, write_space

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sweeper.analysis.replay.curves import Curves, read_curves
-from sweeper.journal.decision import Decision
+from sweeper.analysis.replay.replaying import Curves, read_curves
+from sweeper.journal.records import Decision
 from sweeper.results import load
 from sweeper.scheduling.asha import Halving, RankedHalving, ranked
 from sweeper.scheduling.base import Measured, RungState, Scheduler

@@ -23,7 +23,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.sweeper.records import fields
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process

@@ -40,7 +40,7 @@ import psutil
 from sweeper.scheduling.asha import Halving
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks.peers import probe
 from tests.benchmarks.peers.outcomes import Killed, Measured, differing, epochs_of, table, target_of
 from tests.benchmarks.peers.plan import WORKERS, Kept, Plan

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import configuration, data_for
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate

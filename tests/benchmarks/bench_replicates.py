@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.trainables.small_data import small_digits
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sweeper.reporting import write_report
 from sweeper.results import load
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from sweeper.text.display import format_table
 from tests.sweeper.reporting.browser import chromium
 from tests.sweeper.synthetic_sweep import write_sweep

@@ -27,8 +27,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from sweeper.analysis.statistics.differences import holm, p_text
 from sweeper.analysis.statistics.families import unpaired_difference
-from sweeper.analysis.statistics.paired import holm, p_text
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
@@ -39,7 +39,7 @@ from sweeper.search.base import Searcher, suggested_body
 from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.sweeper.records import fields, made_body
 
 SPACE = "searched_losses"

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_POOL = "scheduler={name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"

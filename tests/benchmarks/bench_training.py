@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from sweeper.storage.manifest import hardware
+from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import ROWS, configuration, data_for
 from trainables.training.acceleration import CannotCompileError, TrainingSettings
 from trainables.training.loop import Replicate

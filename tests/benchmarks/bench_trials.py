@@ -199,7 +199,7 @@ def main() -> None:
     if options.child:
         child(options.child, options.trials, options.reports)
         return
-    from sweeper.storage.manifest import hardware
+    from sweeper.storage.metadata import hardware
 
     found = {kind: measure(kind, options.trials) for kind in ("bare", "sweep", "live", "together")}
     found["again"] = measure("bare", options.trials)

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import HOLDS, UNDECIDED
-from sweeper.analysis.recalibration.effect import effects
-from sweeper.analysis.recalibration.request import UNCALIBRATED
+from sweeper.analysis.recalibration.request import UNCALIBRATED, effects
 from sweeper.analysis.statistics.basics import correlation
+from sweeper.analysis.statistics.differences import SIGNIFICANT, paired_difference
 from sweeper.analysis.statistics.families import compare_families
-from sweeper.analysis.statistics.paired import SIGNIFICANT, paired_difference
 from trainables.metrics.probabilities import Floats, softmax64
 from trainables.posthoc.conformal import fit_apart, fit_sets, set_measures
 

@@ -19,7 +19,7 @@ from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
-from sweeper.storage.manifest import build_manifest
+from sweeper.storage.metadata import build_manifest
 from sweeper.storage.sweeps import Sweep, create_sweep
 from sweeper.tables.writer import ParquetSink
 from tests.faults.reference import SMALL

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sweeper.journal.decision import Decision
+from sweeper.journal.records import Decision
 from sweeper.scheduling.base import Scheduler, decide
 
 

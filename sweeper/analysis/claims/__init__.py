@@ -11,12 +11,7 @@ Each judge's docstring states its rule; `sweeper claims` prints them.
 
 from __future__ import annotations
 
-from sweeper.analysis.claims import baselines, curvature, focal_map, losses, posthoc, trace, trajectories
-from sweeper.analysis.claims.base import Claim
+from sweeper.analysis.claims import curvature, losses, posthoc, trajectories  # noqa: F401  (registers them)
+from sweeper.analysis.claims.base import CLAIMS
 
-CLAIMS: dict[str, Claim] = {
-    claim.name: claim
-    for module in (curvature, trace, posthoc, losses, baselines, focal_map, trajectories)
-    for claim in module.CLAIMS
-}
-"""The claims by name."""
+__all__ = ["CLAIMS"]

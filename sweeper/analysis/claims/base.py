@@ -1,13 +1,41 @@
-"""What a claim is: a published sentence, a rule decided before looking, and a judge of result tables."""
+"""What a claim is: a published sentence, a rule decided before looking, and a judge of result tables.
+
+To add one, write a judge in the file of its subject; its name is the claim's, and its docstring states the rule::
+
+    @claim("mukhoti", "Focal loss has a smaller ECE than cross-entropy.")
+    def focal_beats_cross_entropy(rows: Rows) -> Verdict:
+        '''Judge that focal loss calibrates better than cross-entropy.
+
+        Rule: on each network, test ECE of cross-entropy minus focal loss's; holds where …
+        '''
+        test = of_split(trained_to_the_end(rows), "test")
+        found = differences(test, "ece", is_loss("focal"), losses(["cross_entropy"]))
+        return verdict_of(found, "test ECE minus focal loss's", missing="both losses are needed on one network")
+
+Claims are judged network by network; `verdict_of` makes one verdict of several estimates. A new file is imported by the
+package.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from sweeper.text.cells import Rows
+from sweeper.analysis.claims.numbers import (
+    ANY_LOSS,
+    REPLICATES,
+    Estimate,
+    Point,
+    clusters,
+    difference,
+    mean_correlation,
+    other_settings,
+    trial_mean,
+)
+from sweeper.analysis.statistics.differences import SIGNIFICANT
+from sweeper.text.cells import Row, Rows, by_trial, text_of
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
@@ -17,7 +45,6 @@ class Verdict:
     """What one sweep says about one claim.
 
     Attributes:
-        claim: its name.
         verdict: `holds`, `does not hold` or `undecided`.
         statistic: what the rule looks at, e.g. a rank correlation; `None` where it could not be formed.
         interval: its 95 % interval; `None` where there is none.
@@ -25,9 +52,9 @@ class Verdict:
         unit: what `n` counts: configurations, settings, replicates of one configuration …
         sentence: statistic, interval and n in words, and what they do not show.
         details: further figures, by name, which the verdict does not rest on.
+        claim: its name.
     """
 
-    claim: str
     verdict: str
     statistic: float | None
     interval: tuple[float, float] | None
@@ -35,10 +62,11 @@ class Verdict:
     unit: str
     sentence: str
     details: Mapping[str, object]
+    claim: str = ""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values."""
-        return asdict(self)
+        return {"claim": self.claim, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -49,7 +77,7 @@ class Claim:
         name: as headers and the command line write it.
         paper: short name of the paper.
         statement: the claim, one sentence.
-        judge: rows of its table → verdict; pure. Its docstring states the rule.
+        decide: rows of its table → verdict, which need not name the claim; pure. Its docstring states the rule.
         weights: the judge needs the mean focal weights, which are computed from stored predictions.
         table: whose rows the judge takes: those of the view `final`, or of `epochs` with their configuration.
     """
@@ -57,16 +85,170 @@ class Claim:
     name: str
     paper: str
     statement: str
-    judge: Callable[[Rows], Verdict]
+    decide: Callable[[Rows], Verdict]
     weights: bool = False
     table: Literal["final", "epochs"] = "final"
+
+    def judge(self, rows: Rows) -> Verdict:
+        """Return what the rows of its table say."""
+        return replace(self.decide(rows), claim=self.name)
 
     @property
     def rule(self) -> str:
         """When it holds and when it does not, decided before looking; as one line."""
-        return " ".join(inspect.cleandoc(self.judge.__doc__ or "").partition("Rule: ")[2].split())
+        return " ".join(inspect.cleandoc(self.decide.__doc__ or "").partition("Rule: ")[2].split())
 
 
-def undecided(claim: str, sentence: str, n: int = 0, unit: str = "configurations") -> Verdict:
+def undecided(sentence: str, n: int = 0) -> Verdict:
     """Return the verdict where the tables do not have what the claim is about."""
-    return Verdict(claim, UNDECIDED, None, None, n, unit, sentence, {})
+    return Verdict(UNDECIDED, None, None, n, "configurations", sentence, {})
+
+
+CLAIMS: dict[str, Claim] = {}
+"""The claims by name, filled in by `claim`."""
+
+Decide = Callable[[Rows], Verdict]
+
+
+def claim(
+    paper: str, statement: str, *, weights: bool = False, table: Literal["final", "epochs"] = "final"
+) -> Callable[[Decide], Decide]:
+    """Register the function below as the judge of a claim, which is called like it; see `Claim` for the arguments."""
+
+    def register(decide: Decide) -> Decide:
+        CLAIMS[decide.__name__] = Claim(decide.__name__, paper, statement, decide, weights, table)
+        return decide
+
+    return register
+
+
+Ours = Callable[[Row], bool]
+"""Selects the rows of one loss."""
+
+
+def by_network(rows: Rows) -> dict[str, list[Row]]:
+    """Return rows by network, called after its architecture and the hyperparameters of it that vary among the rows."""
+    columns = sorted({key for row in rows for key in row if key.startswith("config_architecture_")})
+    named = "config_architecture_name"
+    kinds = {name: [row for row in rows if row.get(named) == name] for name in {row.get(named) for row in rows}}
+    varying = {
+        name: [c for c in columns if c != named and len({row.get(c) for row in held}) > 1]
+        for name, held in kinds.items()
+    }
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        words = (f"{c.removeprefix('config_architecture_')} {row.get(c)}" for c in varying[row.get(named)])
+        found.setdefault(" ".join((text_of(row, named), *words)), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def verdict_of(
+    found: Mapping[str, Estimate],
+    what: str,
+    *,
+    missing: str,
+    form: str = ".3g",
+    positive_holds: bool = True,
+    details: Mapping[str, object] | None = None,
+) -> Verdict:
+    """Return one verdict from an estimate for each comparison, or each network.
+
+    It holds where every 95 % interval lies on the claim's side of 0: where the claim is true but of one, that one's
+    interval errs in 2.5 %, however many there are. It does not hold where one lies on the other side even at 95 % for
+    all together (Bonferroni), since of many some err. It is undecided otherwise. The verdict's statistic is that which
+    is worst for the claim.
+
+    Args:
+        found: what was estimated, by network or comparison.
+        what: the estimate in words, before the numbers.
+        missing: the sentence where nothing could be estimated.
+        form: of the numbers.
+        positive_holds: whether the claim's side of 0 is above it.
+        details: further ones.
+    """
+    known = {name: each for name, each in found.items() if each.value is not None}
+    if not known:
+        return undecided(missing)
+    sign = 1 if positive_holds else -1
+    verdicts = {name: _side(each, sign, len(known)) for name, each in found.items()}
+    kinds = set(verdicts.values())
+    verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
+    worst = min(known.values(), key=lambda each: sign * (each.value or 0.0))
+    words = "; ".join(f"{name} {each.text(form)}" for name, each in found.items())
+    sentence = f"{what}: {words}; n = {_counts(known)}"
+    if any(each.unit == REPLICATES for each in known.values()):
+        sentence += ", so of these settings alone"
+    more = {"verdicts": verdicts, "estimates": {name: each.value for name, each in found.items()}}
+    whole = {**more, **(details or {})}
+    return Verdict(verdict, worst.value, worst.interval, worst.n, worst.unit, sentence, whole)
+
+
+def _side(found: Estimate, sign: int, among: int) -> str:
+    """Return what one of several estimates says by itself."""
+    if found.value is None or found.p >= SIGNIFICANT:
+        return UNDECIDED
+    if sign * found.value > 0:
+        return HOLDS
+    return FAILS if found.p * among < SIGNIFICANT else UNDECIDED
+
+
+def _counts(found: Mapping[str, Estimate]) -> str:
+    """Return how many of what were compared each time: `16 settings`, or `12 to 16 configurations`."""
+    parts = []
+    for unit in dict.fromkeys(each.unit for each in found.values()):
+        sizes = [each.n for each in found.values() if each.unit == unit]
+        count = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        parts.append(f"{count} {unit}")
+    return ", ".join(parts)
+
+
+def differences(
+    rows: Rows, column: str, ours: Ours, others: Mapping[str, Ours], extra: Mapping[str, str] | None = None
+) -> dict[str, Estimate]:
+    """Return every other loss's mean of a column minus ours, network by network. What has no rows is left out.
+
+    Args:
+        rows: of one split.
+        column: what is compared.
+        ours: the loss that the claim is about.
+        others: those that it is compared with, by name.
+        extra: further columns to compare besides, by the word that stands behind the comparison's name.
+    """
+    columns = {"": column, **{f" {word}": each for word, each in (extra or {}).items()}}
+    found: dict[str, Estimate] = {}
+    for network, held in by_network(rows).items():
+        for name, is_other in others.items():
+            for word, each in columns.items():
+                theirs, mine = (clusters([row for row in held if of_it(row)], each) for of_it in (is_other, ours))
+                if theirs and mine:
+                    found[f"{network}, {name}{word}"] = difference(theirs, mine)
+    return found
+
+
+def correlations(
+    rows: Rows, x: Callable[[Row], float | None], column: str | Callable[[Row], float | None], *, pool: bool = True
+) -> dict[str, Estimate]:
+    """Return each network's rank correlation of `x` and a column over its configurations, at equal other settings.
+
+    With `pool`, where no four agree in all but the loss, all of a network are taken together.
+    """
+    found = {}
+    for network, held in by_network(rows).items():
+        points = []
+        for of_one in by_trial(held).values():
+            a, b = x(of_one[0]), trial_mean(of_one, column)
+            if a is not None and b is not None:
+                points.append(Point(other_settings(of_one[0], ANY_LOSS), a, b))
+        if points:
+            found[network] = mean_correlation(points, pool=pool)
+    return found
+
+
+def losses(names: Sequence[str]) -> dict[str, Ours]:
+    """Return losses by name, each with what selects its rows, whatever their hyperparameters."""
+    return {name: is_loss(name) for name in names}
+
+
+def is_loss(name: Hashable) -> Ours:
+    """Return what selects the rows of a loss."""
+    return lambda row: row["config_loss_name"] == name

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, correlation
-from sweeper.analysis.statistics.means import Mean, difference_of, mean_of
+from sweeper.analysis.statistics.differences import Mean, difference_of, mean_of
 from sweeper.text.cells import Row, Rows, by_trial, int_of, text_of
 
 STRATUM_POINTS = 4

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from math import isnan, log
 
-from sweeper.analysis.claims.base import Claim, Verdict
-from sweeper.analysis.claims.networks import by_network, verdict_of
+from sweeper.analysis.claims.base import Verdict, by_network, claim, verdict_of
 from sweeper.analysis.claims.numbers import (
     ANY_LOSS,
     Clusters,
@@ -23,7 +22,12 @@ from sweeper.text.cells import Row, Rows, by_trial, int_of
 NORM = "last_layer_weight_norm"
 
 
-def judge_reversal(rows: Rows) -> Verdict:
+@claim(
+    "mukhoti",
+    "Cross-entropy's last layer has the smallest weights early in training, and the largest at the end.",
+    table="epochs",
+)
+def weight_norm_order_reverses(rows: Rows) -> Verdict:
     """Judge that cross-entropy's last layer has the smallest weights early in training and the largest at the end.
 
     Rule: on each network and against each focal loss, ln of the focal loss's norm over cross-entropy's while the
@@ -42,10 +46,15 @@ def judge_reversal(rows: Rows) -> Verdict:
                 found[f"{network}, {loss} at the end"] = difference(plain[1], last)
     missing = f"cross-entropy and a focal loss with {NORM} after every epoch are needed on one network"
     what = "ln of the ratio of norms, focal loss's over cross-entropy's early and the reverse at the end"
-    return verdict_of("weight_norm_order_reverses", found, what, missing=missing, form=".3f")
+    return verdict_of(found, what, missing=missing, form=".3f")
 
 
-def judge_wrong_samples(rows: Rows) -> Verdict:
+@claim(
+    "mukhoti",
+    "Late in training, cross-entropy's test NLL rises through wrongly classified samples only.",
+    table="epochs",
+)
+def nll_rises_through_wrong_samples_only(rows: Rows) -> Verdict:
     """Judge that cross-entropy's test NLL rises, once the learning rate has dropped, through wrong samples alone.
 
     Rule: on each network, of each replicate of cross-entropy after the learning rate's first drop, ρ(epoch, NLL of
@@ -70,7 +79,7 @@ def judge_wrong_samples(rows: Rows) -> Verdict:
                 found[f"{network}, {kind} samples"] = mean_over(groups)
     missing = "cross-entropy with a trajectory on test data and a learning rate that drops is needed"
     what = "ρ(epoch, NLL of wrong samples) and −ρ(epoch, NLL of correct ones)"
-    return verdict_of("nll_rises_through_wrong_samples_only", found, what, missing=missing, form=".2f")
+    return verdict_of(found, what, missing=missing, form=".2f")
 
 
 def _by_loss(rows: Rows) -> dict[str, list[Row]]:
@@ -147,21 +156,3 @@ def epoch_rows(epochs: Rows, trials: Mapping[tuple[object, object], Row]) -> lis
             stage = {"stage": "end" if trial["status"] == "completed" else "rung", "split": ""}
             joined.append({**{k: v for k, v in trial.items() if k.startswith("config_")}, **row, **stage})
     return joined
-
-
-CLAIMS = (
-    Claim(
-        "weight_norm_order_reverses",
-        "mukhoti",
-        "Cross-entropy's last layer has the smallest weights early in training, and the largest at the end.",
-        judge_reversal,
-        table="epochs",
-    ),
-    Claim(
-        "nll_rises_through_wrong_samples_only",
-        "mukhoti",
-        "Late in training, cross-entropy's test NLL rises through wrongly classified samples only.",
-        judge_wrong_samples,
-        table="epochs",
-    ),
-)

@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.predictive.members import FITTED_ON, MEASURED_ON, Member, finished_members
+from sweeper.analysis.recalibration.predictions import FITTED_ON, MEASURED_ON, Member, finished_members
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.results import Results
 from sweeper.text.labels import label, plural

@@ -20,9 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sweeper.analysis.recalibration.effect import Effect, effects
 from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
-from sweeper.analysis.recalibration.request import UNCALIBRATED, Request, read_metrics, read_requests
+from sweeper.analysis.recalibration.request import UNCALIBRATED, Effect, Request, effects, read_metrics, read_requests
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.core.schemas import record_batch

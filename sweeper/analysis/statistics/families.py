@@ -16,8 +16,13 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from sweeper.analysis.statistics.basics import Values
-from sweeper.analysis.statistics.means import difference_of
-from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_difference, smallest_holm
+from sweeper.analysis.statistics.differences import (
+    PairedDifference,
+    difference_of,
+    holm,
+    paired_difference,
+    smallest_holm,
+)
 from sweeper.text.cells import Row, Rows, Value, float_of
 
 REFERENCE = "cross_entropy"

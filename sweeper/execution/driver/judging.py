@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sweeper.journal.decision import Decision
-from sweeper.journal.records import Reported, Reused
+from sweeper.journal.records import Decision, Reported, Reused
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, WAITING, ReplicateState, TrialState
 from sweeper.scheduling.base import RungState, decide_on
 from trainables.worker.trial_reports import NON_FINITE, Row, TrialReport, mean_objective

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from sweeper.analysis.statistics.differences import SIGNIFICANT, p_text
 from sweeper.analysis.statistics.families import (
     CONFIGURATIONS,
     REPLICATES,
@@ -16,7 +17,6 @@ from sweeper.analysis.statistics.families import (
     compare_families,
     reference_of,
 )
-from sweeper.analysis.statistics.paired import SIGNIFICANT, p_text
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sweeper.analysis.predictive.ensemble import AFTER, BEFORE, GREEDY, NONE, REPLICATES, ensembles
-from sweeper.analysis.predictive.members import finished_members
+from sweeper.analysis.recalibration.predictions import finished_members
 from sweeper.results import Results
 from tests.benchmarks.oracles import Rows, package, part_of
 from tests.sweeper.analysis.predictive.test_ensemble import greedy_by_hand

@@ -52,7 +52,7 @@ def test_importing_the_package_imports_nothing_else():
 def test_a_module_of_a_commands_name_is_both():
     program = (
         "import sweeper.planning.plan, sweeper.reporting, sweeper\n"
-        "from sweeper.analysis.comparison.compare import compare as inner\n"
+        "from sweeper.analysis.comparison import compare as inner\n"
         "import sweeper.monitoring.status as module\n"
         "print(module.statuses_table.__name__, inner.__module__, sweeper.planning.plan.Plan.__name__)\n"
         "print(all(callable(getattr(sweeper, name)) for name in sweeper.COMMANDS), type(sweeper.results).__name__)\n"
@@ -62,9 +62,7 @@ def test_a_module_of_a_commands_name_is_both():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["statuses_table sweeper.analysis.comparison.compare Plan", "True module"], (
-        done.stdout + done.stderr
-    )
+    assert lines[:2] == ["statuses_table sweeper.analysis.comparison Plan", "True module"], done.stdout + done.stderr
     assert "/nowhere" in lines[2] and lines[-1] == "module 'sweeper' has no attribute 'nothing'"
 
 

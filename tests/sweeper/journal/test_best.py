@@ -15,9 +15,8 @@ import yaml
 from sweeper.core.ids import trial_name
 from sweeper.execution.driver.kept_checkpoints import KeptCheckpoints
 from sweeper.journal.best import best_trial, rank_of
-from sweeper.journal.decision import Decision
 from sweeper.journal.journal import read_journal
-from sweeper.journal.records import Record, Reported
+from sweeper.journal.records import Decision, Record, Reported
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState, TrialState, fold
 from sweeper.monitoring.notifications import Notifier

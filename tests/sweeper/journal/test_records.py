@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.journal.decision import Decision
-from sweeper.journal.records import Attempt, Body, Failed, Record, ReplicateReported, Reported, body_from_json
+from sweeper.journal.records import Attempt, Body, Decision, Failed, Record, ReplicateReported, Reported, body_from_json
 from tests.sweeper.records import made_body, made_record
 from trainables.worker.trial_reports import TrialReport
 

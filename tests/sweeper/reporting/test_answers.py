@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.analysis.recalibration.effect import effects
+from sweeper.analysis.recalibration.request import effects
 from sweeper.reporting.answers import Answers, answers, majority_warning
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.matrix import matrix

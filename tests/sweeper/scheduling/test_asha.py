@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from sweeper.journal.decision import Decision
-from sweeper.journal.records import Record, Reported
+from sweeper.journal.records import Decision, Record, Reported
 from sweeper.scheduling.asha import Halving, Rung, Rungs
 from sweeper.scheduling.base import audit, decide, decide_on
 from sweeper.scheduling.run_to_end import RunToEnd

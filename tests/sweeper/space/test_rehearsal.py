@@ -16,7 +16,7 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec, rehearsal_of
 from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICATES, merged, rehearsal_name
 from sweeper.space.spec import SweepSpec
-from sweeper.storage.manifest import build_manifest
+from sweeper.storage.metadata import build_manifest
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.small_registries import MINIMAL
 from trainables.datasets import DATASETS, digits_stand_in

@@ -20,9 +20,8 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from tests.patience import patient
 from tests.running import TINY, started, wait_for_records, write_space
-from trainables.files import heartbeats
-from trainables.files.heartbeats import SILENCE_SECONDS, Heartbeat
-from trainables.files.locks import LOCKLESS
+from trainables.files import locks
+from trainables.files.locks import LOCKLESS, SILENCE_SECONDS, Heartbeat
 
 SHIM = """
 #include <errno.h>
@@ -115,7 +114,7 @@ class _Clock:
 def test_who_finds_a_silent_process_takes_its_right_and_it_stays_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeats, "BEAT_SECONDS", 1e9)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 1e9)
     clock = _Clock()
 
     def heartbeat() -> Heartbeat:

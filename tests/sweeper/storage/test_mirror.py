@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.storage.kept_tables import KeptTables
 from sweeper.storage.mirror import Mirror
+from sweeper.storage.store_objects import KeptTables
 from tests.memory_store import use_memory_store
 from trainables.files.stores.object_store import Store
 

@@ -448,7 +448,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_nothing_is_lost(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sweeper.tables.parts.write_parquet", full)
+        patch.setattr("sweeper.tables.writer.write_parquet", full)
         with pytest.raises(SweeperError, match="No space left on device"):
             sink.flush()
     for kind, body in events[9:]:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.analysis.predictive.conformal import conformal_sets, guarantee, view
-from sweeper.analysis.predictive.members import finished_members
+from sweeper.analysis.recalibration.predictions import finished_members
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard

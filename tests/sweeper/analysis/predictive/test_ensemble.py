@@ -22,7 +22,7 @@ from sweeper.analysis.predictive.ensemble import (
     view,
     write_picture,
 )
-from sweeper.analysis.predictive.members import finished_members
+from sweeper.analysis.recalibration.predictions import finished_members
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sweeper
-from sweeper.analysis.replay.curves import read_curves
-from sweeper.analysis.replay.replaying import Candidate, Estimate, replay
+from sweeper.analysis.replay.replaying import Candidate, Estimate, read_curves, replay
 from sweeper.analysis.replay.view import as_json, what_if
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.results import load

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeper.analysis.statistics.differences import holm, paired_difference
 from sweeper.analysis.statistics.families import (
     CONFIGURATIONS,
     REPLICATES,
@@ -16,7 +17,6 @@ from sweeper.analysis.statistics.families import (
     reference_of,
     unpaired_difference,
 )
-from sweeper.analysis.statistics.paired import holm, paired_difference
 from tests.benchmarks.simulated_claims import noise
 
 VARYING = ("config_loss_name", "config_loss_gamma", "config_optimizer_lr")

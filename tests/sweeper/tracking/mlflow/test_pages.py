@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +23,13 @@ from sweeper.space.configurations import varying_columns
 from sweeper.space.loading import load_spec
 from sweeper.text.labels import in_order
 from sweeper.tracking import sync as projection
-from sweeper.tracking.mlflow.pages import address, experiments, shared_view
+from sweeper.tracking.mlflow.pages import address, ended_with_this_process, experiments, serve, shared_view
+from tests.alive import running, wait_for_ends
+from tests.faults.processes import below
+from tests.mlflow_stores import free_port
+from tests.patience import patient
+from tests.running import started
+from tests.seeds import drawn_seed
 from tests.sweeper.records import made_body
 
 LONGEST_TAG = 5000
@@ -68,3 +81,62 @@ def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, t
     assert experiments(uri, "first-1") == [("first-1", ids["first-1"])]
     with pytest.raises(SweeperError, match=r"has no sweep 'frist-1'; did you mean 'first-1'\?"):
         experiments(uri, "frist-1")
+
+
+@pytest.mark.slow
+def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
+    number = random.Random(drawn_seed()).choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    print(f"ended by {number.name}")
+    port = free_port()
+    with started("ui", "--port", str(port), "--output", str(tmp_path), cwd=tmp_path) as process:
+        until = time.monotonic() + patient(200)
+        while not answers(port):
+            assert process.poll() is None and time.monotonic() < until, (tmp_path / "driver.err").read_text()
+            time.sleep(0.1)
+        servers = below(process.pid, "")
+        assert len(servers) > 1, "the server has processes of its own"
+        process.send_signal(number)
+        assert process.wait(patient(30)) == 0
+    assert not running(servers)
+    assert not answers(port)
+
+
+KILLED = """
+import subprocess, sys, time
+from sweeper.tracking.mlflow.pages import ended_with_this_process
+server = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True)
+with ended_with_this_process(server.pid):
+    print(server.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_servers_processes_do_not_outlive_a_command_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        group = int(process.stdout.readline())
+        process.kill()
+    wait_for_ends(group)
+
+
+def test_a_group_that_was_ended_in_time_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        with ended_with_this_process(other.pid):
+            pass
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(SweeperError, match="is already a server"):
+        serve("http://127.0.0.1:5000", 5001)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SweeperError, match="is taken"):
+            serve(f"sqlite:///{tmp_path / 'mlflow.db'}", taken.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sweeper.tracking.watchdog import Watchdog
+from sweeper.tracking.projection import Watchdog
 
 ANSWERS_WITHIN = 0.4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sweeper.tracking.mlflow.dataset_input import used_dataset
+from sweeper.tracking.mlflow.client import used_dataset
 
 RECORDED = {
     "name": "digits", "label_noise": 0.0, "samples": {"train": 6, "val": 4, "test": 2}, "classes": 10,

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.selection import selected, winners_interval
-from sweeper.analysis.statistics.paired import (
+from sweeper.analysis.statistics.differences import (
     SIGNIFICANT,
     PairedDifference,
     holm,

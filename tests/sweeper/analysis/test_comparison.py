@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from sweeper.analysis.comparison.compare import compare, differences, view
+from sweeper.analysis.comparison import compare, differences, view
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from tests.sweeper.changed_tables import shift
