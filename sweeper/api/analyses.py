@@ -44,12 +44,12 @@ def report(
     Raises:
         SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
     """
-    from sweeper.reporting import write_report
+    from sweeper.reporting.page import write_report
     from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
 
     if more:
-        from sweeper.reporting.several import write_several
+        from sweeper.reporting.page import write_several
         from sweeper.results import load
 
         names, folder = all_here([name, *more], output_folder(output), address)

@@ -100,10 +100,10 @@ def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None 
     Raises:
         SweeperError: an unknown figure or format, or one that does not apply to the sweep.
     """
-    from sweeper.exporting.picture import write_figure
+    from sweeper.figures.on_paper import write_report_figure
     from sweeper.results import load
 
-    write_figure(load(*local_sweep(name, output_folder(output))), figure, Path(to))
+    write_report_figure(load(*local_sweep(name, output_folder(output))), figure, Path(to))
     return Path(to)
 
 

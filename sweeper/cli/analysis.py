@@ -225,13 +225,13 @@ def focal_map(
     import pyarrow as pa
 
     from sweeper.analysis.papers.focal_map_figures import map_figure
-    from sweeper.analysis.papers.picture import write_picture
+    from sweeper.reporting.html import write_figure
     from sweeper.text.display import format_table
 
     found = map_figure(figure, gamma or (), classes)
     text = format_table(pa.Table.from_pylist(found.rows), kind)
     if picture is not None:
-        write_picture(found, picture)
+        write_figure(found.figure(figure), picture)
     if isinstance(text, bytes):
         sys.stdout.buffer.write(text)
     else:

@@ -102,7 +102,7 @@ def show_trial(
     names, folder = all_here([name], output, address)
     found = load(names[0], folder)
     if page is not None:
-        from sweeper.reporting.trial_page import write_trial_page
+        from sweeper.reporting.page import write_trial_page
 
         typer.echo(write_trial_page(found, trial, page))
         return

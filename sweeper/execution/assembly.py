@@ -50,7 +50,7 @@ from trainables.metrics.tokens import KEPT
 from trainables.training.lanes import COHORT
 from trainables.training.lanes.packing import AUTO, TRIALS
 
-FOR_THE_END = ("sweeper.reporting", "scipy.stats")
+FOR_THE_END = ("sweeper.reporting.page", "scipy.stats")
 """What the report needs: two thirds of a second that every command would wait for, were it imported at the start."""
 
 

@@ -240,7 +240,7 @@ class Ending:
 
         Raises DiskFullError.
         """
-        from sweeper.reporting import write_report  # at the start it would delay the first trial
+        from sweeper.reporting.page import write_report  # at the start it would delay the first trial
 
         named = self.sweep.paths.in_commands
         try:

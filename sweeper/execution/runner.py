@@ -200,7 +200,7 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
     spec = to_confirm(outcome)
     if spec is None:
         return outcome
-    from sweeper.reporting import write_report
+    from sweeper.reporting.page import write_report
 
     name = confirmed_name(outcome.sweep.name)
     assert spec.confirms is not None

@@ -341,7 +341,7 @@ def estimate_text(mean: float, interval: tuple[float, float] | None) -> str:
     return f"{mean:.{places}f} ({interval[0]:.{places}f} … {interval[1]:.{places}f})"
 
 
-class Cell(NamedTuple):
+class MatrixCell(NamedTuple):
     """What one cell of the matrix shows.
 
     Attributes:
@@ -363,7 +363,7 @@ class Cell(NamedTuple):
     state: str
 
 
-def grid(found: Matrix, place: str) -> list[tuple[str, list[Cell | None]]]:
+def grid(found: Matrix, place: str) -> list[tuple[str, list[MatrixCell | None]]]:
     """Return one slice: each loss with its cells, one for each of `networks()`; None where nothing was evaluated."""
     networks = found.networks()
     lines = (
@@ -372,7 +372,7 @@ def grid(found: Matrix, place: str) -> list[tuple[str, list[Cell | None]]]:
     return [(family, cells) for family, cells in lines if any(cells)]
 
 
-def cell_of(found: Matrix, key: Key) -> Cell | None:
+def cell_of(found: Matrix, key: Key) -> MatrixCell | None:
     """Return one cell; None where nothing was evaluated."""
     rows = found.cells.get(key)
     if not rows:
@@ -385,7 +385,7 @@ def cell_of(found: Matrix, key: Key) -> Cell | None:
         state = f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}; {state}"
     told = {"config_loss_name", "config_architecture_name"}
     rest = [n for n in found.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
-    return Cell(
+    return MatrixCell(
         text_of(row, "trial"),
         "best" if row is best else {False: "alike", True: "worse", None: ""}[verdict],
         arrow(

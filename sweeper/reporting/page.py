@@ -1,43 +1,31 @@
-"""The report's page: what `page.html` shows, gathered from the tables, and rendered into one file.
-
-Style, script, plots and data are all inside; plotly's script comes after everything a reader sees first.
-"""
+"""The pages that a sweep has: its report, one of several sweeps side by side, and one of a single trial."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
-
-import jinja2
-from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Claim
 from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.analysis.selection import best_set_line, confirmed_value
-from sweeper.reporting.figure_parts.figure import Figure, colour, folded, symbol
-from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.first_screen import first_screen, heading, legend
-from sweeper.reporting.matrix import grid
+from sweeper.core.errors import SweeperError
+from sweeper.figures import report_figures
+from sweeper.figures.base import Axis, Curve, Figure, Panel, folded, log_axis
+from sweeper.figures.reliability import diagrams
+from sweeper.reporting.first_screen import FirstScreen, first_screen, heading, legend
+from sweeper.reporting.html import Sources, write_page
+from sweeper.reporting.matrix import MatrixCell, cell_of, grid
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import Overview, details, headline, overview
 from sweeper.results.pareto import front
-from sweeper.text.display import format_table
-from sweeper.text.labels import STATUS_WORDS, duration, plural
-
-PACKED_FROM = 200_000
-"""Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
-one of large data is a fifth of its size and is not parsed before it is needed."""
+from sweeper.results.trial_facts import trial_facts
+from sweeper.text.cells import Rows, floats
+from sweeper.text.labels import STATUS_WORDS, duration, label, plural
 
 FILTERS = {
     "finished": ("completed",),
@@ -46,52 +34,63 @@ FILTERS = {
 }
 """The statuses behind each button of the filter."""
 
+MATRIX = {"grid": grid, "heading": heading, "legend": legend}
+"""What the template of the matrix calls."""
 
-def render(results: Results) -> str:
-    """Return the whole page of a sweep. `results` should be a snapshot, so that all parts see the same rows."""
+CAPTION = (
+    "Each cell is the best configuration of a loss in a sweep by that sweep’s own objective, over all its networks. "
+    "Values of different objectives, data sets or numbers of epochs are not comparable."
+)
+
+CURVES = ("train_loss", "val_nll", "val_accuracy", "val_ece")
+"""Columns of `epochs` that are drawn, a panel each."""
+
+LOGARITHMIC = ("train_loss", "val_nll")
+
+
+def write_report(sweep_folder: Path | str, to: Path | None = None) -> Path:
+    """Write a sweep's report and return its path. May be called while the sweep runs.
+
+    Args:
+        sweep_folder: of the sweep.
+        to: the file; `report.html` in that folder where none is given.
+
+    Raises:
+        QueryError: when the sweep's tables cannot be read.
+        SweeperError: when the file cannot be written.
+    """
+    results = Results(Path(sweep_folder).resolve())
+    remedy = "write the page elsewhere with --to FILE" if to is None else "give --to another file"
+    with results.snapshot() as snapshot:
+        shown = report(snapshot)
+        return write_page("page.html", to if to is not None else results.paths.report, remedy, **shown)
+
+
+def report(results: Results) -> dict[str, object]:
+    """Return what `page.html` shows of a sweep. `results` should be a snapshot, so that all parts see the same rows."""
     board, counts, pareto = leaderboard(results), overview(results), front(results)
-    drawings = [folded(module.draw(results), module.ABSENT) for module in FIGURES]
+    drawings = [folded(each.build(results), each.absent) for each in report_figures()]
     figures = [figure for figure in drawings if isinstance(figure, Figure)]
-    files = resources.files("sweeper.reporting")
-    return template("page.html").render(
-        results=results,
-        counts=counts,
-        facts=facts(results, counts),
-        filters=FILTERS,
-        words=STATUS_WORDS,
-        headline=headline(board, counts, confirmed_value(results, board)),
-        first=first_screen(results, board, counts),
-        details=[*details(board), *filter(None, [best_set_line(results, board)])],
-        claims=claims(results),
-        tiles=tiles(counts),
-        figures=figures,
-        findings=[*(pareto.lines() if pareto else ()), *(s for figure in figures for s in figure.findings)],
-        absent=[sentence for sentence in drawings if isinstance(sentence, str)],
-        posthoc=posthoc_tables(results),
-        tables=[trials_table(board), decisions_table(results), failures_table(results)],
-        sources=Sources(results),
-        manifest=flat(results.manifest),
-        space=results.paths.sweep_file.read_text("utf-8") if results.paths.sweep_file.exists() else "",
-        style=Markup(files.joinpath("page.css").read_text("utf-8")),
-        script=Markup(files.joinpath("page.js").read_text("utf-8")),
-        plotly=Markup(get_plotlyjs()),
-    )
-
-
-def template(name: str) -> jinja2.Template:
-    """Return a template of this folder, with what all of them use."""
-    files = resources.files("sweeper.reporting")
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(lambda each: files.joinpath(each).read_text("utf-8")),
-    )
-    environment.filters |= {"pretty": pretty, "json": json_text}
-    environment.globals.update(colour=colour, symbol=symbol, data_script=data_script)
-    environment.globals.update(grid=grid, heading=heading, legend=legend)
-    return environment.get_template(name)
+    return {
+        "results": results,
+        "counts": counts,
+        "facts": facts(results, counts),
+        "filters": FILTERS,
+        "headline": headline(board, counts, confirmed_value(results, board)),
+        "first": first_screen(results, board, counts),
+        "details": [*details(board), *filter(None, [best_set_line(results, board)])],
+        "claims": claims(results),
+        "tiles": tiles(counts),
+        "figures": figures,
+        "findings": [*(pareto.lines() if pareto else ()), *(s for figure in figures for s in figure.findings)],
+        "absent": [sentence for sentence in drawings if isinstance(sentence, str)],
+        "posthoc": posthoc_tables(results),
+        "tables": [trials_table(board), decisions_table(results), failures_table(results)],
+        "sources": Sources(results),
+        "manifest": flat(results.manifest),
+        "space": results.paths.sweep_file.read_text("utf-8") if results.paths.sweep_file.exists() else "",
+        **MATRIX,
+    }
 
 
 def facts(results: Results, counts: Overview) -> list[str]:
@@ -158,81 +157,92 @@ def words(value: object) -> str:
     return str(value)
 
 
-def data_script(identifier: str, text: str) -> Markup:
-    """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end; large text packed."""
-    if len(text) >= PACKED_FROM:
-        packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
-        return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
-    safe = text.replace("<", "\\u003c")
-    return Markup(f'<script type="application/json" id="{escape(identifier)}">{safe}</script>')
+class SweepPart(NamedTuple):
+    """What one sweep contributes to the page of several."""
+
+    name: str
+    objective: str
+    headline: str
+    rehearsed: bool
+    first: FirstScreen
 
 
-def json_text(value: object) -> str:
-    """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
-    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
+def write_several(members: Sequence[Results], file: Path) -> Path:
+    """Write the page of several sweeps to `file` and return it.
 
-
-def finite(value: object) -> object:
-    """Return the value with every NaN and infinity in it replaced by None."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
-
-
-def pretty(text: str) -> Markup:
-    """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
-    unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
-    return Markup(str(escape(unbroken)).replace("λ_max", "λ<sub>max</sub>"))
-
-
-MOST_BYTES = 2**20
-"""Rows of a query that take more than this in memory, 1 MiB, are not put into the page: it is to stay quick to open.
-Of figures over 1,000 trials all are; 10,000 trials took 18 MiB in a dozen files, and the query gives them from the
-sweep's tables."""
-
-
-class Link(NamedTuple):
-    """A link to rows: its text; its address, where there is something to link to; id and name of a file it saves."""
-
-    text: str
-    address: str = ""
-    id: str = ""
-    file: str = ""
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What says where numbers come from, for all parts of one page: rows of the same query are held once.
-
-    Attributes:
-        results: what the queries are asked of.
-        held: query → the link's identifier.
+    Raises:
+        SweeperError: two of them have the same name, or the file cannot be written.
+        QueryError: tables of one of them cannot be read.
     """
+    names = [each.name for each in members]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SweeperError(f"{twice!r} was named twice", "name each sweep once")
+    parts = [part_of(each) for each in members]
+    shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION, **MATRIX}
+    return write_page("several.html", file, "write the page elsewhere with --to FILE", **shown)
 
-    results: Results
-    held: dict[str, str] = field(default_factory=dict)
 
-    def links(self, key: str, sql: Sequence[str]) -> list[Link]:
-        """Return a link for the rows of each query of the figure or table `key`."""
-        names = [f"{key}-{at + 1}" if len(sql) > 1 else key for at in range(len(sql))]
-        return [self.link(name, query) for name, query in zip(names, sql, strict=True)]
+def part_of(results: Results) -> SweepPart:
+    """Return what one sweep contributes."""
+    with results.snapshot() as snapshot:
+        board, counts = leaderboard(snapshot), overview(snapshot)
+        first = first_screen(snapshot, board, counts)
+        return SweepPart(results.name, board.objective.label, headline(board, counts), bool(results.rehearsed), first)
 
-    def link(self, name: str, query: str) -> Link:
-        """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
-        if query in self.held:
-            return Link("same CSV as above", f"#{self.held[query]}")
-        table = self.results.sql(query)
-        size = plural(table.num_rows, "row")
-        if table.nbytes > MOST_BYTES:
-            command = f"sweeper results {self.results.name} --format csv --sql …"
-            return Link(f"{size}, too many for this page; export: `{command}`")
-        text = format_table(table, "csv")
-        assert isinstance(text, str)
-        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-        self.held[query] = f"data-{name}"
-        address = f"data:application/gzip;base64,{packed}"
-        return Link(f"CSV ({size})", address, self.held[query], f"{self.results.name}-{name}.csv.gz")
+
+def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[MatrixCell | None]]]:
+    """Return each loss with its best cell in each sweep, None where the sweep has none."""
+    families = dict.fromkeys(f for part in parts if part.first.matrix is not None for f in part.first.matrix.families())
+    return [(family, [best_cell(part, family) for part in parts]) for family in families]
+
+
+def best_cell(part: SweepPart, family: str) -> MatrixCell | None:
+    """Return the best cell of a loss in a sweep."""
+    found = part.first.matrix
+    key = next((key for key in found.cells if key[1] == family), None) if found is not None else None
+    return cell_of(found, key) if found is not None and key is not None else None
+
+
+def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:
+    """Write a trial's page to `file` and return it.
+
+    Args:
+        results: its sweep.
+        asked: the trial's name or number; None for the best.
+        file: an HTML file; one that exists is replaced.
+
+    Raises:
+        SweeperError: there is no such trial; the message has the nearest name. Or the file cannot be written.
+    """
+    with results.snapshot() as frozen:
+        facts = trial_facts(frozen, asked)
+        row = next((row for row in leaderboard(frozen).rows if row["trial"] == facts.trial), None)
+        reliability = [] if row is None else diagrams(frozen, row, "Test data")[0]
+        panels = [*curves_of(frozen, facts.trial), *reliability]
+    return write_page(
+        "trial.html", file, "give --page another path", facts=facts, rehearsed=bool(results.rehearsed), panels=panels
+    )
+
+
+def curves_of(results: Results, trial: str) -> list[Panel]:
+    """Return a panel for each curve that was measured, with a line for each replicate."""
+    present = set(results.columns("epochs"))
+    rows = results.rows(f"SELECT * FROM epochs WHERE trial = '{trial}' ORDER BY replicate, epoch")
+    names = [name for name in CURVES if name in present and any(row[name] is not None for row in rows)]
+    return [curve_panel(rows, name) for name in names]
+
+
+def curve_panel(rows: Rows, column: str) -> Panel:
+    """Return one curve over epochs, a line for each replicate."""
+    replicates = sorted({int(str(row["replicate"])) for row in rows})
+    lines = []
+    for at, replicate in enumerate(replicates):
+        mine = [row for row in rows if row["replicate"] == replicate]
+        said = f"epoch %{{x}}: %{{y:.4g}}, replicate {replicate}"
+        epochs, values = [row["epoch"] for row in mine], [row[column] for row in mine]
+        lines.append(Curve(epochs, values, at, line=1.6, size=4, hover=said))
+    name = label(column.removeprefix("val_"))
+    name = f"validation {name}" if column.startswith("val_") else name
+    scale = log_axis(name, floats(rows, column)) if column in LOGARITHMIC else Axis(name)
+    return Panel(name, [], lines, Axis("epoch"), scale)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
 from sweeper.analysis.selection import best_set_line, confirmed_value
-from sweeper.reporting.figures import curvature_against_gamma
+from sweeper.figures import curvature_against_gamma
 from sweeper.reporting.first_screen import first_screen, terminal
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searcher

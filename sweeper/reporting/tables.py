@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sweeper.analysis.statistics.basics import spread, spread_text
-from sweeper.reporting.figure_parts.posthoc import Posthoc, Variant, posthoc_measurements
+from sweeper.figures.posthoc_temperature import Posthoc, Variant, posthoc_measurements
 from sweeper.results import Results
 from sweeper.results.leaderboard import MARK, Leaderboard, varying_columns
 from sweeper.results.overview import stratum_column

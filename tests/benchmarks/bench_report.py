@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from sweeper.reporting import write_report
+from sweeper.reporting.page import write_report
 from sweeper.results import load
 from sweeper.storage.metadata import hardware
 from sweeper.text.display import format_table

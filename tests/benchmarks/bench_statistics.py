@@ -30,7 +30,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from sweeper.analysis.statistics.best_set import best_set
-from sweeper.reporting.figures.shift import change
+from sweeper.figures.shift import change
 from sweeper.reporting.matrix import Matrix, Measured
 from sweeper.reporting.settings import which
 from sweeper.text.cells import Row

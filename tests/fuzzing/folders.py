@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
-from sweeper.reporting import write_report
+from sweeper.reporting.page import write_report
 from sweeper.reporting.summary import summary
 from sweeper.results import load
 from sweeper.results.listing import best_trials

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from search_spaces.published_numbers import read_published
 from sweeper.analysis.papers import loss_figures
-from sweeper.analysis.papers.picture import MapFigure
+from sweeper.analysis.papers.computed import ComputedFigure
 from sweeper.core.errors import SweeperError
 from sweeper.text.cells import Row
 
@@ -28,7 +28,7 @@ CONFIDENCES = 99
 """Points of a curve of `confidence`, evenly between 1/K and 1."""
 
 
-def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = None) -> MapFigure:
+def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = None) -> ComputedFigure:
     """Compute a figure.
 
     Args:
@@ -50,10 +50,12 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
         raise SweeperError(f"{name} is defined for {known} classes, not {classes}", f"give --classes {known}")
     if classes is not None and not 2 <= classes <= 10_000:
         raise SweeperError(f"{classes} classes are outside [2, 10000]", "give another --classes")
-    return FIGURES[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES.get(name, ()))
+    if name in loss_figures.FIGURES:
+        return loss_figures.FIGURES[name](sorted(set(chosen)))
+    return OF_MAP[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES[name])
 
 
-def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
+def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
     from trainables.posthoc.focal_temperature_fits import closest_temperature, line_through, simplex_logits
 
     rows: list[Row] = []
@@ -80,10 +82,10 @@ def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
                 f"{count} classes: 1/T = {slope:.3f} gamma + {intercept:.3f}, largest error {worst:.4f}; published: "
                 f"{printed['slope']} gamma + {printed['intercept']}, {printed['max_error']}"
             )
-    return MapFigure(rows, remarks, curves, ("gamma", "1/T of the closest temperature scaling"))
+    return ComputedFigure(rows, remarks, curves, ("gamma", "1/T of the closest temperature scaling"))
 
 
-def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
+def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
     from trainables.posthoc.focal_temperature_fits import measured_bounds, theoretical_bounds
 
     rows: list[Row] = []
@@ -98,10 +100,10 @@ def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
         printed = _printed("properness-fig3", bounds=label)
         low, high = printed["temperature_lower"], printed["temperature_upper"]
         remarks.append(f"published at gamma 4, {label}: T from {low} to {high}")
-    return MapFigure(rows, remarks, curves, ("gamma", "bounds of T for the binary map"))
+    return ComputedFigure(rows, remarks, curves, ("gamma", "bounds of T for the binary map"))
 
 
-def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
+def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
     import numpy as np
 
     from trainables.posthoc.focal_temperature_fits import confidence_after, largest_overconfident_gamma
@@ -122,7 +124,9 @@ def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
         remarks.append(never if last is None else f"{never} above gamma {last:.4g}")
     printed = _printed("posterior-fig2", classes="5")["largest_overconfident_gamma"]
     remarks.append(f"published: over-confidence needs at least 5 classes, with gamma up to {printed}")
-    return MapFigure(rows, remarks, curves, ("true probability of the top class", "confidence of the focal minimiser"))
+    return ComputedFigure(
+        rows, remarks, curves, ("true probability of the top class", "confidence of the focal minimiser")
+    )
 
 
 def _printed(table: str, **options: str) -> dict[str, str]:
@@ -134,9 +138,9 @@ def _printed(table: str, **options: str) -> dict[str, str]:
     return found
 
 
-FIGURES: dict[str, Callable[[Sequence[float], Sequence[int]], MapFigure]] = {
+OF_MAP: dict[str, Callable[[Sequence[float], Sequence[int]], ComputedFigure]] = {
     "temperatures": _temperatures,
     "bounds": _bounds,
     "confidence": _confidence,
-    **loss_figures.FIGURES,
 }
+FIGURES = (*OF_MAP, *loss_figures.FIGURES)

@@ -6,16 +6,12 @@ Each is a function of γ values that gives rows and curves; `FIGURES` has them b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sweeper.analysis.papers.picture import MapFigure
+from sweeper.analysis.papers.computed import ComputedFigure, Floats
 from sweeper.analysis.papers.simplex_figures import arrows, differences, proper_parts
 from sweeper.text.cells import Row
-
-Floats = NDArray[np.float64]
 
 POINTS = 199
 """Points of a curve over probabilities, evenly inside (0, 1)."""
@@ -79,24 +75,24 @@ Line = tuple[Floats, Floats]
 
 def _figure(
     lines: dict[str, Line], remarks: Sequence[str], axes: tuple[str, str], limits: tuple[float, float] | None = None
-) -> MapFigure:
+) -> ComputedFigure:
     rows: list[Row] = [
         {"curve": label, axes[0]: float(a), axes[1]: float(b)}
         for label, (x, y) in lines.items()
         for a, b in zip(x, y, strict=True)
     ]
     curves = {label: (x.tolist(), y.tolist()) for label, (x, y) in lines.items()}
-    return MapFigure(rows, list(remarks), curves, axes, limits=limits)
+    return ComputedFigure(rows, list(remarks), curves, axes, limits=limits)
 
 
-def _loss_and_gradient(gammas: Sequence[float]) -> MapFigure:
+def _loss_and_gradient(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines: dict[str, Line] = {f"loss, γ {gamma:g}": (p, focal_loss(p, gamma)) for gamma in gammas}
     lines |= {f"gradient, γ {gamma:g}": (p, np.abs(focal_gradient(p, gamma))) for gamma in gammas}
     return _figure(lines, ["published: the caption calls γ = 1 cross-entropy, which is γ = 0"], ("p", "value"), (0, 8))
 
 
-def _proper_part(gammas: Sequence[float]) -> MapFigure:
+def _proper_part(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines: dict[str, Line] = {"cross-entropy": (p, focal_loss(p, 0.0))}
     for gamma in gammas:
@@ -105,13 +101,13 @@ def _proper_part(gammas: Sequence[float]) -> MapFigure:
     return _figure(lines, ["the proper part is the focal loss at the map's inverse"], ("p", "loss"))
 
 
-def _binary_map(gammas: Sequence[float]) -> MapFigure:
+def _binary_map(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines = {f"γ {gamma:g}": (p, mapped(p, gamma)) for gamma in gammas}
     return _figure(lines, ["the focal map of two classes"], ("probability before", "probability after"))
 
 
-def _map_and_temperature(gammas: Sequence[float]) -> MapFigure:
+def _map_and_temperature(gammas: Sequence[float]) -> ComputedFigure:
     from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
 
     s = np.linspace(-6, 6, POINTS)
@@ -124,25 +120,25 @@ def _map_and_temperature(gammas: Sequence[float]) -> MapFigure:
     return _figure(lines, remarks, ("logit", "probability"))
 
 
-def _ratio(gammas: Sequence[float]) -> MapFigure:
+def _ratio(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines = {f"γ {gamma:g}": (p, gradient_ratio(p, gamma)) for gamma in gammas}
     return _figure(lines, ["above 1, focal loss's gradient is the larger one"], ("p", "g(p, γ)"))
 
 
-def _minimiser(gammas: Sequence[float]) -> MapFigure:
+def _minimiser(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines = {f"γ {gamma:g}": (mapped(p, gamma), p) for gamma in gammas}
     return _figure(lines, ["the prediction that minimises the focal risk of two classes"], ("q", "optimal p"))
 
 
-def _phi(gammas: Sequence[float]) -> MapFigure:
+def _phi(gammas: Sequence[float]) -> ComputedFigure:
     v = probabilities()
     lines = {f"γ {gamma:g}": (v, gradient_ratio(v, gamma)) for gamma in gammas}
     return _figure(lines, ["φ is largest at τ_oc and comes back to 1 at τ_uc (Thm. 8)"], ("v", "φ(v)"))
 
 
-def _weights(gammas: Sequence[float]) -> MapFigure:
+def _weights(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines: dict[str, Line] = {"cross-entropy, loss": (p, focal_loss(p, 0.0))}
     for gamma in gammas:
@@ -153,7 +149,7 @@ def _weights(gammas: Sequence[float]) -> MapFigure:
     return _figure(lines, ["weights are normalised to a mean of 1 over p"], ("p", "value"), (0, 6))
 
 
-def _gradients(gammas: Sequence[float]) -> MapFigure:
+def _gradients(gammas: Sequence[float]) -> ComputedFigure:
     p = probabilities()
     lines: dict[str, Line] = {"cross-entropy": (p, focal_gradient(p, 0.0))}
     lines |= {f"focal γ {gamma:g}": (p, focal_gradient(p, gamma)) for gamma in gammas}
@@ -162,7 +158,7 @@ def _gradients(gammas: Sequence[float]) -> MapFigure:
     return _figure(lines, [remark], ("p", "derivative of the loss"), (-12, 1))
 
 
-def _dual_focal(gammas: Sequence[float]) -> MapFigure:
+def _dual_focal(gammas: Sequence[float]) -> ComputedFigure:
     lines: dict[str, Line] = {}
     p = probabilities()
     for other in (0.5, 0.7, 0.9):
@@ -175,7 +171,7 @@ def _dual_focal(gammas: Sequence[float]) -> MapFigure:
     )
 
 
-def _smoothed_counts() -> MapFigure:
+def _smoothed_counts(_: Sequence[float]) -> ComputedFigure:
     """Return the share of scores below x and its smooth stand-ins, of scores spread like Beta(5, 2)."""
     from scipy.stats import beta
 
@@ -193,7 +189,7 @@ STAGES = {"early": (2.0, 2.0), "later": (4.0, 1.0), "late": (12.0, 0.6)}
 STAGE_SAMPLES = 2000
 
 
-def _gradients_by_stage(gammas: Sequence[float]) -> MapFigure:
+def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
     """Return each loss's derivative by p_y over samples of a training set at three stages, from the losses trained."""
     import torch
     from scipy.stats import beta
@@ -218,28 +214,21 @@ def _gradients_by_stage(gammas: Sequence[float]) -> MapFigure:
     return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
 
 
-Drawn = Callable[[Sequence[float], Sequence[int]], MapFigure]
-
-
-def _by_gamma(draw: Callable[[Sequence[float]], MapFigure], gammas: Sequence[float], _: Sequence[int]) -> MapFigure:
-    return draw(gammas)
-
-
-FIGURES: dict[str, Drawn] = {
-    "curvature-1": partial(_by_gamma, _loss_and_gradient),
-    "properness-1-left": partial(_by_gamma, _proper_part),
-    "properness-1-right": partial(_by_gamma, _binary_map),
-    "properness-2-right": partial(_by_gamma, _map_and_temperature),
-    "properness-4": partial(_by_gamma, proper_parts),
-    "properness-5": partial(_by_gamma, arrows),
-    "properness-7": partial(_by_gamma, differences),
-    "mukhoti-4a": partial(_by_gamma, _ratio),
-    "mukhoti-6": partial(_by_gamma, _minimiser),
-    "posterior-1": partial(_by_gamma, _phi),
-    "selective-1": partial(_by_gamma, _weights),
-    "selective-a-1": partial(_by_gamma, _gradients),
-    "selective-a-2": partial(_by_gamma, _dual_focal),
-    "selective-a-3": partial(_by_gamma, _gradients_by_stage),
-    "selective-a-5": lambda gammas, classes: _smoothed_counts(),
+FIGURES: dict[str, Callable[[Sequence[float]], ComputedFigure]] = {
+    "curvature-1": _loss_and_gradient,
+    "properness-1-left": _proper_part,
+    "properness-1-right": _binary_map,
+    "properness-2-right": _map_and_temperature,
+    "properness-4": proper_parts,
+    "properness-5": arrows,
+    "properness-7": differences,
+    "mukhoti-4a": _ratio,
+    "mukhoti-6": _minimiser,
+    "posterior-1": _phi,
+    "selective-1": _weights,
+    "selective-a-1": _gradients,
+    "selective-a-2": _dual_focal,
+    "selective-a-3": _gradients_by_stage,
+    "selective-a-5": _smoothed_counts,
 }
 """By paper and number; an appendix's has `a` before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Verdict
 from sweeper.analysis.papers.table_formats import caption, grid
 from sweeper.analysis.papers.tables import PaperTable
-from sweeper.analysis.papers.trained_pictures import Curves, drawn, trained_pictures, trajectories
+from sweeper.analysis.papers.trained_pictures import trained_pictures, trajectories
 from sweeper.core.errors import writing_to
+from sweeper.figures.base import Figure
+from sweeper.figures.on_paper import svg_text
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 
@@ -90,7 +93,7 @@ def write_paper_page(
     return page
 
 
-def _html(page: PaperPage, curves: Sequence[Curves], pictures: Sequence[str], *, rehearsed: bool) -> str:
+def _html(page: PaperPage, curves: Sequence[Figure], pictures: Sequence[Figure], *, rehearsed: bool) -> str:
     filled, cells = page.filled
     title = html.escape(f"The {page.paper} paper: {filled} of {cells} numbers")
     parts = [
@@ -103,10 +106,17 @@ def _html(page: PaperPage, curves: Sequence[Curves], pictures: Sequence[str], *,
         *map(_table, page.tables),
     ]
     if pictures:
-        parts += ["<h2>Pictures</h2>", *pictures]
+        parts += ["<h2>Pictures</h2>", *map(_picture, pictures)]
     if curves:
-        parts += ["<h2>Trajectories</h2>", *map(drawn, curves)]
+        parts += ["<h2>Trajectories</h2>", *map(_picture, curves)]
     return "\n".join(parts)
+
+
+def _picture(figure: Figure) -> str:
+    """Return a figure as an image with its caption: as one of its own file, whose names cannot meet another's."""
+    said = html.escape(figure.caption)
+    data = base64.b64encode(svg_text(figure).encode()).decode()
+    return f"<figure><img alt='{said}' src='data:image/svg+xml;base64,{data}'><figcaption>{said}</figcaption></figure>"
 
 
 def _claims(verdicts: Mapping[str, Sequence[Verdict]]) -> list[str]:

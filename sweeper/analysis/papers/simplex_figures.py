@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sweeper.analysis.papers.picture import MapFigure
+from sweeper.analysis.papers.computed import ComputedFigure, Floats
 from sweeper.text.cells import Row
-
-Floats = NDArray[np.float64]
 
 TRUTH = np.array([0.55, 0.3, 0.15])
 """The class probabilities whose risk properness Fig. 4 draws."""
@@ -23,8 +20,6 @@ PERCENTILES = (3, 12, 20)
 
 FINE, COARSE, EVEN = 400, 12, 60
 """Steps of a side: of isolines, of arrows and of differences."""
-
-AXES = ("class 1 to class 2", "class 3")
 
 
 def triangle(steps: int) -> Floats:
@@ -93,7 +88,7 @@ def _areas(mapped: Callable[[Floats], Floats], u: Floats) -> Floats:
     return areas
 
 
-def proper_parts(gammas: Sequence[float]) -> MapFigure:
+def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
     """Compute properness Fig. 4."""
     from trainables.posthoc.focal_map import focal_map
 
@@ -124,10 +119,10 @@ def proper_parts(gammas: Sequence[float]) -> MapFigure:
                 }
                 for point in points[~np.isnan(points[:, 0])]
             ]
-    return MapFigure(rows, remarks, curves, AXES, triangle=True)
+    return ComputedFigure(rows, remarks, curves, None)
 
 
-def arrows(gammas: Sequence[float]) -> MapFigure:
+def arrows(gammas: Sequence[float]) -> ComputedFigure:
     """Compute properness Fig. 5: where the focal map, and the closest temperature scaling, move probabilities."""
     from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
 
@@ -148,10 +143,10 @@ def arrows(gammas: Sequence[float]) -> MapFigure:
                 {"map": label, **{f"{when}{k + 1}": float(p[k]) for when, p in (("q", a), ("p", b)) for k in range(3)}}
                 for a, b in zip(q, after, strict=True)
             ]
-    return MapFigure(rows, remarks, curves, AXES, triangle=True, ends=ends)
+    return ComputedFigure(rows, remarks, curves, None, ends=ends)
 
 
-def differences(gammas: Sequence[float]) -> MapFigure:
+def differences(gammas: Sequence[float]) -> ComputedFigure:
     """Compute properness Fig. 7: the largest difference between both maps' probabilities, over the triangle."""
     from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
 
@@ -173,7 +168,7 @@ def differences(gammas: Sequence[float]) -> MapFigure:
             {"gamma": gamma, "q1": float(a[0]), "q2": float(a[1]), "q3": float(a[2]), "difference": float(d)}
             for a, d in zip(q, apart, strict=True)
         ]
-    return MapFigure(rows, remarks, {}, AXES, triangle=True, shaded=shaded)
+    return ComputedFigure(rows, remarks, {}, None, shaded=shaded)
 
 
 def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:

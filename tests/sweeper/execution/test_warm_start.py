@@ -13,11 +13,11 @@ from sweeper.core.domains import choices_of
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import config_hash
 from sweeper.execution.warm_start import lessons
+from sweeper.figures.importance import chosen
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.planning.preparation import dataset_facts
-from sweeper.reporting import write_report
-from sweeper.reporting.figures.importance import chosen
+from sweeper.reporting.page import write_report
 from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load
 from sweeper.scheduling.base import audit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.reporting import write_report
+from sweeper.reporting.page import write_report
 from tests.sweeper.reporting.browser import Tab, chromium
 from tests.sweeper.synthetic_sweep import write_sweep
 

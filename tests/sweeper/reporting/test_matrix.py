@@ -13,7 +13,7 @@ from sweeper.reporting.matrix import Matrix, estimate_text, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from tests.sweeper.held import held
-from tests.sweeper.reporting.test_figures import frame, means
+from tests.sweeper.tables_by_pandas import frame, means
 
 
 def matrix_of(folder: Path) -> Matrix:

@@ -17,11 +17,16 @@ import pytest
 import scipy.stats
 import yaml
 
-from sweeper.reporting import write_report
-from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.page import PACKED_FROM, data_script, json_text, pretty
+from sweeper.core.errors import SweeperError
+from sweeper.figures import report_figures
+from sweeper.reporting.html import PACKED_FROM, data_script, json_text, pretty
+from sweeper.reporting.page import part_of, side_by_side, write_report, write_several, write_trial_page
 from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.trial_facts import trial_facts
+from tests.sweeper.held import held
 from tests.sweeper.results.test_results import rows_of
+from tests.sweeper.tables_by_pandas import frame
 
 
 class Page(HTMLParser):
@@ -279,8 +284,8 @@ def test_a_sweep_without_gamma_or_curvature_says_so(quickstart_folder: Path, tmp
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"objective": {"metric": "val_nll", "mode": "min"}}))
     empty = Page(write_report(folder).read_text("utf-8"))
     squeezed = empty.sections[""].replace(" ", "")
-    for figure in FIGURES:
-        assert figure.ABSENT.replace("_", "").replace(" ", "") in squeezed
+    for figure in report_figures():
+        assert figure.absent.replace("_", "").replace(" ", "") in squeezed
     assert "No trial has been evaluated yet." in empty.sections["summary"]
 
 
@@ -307,3 +312,48 @@ def test_large_data_are_packed_and_hold_the_same() -> None:
     assert 'type="application/gzip"' in script and len(script) < PACKED_FROM and script.count("<") == 2
     assert Page(script).data == {"x": values}
     assert 'type="application/json"' in data_script("x", json_text([0.1]))
+
+
+def test_the_page_has_every_sweep_and_the_best_of_each_loss(
+    quickstart_folder: Path, losses_folder: Path, tmp_path: Path
+) -> None:
+    members = [held(quickstart_folder), held(losses_folder)]
+    page = Page(write_several(members, tmp_path / "report.html").read_text("utf-8"))
+    parts = [part_of(each) for each in members]
+    for part in parts:
+        section = " ".join(page.sections[part.name].split())
+        for answer in part.first.answers:
+            assert " ".join(answer.sentence.split()) in section
+    table = dict(side_by_side(parts))
+    assert table["focal"][0] and table["focal"][1] and table["hessian_trace"][0] is None
+    words = " ".join(page.sections["side-by-side"].split())
+    assert all(cell is None or cell.values in words for cells in table.values() for cell in cells)
+    assert all(address.startswith(("#", "data:")) or address.endswith("/report.html") for _, address in page.addresses)
+
+
+def test_a_sweep_named_twice_is_refused(quickstart_folder: Path, tmp_path: Path) -> None:
+    twice = [held(quickstart_folder)] * 2
+    with pytest.raises(SweeperError, match="'quickstart' was named twice"):
+        write_several(twice, tmp_path / "report.html")
+
+
+def test_the_best_trial_on_a_page(quickstart_folder: Path, tmp_path: Path) -> None:
+    results = Results(quickstart_folder)
+    html = write_trial_page(results, None, tmp_path / "trial.html").read_text("utf-8")
+    page, facts = Page(html), trial_facts(results, None)
+    assert facts.trial == leaderboard(results).best["trial"]  # type: ignore[index]
+    for key, grid in (("metrics", facts.metrics), ("posthoc", facts.posthoc), ("decisions", facts.decisions)):
+        assert grid is not None
+        words = "".join(page.sections[key].split())
+        assert all("".join(cell.replace("λ_", "λ").split()) in words for row in grid.rows for cell in row)
+    epochs = frame(quickstart_folder, "epochs").query("trial == @facts.trial").sort_values(["replicate", "epoch"])
+    first = json.loads(re.search(r'id="panel-0">(.*?)</script>', html)[1])  # type: ignore[index]
+    drawn = [line["y"] for line in first["data"]]
+    assert drawn == [list(rows["train_loss"]) for _, rows in epochs.groupby("replicate")]
+    assert "Test data" in page.sections["curves"]
+
+
+def test_a_trial_that_waits_has_a_page_without_curves(live_folder: Path, tmp_path: Path) -> None:
+    waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]["trial"]
+    page = Page(write_trial_page(Results(live_folder), waiting, tmp_path / "trial.html").read_text("utf-8"))
+    assert {key for key in page.sections if key} == {"configuration", "files"}

@@ -12,7 +12,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.trial_facts import trial_facts, trial_view
-from tests.sweeper.reporting.test_figures import frame
+from tests.sweeper.tables_by_pandas import frame
 
 
 def printed(folder: Path, asked: str, width: int = 100) -> str:

@@ -10,16 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from sweeper.analysis.papers import simplex_figures
+from sweeper.analysis.papers.computed import ComputedFigure, distinct_looks
 from sweeper.analysis.papers.focal_map_figures import map_figure
-from sweeper.analysis.papers.picture import MapFigure, looks, write_picture
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
+from sweeper.reporting.html import write_figure
 from trainables.losses import build_loss
 from trainables.posthoc.focal_map import focal_map
 
 
 @functools.cache
-def figure_of(name: str, *gammas: float) -> MapFigure:
+def figure_of(name: str, *gammas: float) -> ComputedFigure:
     return map_figure(name, gammas)
 
 
@@ -109,21 +110,21 @@ def test_differences_are_those_of_both_maps() -> None:
 def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix: str) -> None:
     gammas = [] if name == "posterior-1" else [3.0]
     path = tmp_path / f"figure.{suffix}"
-    write_picture(figure_of(name, *gammas), path)
+    write_figure(figure_of(name, *gammas).figure(name), path)
     begins = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(begins) and path.stat().st_size > 5000
 
 
 def test_another_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(SweeperError, match=r"cannot be written as .bmp"):
-        write_picture(map_figure("posterior-1"), tmp_path / "p.bmp")
+    with pytest.raises(SweeperError, match=r"cannot be written as 'p.bmp'"):
+        write_figure(map_figure("posterior-1").figure("posterior-1"), tmp_path / "p.bmp")
     done = CliRunner().invoke(app, ["focal-map", "posterior-1", "--picture", str(tmp_path / "p.bmp")])
     assert done.exit_code != 0
 
 
 def test_curves_that_differ_look_different() -> None:
     labels = [*figure_of("properness-4", 1, 3).curves, "cross-entropy"]
-    found = looks(labels)
+    found, _, _ = distinct_looks(labels)
     assert len(set(map(str, found.values()))) == len(labels)
 
 

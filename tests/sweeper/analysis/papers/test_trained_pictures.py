@@ -35,8 +35,10 @@ def test_reliability_on_training_data_is_drawn_for_each_evaluated_epoch(tmp_path
     results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
     (picture,) = trained_pictures(results)
     epochs = [1, 2, 3, 4]
-    assert [f"epoch {epoch}," in picture for epoch in epochs] == [True] * 4
-    assert picture.count("<svg") == 4 and picture.count("<rect") == 4 * 15 * 2
+    assert [panel.heading.partition(",")[0] for panel in picture.panels] == [f"epoch {epoch}" for epoch in epochs]
+    for panel in picture.panels:
+        accuracy, _, share = panel.marks
+        assert len(accuracy.lengths) == len(share.y) == 15 and sum(share.y) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("rising", "printed"), [(True, 1.0), (False, -1.0)])
@@ -56,11 +58,11 @@ def test_the_highest_bins_share_is_ranked_by_epoch(tmp_path: Path, rising: bool,
 def test_bleu_and_errors_are_drawn_against_temperature(tmp_path: Path) -> None:
     results = rehearsal(tmp_path, "mukhoti_table_3_wmt14")
     curves = temperature_curves(results)
-    assert [curve.column for curve in curves] == ["test bleu", "val ece"]
-    for curve in curves:
-        assert set(curve.lines) == {"cross_entropy", "label_smoothing", "focal"}
-        assert all([at for at, _ in line] == [*TEMPERATURES] for line in curve.lines.values())
-    assert sum(picture.count("<polyline") for picture in trained_pictures(results)) == 6
+    assert [figure.title for figure in curves] == ["test bleu", "val ece"]
+    for figure in curves:
+        assert set(figure.legend) == {"cross_entropy", "label_smoothing", "focal"}
+        assert all(line.x == [*TEMPERATURES] for line in figure.panels[0].marks)
+    assert sum(len(panel.marks) for picture in trained_pictures(results) for panel in picture.panels) == 6
 
 
 def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: Path) -> None:
@@ -79,10 +81,10 @@ def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: 
         wrong[trial] = int(missed.sum())
     (results.folder / "tables" / "predictions" / "part.parquet").unlink(missing_ok=True)
     histogram, boundaries = trained_pictures(results)
-    assert all(f"n = {count}," in histogram for count in wrong.values())
+    assert all(any(f"n = {count}," in words for words in histogram.legend) for count in wrong.values())
     angle = np.degrees(np.arccos(6 / 10))
-    assert f"boundaries {angle:.2f}° apart" in boundaries
-    assert boundaries.count("|w| 3.16") == 2 and boundaries.count("<path") == 2
+    assert f"boundaries {angle:.2f}° apart" in boundaries.caption
+    assert all("|w| 3.16" in panel.heading and panel.marks[-1].line for panel in boundaries.panels)
 
 
 def test_an_empty_cell_says_why(tmp_path: Path) -> None:

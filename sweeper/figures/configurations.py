@@ -1,0 +1,205 @@
+"""What the scatter figures draw: one row per configuration, and points by architecture and status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation
+from sweeper.figures.base import Axis, Curve, Panel, statuses, symbol, thin_points
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, varying_columns
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, text_of
+from sweeper.text.labels import STATUS_WORDS, label, number
+from trainables.curvature.statistics import headline_columns
+
+HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+"""The losses whose Hessian an evaluation may measure; a sweep may ask for one alone."""
+
+MEASURED = ("ece", "nll", "accuracy", *headline_columns())
+
+
+def measured_hessians(results: Results) -> dict[str, str]:
+    """Return those of HESSIANS that this sweep's evaluations have columns for (they may still be empty)."""
+    present = set(results.columns("evaluations"))
+    return {loss: words for loss, words in HESSIANS.items() if f"hessian_{loss}_samples" in present}
+
+
+def configuration_rows(
+    results: Results, condition: str = "true", more: Mapping[str, str] | None = None
+) -> tuple[str, Rows]:
+    """Return the query and rows of every evaluated configuration: validation split, last evaluation.
+
+    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with `…_sd`, and those
+    of `more` (name → `config_…` column). Replicates of one trial are averaged only at the same epoch, status and
+    Hessian sample size. NaN becomes None.
+    """
+    trials = set(results.columns("trials"))
+    present = set(results.columns("evaluations"))
+    keys = {
+        "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
+        **(more or {}),
+    }  # fmt: skip
+    selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
+    sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
+    selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
+    measured = [f"avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd" for name in MEASURED if name in present]
+    columns = ",\n  ".join([*selected, "count(*) AS replicates", *measured])
+    sql = (
+        f"SELECT trial, status, epoch,\n  {columns}\nFROM final\nWHERE split = 'val' AND {condition}\n"
+        "GROUP BY ALL ORDER BY trial, epoch"
+    )
+    rows = results.rows(sql)
+    return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def one_sample_size(rows: Rows) -> tuple[Rows, int]:
+    """Return the rows of the most frequent Hessian sample size, and how many were left out for another one.
+
+    A subset's curvature is biased by its size, so values of different sizes are never shown together.
+    """
+    sizes = Counter(row["samples"] for row in rows if row["samples"] is not None)
+    if not sizes:
+        return [], 0
+    size = sizes.most_common(1)[0][0]
+    return [row for row in rows if row["samples"] == size], sizes.total() - sizes[size]
+
+
+def sample_size_remark(rows: Rows, left_out: int) -> str:
+    """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
+    text = f"Hessian on {int(float_of(rows[0], 'samples'))} validation samples."
+    if left_out:
+        text += f" {left_out} measured on a different number of samples are left out; their values are not comparable."
+    return text
+
+
+def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
+    """Return Spearman's correlation of two columns in words, one sentence an architecture.
+
+    Of finished trials; where others were evaluated too, of all of them next to it.
+    """
+    sentences: list[str] = []
+    for architecture in sorted({str(row["architecture"]) for row in rows}):
+        mine = [row for row in rows if str(row["architecture"]) == architecture]
+        finished = [row for row in mine if row["status"] == FINISHED]
+        text = f"{architecture}: finished {correlated(finished, x, y)}"
+        if len(finished) < len(mine):
+            text += f"; including unfinished {correlated(mine, x, y)}"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def correlated(rows: Rows, x: str, y: str) -> str:
+    """Return one correlation with interval and n, or why there is none."""
+    both = [(float_or_none(row, x), float_or_none(row, y)) for row in rows]
+    pairs = [(a, b) for a, b in both if a is not None and b is not None]
+    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    if found is not None:
+        return found.text()
+    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all values equal"
+
+
+GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
+GAMMA_REMARK = "Squares: cross-entropy (focal loss at γ = 0); not part of ρ."
+
+
+def only_gamma_varies(results: Results) -> bool:
+    """Return whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
+    return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
+
+
+def gamma_axis(rows: Rows) -> Axis:
+    """Return the axis of γ from 0 to the largest, with room for a marker at both ends."""
+    largest = max((float_of(row, "gamma") for row in rows), default=1.0)
+    return Axis("γ", limits=(-0.035 * largest, 1.05 * largest))
+
+
+def at_gamma_zero(rows: Rows) -> Rows:
+    """Return the trials of cross-entropy as what they are to the focal-type losses: γ = 0."""
+    return [{**row, "gamma": 0.0} for row in rows if row["loss"] == "cross_entropy"]
+
+
+ERROR_BARS_UP_TO = 300
+"""Points above which error bars only blacken the plot; the hover text still has them."""
+
+
+def configuration_points(
+    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, shape: str = ""
+) -> list[Curve]:
+    """Return points of each architecture and status: mean against mean, with standard deviations.
+
+    Args:
+        rows: one per configuration, with `trial status epoch architecture replicates` and the columns x and y.
+        x: column of the abscissa.
+        y: column of the ordinate; `<y>_sd` gives its error bar.
+        architectures: all categories, in the order of their colours.
+        connect: draw a line through finished trials where each x occurs once, as in a grid.
+        shape: `square` for what stands apart; by default the status's marker.
+    """
+    found: list[Curve] = []
+    for status in reversed(statuses(rows)):
+        for index, architecture in enumerate(architectures):
+            mine = [row for row in rows if row["status"] == status and str(row["architecture"]) == architecture]
+            if not mine:
+                continue
+            mine.sort(key=lambda row: float_of(row, x))
+            done = status == FINISHED
+            deviations = [float_or_none(row, f"{y}_sd") or 0.0 for row in mine]
+            distinct = len({row[x] for row in mine}) == len(mine) > 2
+            found.append(
+                Curve(
+                    [row[x] for row in mine],
+                    [row[y] for row in mine],
+                    index,
+                    line=1.2 if connect and done and distinct and len(mine) <= 30 else 0,
+                    dash="dot",
+                    size=8,
+                    symbol=symbol(status, shape),
+                    opacity=1.0 if done else 0.65,
+                    error_y=(deviations, deviations) if done and len(rows) <= ERROR_BARS_UP_TO else None,
+                    text=[hover(row, x, y) for row in mine],
+                    status=status,
+                    group=architecture,
+                )
+            )
+    return found
+
+
+def gamma_panel(
+    heading: str, rows: Rows, zero: Rows, column: str, architectures: Sequence[str], y: Axis, *, line: bool = False
+) -> Panel:
+    """Return a column against γ, with its rank correlations below.
+
+    Args:
+        heading: of the panel.
+        rows: configurations with a γ and the column.
+        zero: those of cross-entropy, drawn as squares at γ = 0.
+        column: the ordinate.
+        architectures: as of `configuration_points`.
+        y: its axis.
+        line: draw a line through finished trials.
+    """
+    (squares, fewer), (points, few) = thin_points(zero), thin_points(rows)
+    marks = [
+        *configuration_points(squares, "gamma", column, architectures, shape="square"),
+        *configuration_points(points, "gamma", column, architectures, connect=line),
+    ]
+    remarks = [*rank_correlations(rows, "gamma", column), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
+    return Panel(heading, remarks, marks, gamma_axis(rows), y, points=len(rows))
+
+
+def hover(row: Row, *columns: str) -> str:
+    """Return what a point says of itself: the configuration, and what it has in columns."""
+    family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
+    lines = [
+        f"<b>{row['trial']}</b> {family} · {row['architecture']}",
+        f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
+        *(f"{label(name)} {with_deviation(row, name)}" for name in columns if name != "gamma"),
+    ]
+    return "<br>".join(lines)
+
+
+def with_deviation(row: Row, name: str) -> str:
+    """Return a mean and its standard deviation in three digits."""
+    deviation = row.get(f"{name}_sd")
+    return number(row[name]) + (f" ± {number(deviation)}" if deviation is not None else "")

@@ -1,0 +1,161 @@
+"""Validation calibration error and accuracy over coverage κ and smoothing ν: selective paper, figure 6."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from sweeper.analysis.statistics.basics import spread
+from sweeper.figures.base import (
+    Axis,
+    Curve,
+    Figure,
+    HeatMap,
+    Mark,
+    Panel,
+    ReportFigure,
+    Scale,
+    categories,
+    counted,
+    log_axis,
+    statuses,
+    symbol,
+)
+from sweeper.figures.configurations import configuration_rows, hover, with_deviation
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Row, Rows, float_of, floats
+from sweeper.text.labels import number, plural
+
+SETTINGS = {"coverage": "config_loss_coverage", "nu": "config_loss_nu", "score": "config_loss_score"}
+METRICS = {"ece": "validation ECE", "accuracy": "validation accuracy"}
+
+
+def draw(results: Results) -> Figure | None:
+    """Return one map per network and metric: cells where the sweep ran a grid, points where it drew at random."""
+    columns = {*results.columns("trials"), *results.columns("evaluations")}
+    if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
+        return None
+    condition = "config_loss_coverage IS NOT NULL AND config_loss_nu > 0 AND ece IS NOT NULL"
+    sql, rows = configuration_rows(results, condition, SETTINGS)
+    if not rows:
+        return None
+    grid = is_grid(rows)
+    scores = [name for name in categories(rows, "score") if name != "None"]
+    among = f" Scores: {', '.join(scores)}; hover to see which." if len(scores) > 1 else ""
+    how = (
+        "Each cell: mean over the finished configurations at that coverage and ν; other settings may vary."
+        if grid
+        else "Each point: one configuration, mean over its replicates."
+    )
+    return Figure(
+        key="coverage-nu-map",
+        title="Selective risk over coverage and ν",
+        caption=(
+            f"Calibration error and accuracy on validation data of {counted(rows)} over coverage κ (share of samples "
+            f"treated as low-confidence) and smoothing ν. {how} Darker is better.{among}"
+        ),
+        sql=[sql],
+        panels=[
+            panel([row for row in rows if str(row["architecture"]) == architecture], metric, architecture, grid)
+            for architecture in categories(rows, "architecture")
+            for metric in METRICS
+        ],
+        statuses=() if grid else statuses(rows),
+    )
+
+
+def is_grid(rows: Rows) -> bool:
+    """Return whether every pair of a coverage and a ν that occur was run to the end, at two values of each or more."""
+    finished = [row for row in rows if row["status"] == FINISHED]
+    pairs = {(row["coverage"], row["nu"]) for row in finished}
+    sides = [len({pair[at] for pair in pairs}) for at in (0, 1)]
+    return min(sides) > 1 and len(pairs) == sides[0] * sides[1]
+
+
+def panel(rows: Rows, metric: str, architecture: str, grid: bool) -> Panel:
+    """Return one network's map of one metric."""
+    shown = [row for row in rows if row[metric] is not None]
+    heading = f"{architecture}: {METRICS[metric]}"
+    x, y, values = Axis("coverage κ"), log_axis("ν", floats(shown, "nu")), floats(shown, metric)
+    marks: list[Mark] = [*points(shown, metric)]
+    if grid:
+        drawn = cells(shown, metric)
+        x, y, marks = Axis("coverage κ", names=True), Axis("ν", names=True), [drawn]
+        values = [value for line in drawn.values for value in line if value is not None]
+    return Panel(heading, remarks(shown, metric), marks, x, y, colours(values, metric), points=len(shown))
+
+
+def remarks(rows: Rows, metric: str) -> list[str]:
+    """Return where the best finished configuration lies, with its deviation."""
+    finished = [row for row in rows if row["status"] == FINISHED]
+    if not finished:
+        return ["No configuration has finished."]
+    best = (min if metric == "ece" else max)(finished, key=lambda row: float_of(row, metric))
+    return [
+        f"Best of {plural(len(finished), 'finished configuration')}: {with_deviation(best, metric)} at coverage "
+        f"{number(best['coverage'])}, ν {number(best['nu'])} ({best['trial']}, n = {best['replicates']})."
+    ]
+
+
+def colours(values: list[float], metric: str) -> Scale:
+    """Return the colour scale of a metric over the values drawn; a few that diverged do not take all of it."""
+    ordered = sorted(values) or [0.0]
+    high = ordered[math.ceil(0.95 * (len(ordered) - 1))] if metric == "ece" else ordered[-1]
+    low = ordered[0] if metric == "ece" else ordered[math.floor(0.05 * (len(ordered) - 1))]
+    return Scale(low, high, reversed=metric != "ece")
+
+
+def cells(rows: Rows, metric: str) -> HeatMap:
+    """Return a heat map of a grid, finished configurations only; other hyperparameters are averaged over."""
+    found: dict[tuple[float, float], list[float]] = defaultdict(list)
+    for row in rows:
+        if row["status"] == FINISHED:
+            found[float_of(row, "coverage"), float_of(row, "nu")].append(float_of(row, metric))
+    coverages, nus = (sorted({pair[at] for pair in found}) for at in (0, 1))
+    means = {pair: spread(values) for pair, values in found.items()}
+    return HeatMap(
+        [number(value) for value in coverages],
+        [number(value) for value in nus],
+        [[means[c, n].mean if (c, n) in means else None for c in coverages] for n in nus],
+        [[f"{means[c, n].text()}, n = {means[c, n].n}" if (c, n) in means else "none" for c in coverages] for n in nus],
+        f"coverage %{{x}}, ν %{{y}}<br>{METRICS[metric]} %{{text}}",
+    )
+
+
+def points(rows: Rows, metric: str) -> list[Curve]:
+    """Return configurations drawn at random as coloured points, marker by status."""
+    found = []
+    for status in reversed(statuses(rows)):
+        mine = [row for row in rows if row["status"] == status]
+        found.append(
+            Curve(
+                [row["coverage"] for row in mine],
+                [row["nu"] for row in mine],
+                size=11,
+                symbol=symbol(status),
+                values=floats(mine, metric),
+                text=[says(row, metric) for row in mine],
+                status=status,
+            )
+        )
+    return found
+
+
+def says(row: Row, metric: str) -> str:
+    """Return what a point says of itself."""
+    score = f", score {row['score']}" if row["score"] else ""
+    return (
+        f"{hover(row)}<br>coverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"
+        f"<br>{METRICS[metric]} {with_deviation(row, metric)}"
+    )
+
+
+COMPONENTS = (
+    ReportFigure(
+        "coverage_nu_map",
+        draw,
+        place=50,
+        absent="Maps over coverage and ν: no evaluated configuration has both a coverage and a ν.",
+    ),
+)

@@ -1,0 +1,185 @@
+"""Learning curves with the rungs at which the scheduler decided."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeper.figures.base import (
+    Axis,
+    Curve,
+    Figure,
+    Mark,
+    Panel,
+    ReportFigure,
+    categories,
+    counted,
+    log_axis,
+    statuses,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, objective
+from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of
+from sweeper.text.labels import label as word
+from sweeper.text.labels import plural
+
+CURVES = 120
+"""Curves drawn a status at most: more only cover each other, and each costs drawing time."""
+OUTLYING, FAR = 0.95, 10
+"""The axis is cut where the largest value is more than FAR times that below which the share OUTLYING lies."""
+CROWDED = 100
+"""Curves above which finished ones are drawn thin too."""
+POINTS = 120
+"""Epochs drawn a curve at most: about one every four pixels of a panel."""
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the objective and the validation ECE by epoch, means of replicates; None without epochs."""
+    goal = objective(results)
+    columns = set(results.columns("epochs"))
+    metrics = [name for name in dict.fromkeys((goal.metric, "val_ece")) if name in columns]
+    sql = curves_sql(results, metrics)
+    curves = gather(results.rows(sql))
+    if not curves or not metrics:
+        return None
+    rungs_sql = (
+        "SELECT DISTINCT rung FROM decisions WHERE kind IN ('stop', 'continue') AND rung IS NOT NULL ORDER BY rung"
+    )
+    rungs = [int_of(row, "rung") for row in results.rows(rungs_sql) if row["rung"] is not None]
+    shown, remark = thin_out(curves, goal.metric if goal.metric in metrics else metrics[0])
+    trials = [curve.row for curve in curves]
+    losses = categories(trials, "loss")
+    drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
+    return Figure(
+        key="learning-curves",
+        title="Learning curves",
+        caption=f"Means over the replicates of {counted(trials, 'trial')}, by epoch. Faint: unfinished."
+        f"{drawn_rungs}{remark}",
+        sql=[sql, rungs_sql],
+        tables=["epochs", "trials", "decisions"],
+        panels=[panel(shown, metric, losses, rungs) for metric in metrics],
+        legend=losses,
+    )
+
+
+def curves_sql(results: Results, metrics: Sequence[str]) -> str:
+    """Return the query of one row per trial and epoch."""
+    loss = "config_loss_name" if "config_loss_name" in results.columns("trials") else "'all'"
+    means = ", ".join(f"avg({name}) AS {name}" for name in metrics)
+    return (
+        f"SELECT trial, epoch, min({loss}) AS loss, min(status) AS status, {means}\n"
+        "FROM epochs JOIN trials USING (trial, replicate)\nGROUP BY trial, epoch ORDER BY trial, epoch"
+    )
+
+
+@dataclass(frozen=True)
+class TrialByEpoch:
+    """One trial by epoch.
+
+    Attributes:
+        row: its row `trial loss status`.
+        points: its rows, in the order of epochs.
+    """
+
+    row: Row
+    points: list[Row]
+
+
+def gather(rows: Rows) -> list[TrialByEpoch]:
+    """Return one curve per trial."""
+    curves: dict[Value, TrialByEpoch] = {}
+    for row in rows:
+        trial = {key: row[key] for key in ("trial", "loss", "status")}
+        curves.setdefault(row["trial"], TrialByEpoch(trial, [])).points.append(row)
+    return list(curves.values())
+
+
+def thin_out(curves: Sequence[TrialByEpoch], metric: str) -> tuple[list[TrialByEpoch], str]:
+    """Return at most CURVES curves a status, evenly by their last value, and a sentence on what was left out."""
+    by_status: dict[Value, list[TrialByEpoch]] = defaultdict(list)
+    for curve in curves:
+        by_status[curve.row["status"]].append(curve)
+    shown: list[TrialByEpoch] = []
+    for mine in by_status.values():
+        mine.sort(key=lambda curve: sortable(float_or_none(curve.points[-1], metric)))
+        count = min(CURVES, len(mine))
+        shown += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
+    left_out = len(curves) - len(shown)
+    return shown, (f" {plural(left_out, 'curve')} left out, evenly by the last value." if left_out else "")
+
+
+def sortable(value: float | None) -> float:
+    """Return a value that sorts; what is missing comes last."""
+    return float("inf") if value is None or value != value else value
+
+
+def panel(curves: Sequence[TrialByEpoch], metric: str, losses: Sequence[str], rungs: Sequence[int]) -> Panel:
+    """Return one metric by epoch: a trace a loss and status, curves separated by gaps."""
+    marks: list[Mark] = []
+    crowded = len(curves) > CROWDED
+    for status in reversed(statuses(trial.row for trial in curves)):
+        done = status == FINISHED
+        for index, loss in enumerate(losses):
+            mine = [trial for trial in curves if (trial.row["status"], trial.row["loss"]) == (status, loss)]
+            if mine:
+                x, y, text = joined(mine, metric)
+                marks.append(
+                    Curve(
+                        x,
+                        y,
+                        index,
+                        line=1.8 if done and not crowded else 1.0,
+                        opacity=(0.6 if crowded else 0.95) if done else 0.4,
+                        text=text,
+                        hover=f"<b>%{{text}}</b> {loss}<br>epoch %{{x}}: %{{y:.4g}}",
+                        status=status,
+                        group=loss,
+                    )
+                )
+    label = " ".join(map(word, metric.split("_", 1)))
+    shown, cut = visible([float_or_none(row, metric) for trial in curves for row in trial.points])
+    remarks = [f"Values above {max(shown):.3g} are cut off: double-click to see them."] if cut else []
+    limits = (min(shown) / 10**0.05, max(shown) * 10**0.05) if cut else None
+    x, y = Axis("epoch", from_zero=True), log_axis(label, shown, limits)
+    return Panel(label, remarks, marks, x, y, verticals={rung: f"rung {rung}" for rung in rungs})
+
+
+def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
+    """Return the positive values that the axis has to show, and whether those far above nearly all were left out.
+
+    A few runs that diverge would otherwise leave the rest a narrow stripe.
+    """
+    positive = sorted(value for value in values if value is not None and 0 < value < math.inf)
+    if not positive:
+        return positive, False
+    usual = positive[int(OUTLYING * (len(positive) - 1))]
+    if positive[-1] <= FAR * usual:
+        return positive, False
+    return [value for value in positive if value <= 2 * usual], True
+
+
+def joined(curves: Sequence[TrialByEpoch], metric: str) -> tuple[list[Value], list[Value], list[Value]]:
+    """Return x, y and text of several curves in one trace, None between them; long curves are decimated."""
+    x: list[Value] = []
+    y: list[Value] = []
+    text: list[Value] = []
+    for curve in curves:
+        points = curve.points
+        step = -(-len(points) // POINTS)
+        kept = [*points[:-1:step], points[-1]]
+        x += [*(row["epoch"] for row in kept), None]
+        y += [*(row[metric] for row in kept), None]
+        text += [*(curve.row["trial"] for _ in kept), None]
+    return x, y, text
+
+
+COMPONENTS = (
+    ReportFigure(
+        "learning_curves",
+        draw,
+        place=130,
+        absent="Learning curves: no trial has reported an epoch.",
+    ),
+)

@@ -1,0 +1,141 @@
+"""Each loss family against cross-entropy on test data, with intervals and multiplicity-corrected p-values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sweeper.analysis.statistics.differences import SIGNIFICANT, p_text
+from sweeper.analysis.statistics.families import (
+    CONFIGURATIONS,
+    REPLICATES,
+    SEEDS,
+    SETTINGS,
+    FamilyComparison,
+    compare_families,
+    reference_of,
+)
+from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
+from sweeper.text.cells import float_or_none, int_of, text_of
+from sweeper.text.labels import label, plural
+from trainables.registry.names import measured_as
+
+METRICS = ("test_ece", "test_nll", "test_accuracy")
+
+REPLICATES_SQL = (
+    "SELECT trial, replicate, seed, ece AS test_ece, nll AS test_nll, accuracy AS test_accuracy FROM final\n"
+    "WHERE split = 'test' AND status = 'completed' ORDER BY trial, replicate"
+)
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
+    board = leaderboard(results)
+    reference = reference_of(board.finished)
+    if reference is None:
+        return None
+    panels, tested = [], set()
+    measured = results.rows(REPLICATES_SQL)
+    for metric in METRICS:
+        each: dict[str, dict[int, float | None]] = defaultdict(dict)
+        for row in measured:
+            each[text_of(row, "trial")][int_of(row, "seed")] = float_or_none(row, metric)
+        found = compare_families(board.finished, board.varying, metric, board.objective.mode, each)
+        if found:
+            panels.append(panel(found, metric, reference))
+            tested |= {item.unit for item in found}
+    if not panels:
+        return None
+    return Figure(
+        key="loss-families",
+        title="Loss families compared",
+        caption=(
+            f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
+            f"{how(tested, board, searched=bool(searcher(results)))} p: t-tests that allow for unequal spread and "
+            "skew, of pairs also permutation tests; Holm-corrected over the families of a panel."
+        ),
+        sql=[board.sql, REPLICATES_SQL],
+        panels=panels,
+    )
+
+
+def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
+    """Return how the configurations were compared."""
+    best = f"best configuration by {board.objective.label}"
+    parts = []
+    if SETTINGS in tested:
+        parts.append(
+            f"Paired by equal other settings, means over replicates; each family is represented by its {best}."
+        )
+    if CONFIGURATIONS in tested:
+        parts.append("Unpaired where other settings differ: means over replicates of all configurations of a family.")
+        if any(row["status"] == "early_stopped" for row in board.rows):
+            parts.append("Early stopping kept the best of each family, so these are not random samples of it.")
+        if searched:
+            parts.append(
+                "A searcher preferred configurations that did well, so these are not random samples of a family."
+            )
+    if SEEDS in tested:
+        parts.append(f"Families with one configuration: replicates of each side’s {best}, paired by seed.")
+    if REPLICATES in tested:
+        parts.append(
+            f"Families with one configuration: replicates of each side’s {best}, which covers the variance of seeds, "
+            "not of the selection; unpaired, because seeds differ."
+        )
+    return " ".join(parts)
+
+
+def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Panel:
+    """Return one metric: a point and an interval a family."""
+    shown = found[::-1]
+    means = [item.difference.mean for item in shown]
+    limits = [item.difference.interval or (item.difference.mean,) * 2 for item in shown]
+    points = Curve(
+        means,
+        [item.family for item in shown],
+        size=9,
+        error_x=(
+            [mean - low for mean, (low, _) in zip(means, limits, strict=True)],
+            [high - mean for mean, (_, high) in zip(means, limits, strict=True)],
+        ),
+        text=[sentence(item) for item in shown],
+    )
+    split, name = measured_as(metric)
+    x, y = Axis(f"difference from {reference}"), Axis("", names=True)
+    return Panel(f"{split} {label(name)}", notes(found), [points], x, y, verticals={0: ""})
+
+
+def notes(found: Sequence[FamilyComparison]) -> list[str]:
+    """Return the comparisons in words; where samples are too few for any p to show something, one sentence says so."""
+    smallest = min(item.smallest for item in found)
+    if smallest < SIGNIFICANT:
+        return [f"{sentence(item)}." for item in found]
+    reason = f"No p is shown: with so few and after the correction none can be below {smallest:.2g}."
+    return [*(f"{difference(item)}." for item in found), reason]
+
+
+def sentence(item: FamilyComparison) -> str:
+    """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), p = 0.02`."""
+    return f"{difference(item)}, {p_text(item.corrected, item.smallest)}"
+
+
+def difference(item: FamilyComparison) -> str:
+    """Return a difference in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs)`."""
+    mine, other = item.sizes
+    size = plural(mine, "pair") if item.unit in (SETTINGS, SEEDS) else f"{mine} against {other} {item.unit}"
+    limits = item.difference.interval
+    around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
+    text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
+    return f"{item.family}: {text}"
+
+
+COMPONENTS = (
+    ReportFigure(
+        "loss_families",
+        draw,
+        place=90,
+        absent="Loss families compared: fewer than two families have two finished configurations or replicates.",
+    ),
+)

@@ -1,0 +1,138 @@
+"""The trade-off of accuracy, calibration error and curvature, with its Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.figures.base import (
+    Axis,
+    Colour,
+    Curve,
+    Figure,
+    Panel,
+    ReportFigure,
+    categories,
+    counted,
+    log_axis,
+    statuses,
+    symbol,
+    thin_points,
+)
+from sweeper.figures.configurations import configuration_rows, hover, one_sample_size, sample_size_remark
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Row, Rows, float_of
+from sweeper.text.labels import label, plural
+
+CURVATURE = "hessian_cross_entropy_lambda_max"
+SAID = ("accuracy", "ece", CURVATURE)
+"""What a point says it has."""
+LABELS = {"error": "validation error", "ece": "validation ECE", CURVATURE: label(CURVATURE)}
+
+MOST_NAMED = 12
+"""Configurations of a front that are named in words; the plot and the data have all."""
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the pairs of goals, with the front over all of them; None where nothing finished."""
+    if not {"accuracy", "ece"} <= set(results.columns("evaluations")):
+        return None
+    sql, rows = configuration_rows(results, "accuracy IS NOT NULL AND ece IS NOT NULL")
+    complete = [row for row in rows if None not in (row["accuracy"], row["ece"])]
+    rows = [{**row, "error": 1 - float_of(row, "accuracy")} for row in complete]
+    curved, left_out = one_sample_size([row for row in rows if row.get(CURVATURE) is not None])
+    goals = ["error", "ece"]
+    if any(row["status"] == FINISHED for row in curved):
+        rows, goals = list(curved), [*goals, CURVATURE]
+    finished = [row for row in rows if row["status"] == FINISHED]
+    if not finished:
+        return None
+    best = pareto_optimal(np.array([[float_of(row, goal) for goal in goals] for row in finished]))
+    front = [row for row, kept in zip(finished, best, strict=True) if kept]
+    losses = categories(rows, "loss")
+    pairs = [(a, b) for at, a in enumerate(goals) for b in goals[at + 1 :]]
+    hessian = f" {sample_size_remark(curved, left_out)}" if CURVATURE in goals else ""
+    return Figure(
+        key="pareto-front",
+        title="Accuracy, calibration and curvature together",
+        caption=(
+            f"{counted(rows)}, means over replicates on validation data; nearer the origin is better. Ringed: on the "
+            f"Pareto front of {', '.join(LABELS[goal] for goal in goals)}, taken together: no finished configuration "
+            "is as good in all and better in one. With few replicates, membership of the front is uncertain."
+            f"{hessian}"
+        ),
+        sql=[sql],
+        panels=[panel(rows, front, x, y, losses) for x, y in pairs],
+        findings=[finding(front, finished, goals)],
+        legend=losses,
+        statuses=statuses(rows),
+    )
+
+
+def pareto_optimal(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which rows of [n, goals], all to be small, no other row dominates.
+
+    A row dominates another where it is nowhere larger and somewhere smaller; equal rows do not dominate each other.
+    """
+    kept = np.ones(len(values), dtype=bool)
+    for at, row in enumerate(values):
+        better = (values <= row).all(axis=1) & (values < row).any(axis=1)
+        kept[at] = not better.any()
+    return kept
+
+
+def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
+    """Return the front in words, the most accurate first."""
+    named = sorted(front, key=lambda row: float_of(row, "error"))[:MOST_NAMED]
+    words = ", ".join(f"{row['trial']} ({row['loss']})" for row in named)
+    more = f" and {len(front) - len(named)} more" if len(front) > len(named) else ""
+    return (
+        f"On the Pareto front of {', '.join(LABELS[goal] for goal in goals)}: {len(front)} of "
+        f"{plural(len(finished), 'finished configuration')}: {words}{more}."
+    )
+
+
+def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
+    """Return one pair of goals: every configuration, and rings round those on the front."""
+    shown, few = thin_points(rows)
+    groups: list[tuple[list[Row], Colour, str, float]] = [
+        ([row for row in shown if row["status"] == status and str(row["loss"]) == loss], index, symbol(status), 8.0)
+        for status in reversed(statuses(shown))
+        for index, loss in enumerate(losses)
+    ]
+    groups += [([row for row in front if str(row["loss"]) == loss], "ink", "circle-open", 15.0) for loss in losses]
+    marks = [
+        Curve(
+            [row[x] for row in mine],
+            [row[y] for row in mine],
+            paint,
+            size=size,
+            symbol=shape,
+            opacity=1.0 if mine[0]["status"] == FINISHED else 0.5,
+            text=[hover(row, *(name for name in SAID if row.get(name) is not None)) for row in mine],
+            status=str(mine[0]["status"]),
+            group=str(mine[0]["loss"]),
+        )
+        for mine, paint, shape, size in groups
+        if mine
+    ]
+    return Panel(f"{LABELS[x]} and {LABELS[y]}", few, marks, scale(x, rows), scale(y, rows), points=len(rows))
+
+
+def scale(goal: str, rows: Rows) -> Axis:
+    """Return the axis of a goal: logarithmic where all values are positive."""
+    values, words = [float_of(row, goal) for row in rows], LABELS[goal].replace("λ_max", "λ<sub>max</sub>")
+    return log_axis(words, values) if min(values) > 0 else Axis(words, from_zero=True)
+
+
+COMPONENTS = (
+    ReportFigure(
+        "pareto_front",
+        draw,
+        place=100,
+        absent="Pareto front: no finished configuration has accuracy and ECE.",
+    ),
+)

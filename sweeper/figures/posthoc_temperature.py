@@ -1,0 +1,250 @@
+"""Post-hoc methods on every replicate's last evaluation; of focal temperature scaling, T against γ_ev as a figure.
+
+Methods come from the sweep's own evaluations (`posthoc_…` columns) and from the table `recalibrations`; where both
+have the same method, options and bins, the later one, the recalibration, is taken. The figure has the best T at each
+γ_ev, and the line through T at γ_ev 0 and 1 (properness, Fig. 8).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.recalibration.request import UNCALIBRATED
+from sweeper.analysis.statistics.basics import spread
+from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, leaderboard
+from sweeper.text.cells import Rows, int_of, text_of
+from sweeper.text.labels import describe, plural
+from trainables.registry import FITTED_ON, LABEL, entry_label
+
+METHOD = "focal_temperature"
+MOST_LINES = 8
+"""As many as the palette has colours."""
+
+REMARKS = ("If several T have the same objective, the smallest is chosen, so T is noisy with few samples.",)
+
+Fits = Sequence[Mapping[str, float]]
+
+
+def draw(results: Results) -> Figure | None:
+    """Return best T against γ_ev, a panel a variant of the method; None where it was never fitted."""
+    measured = posthoc_measurements(results)
+    if measured is None:
+        return None
+    variants = [variant for variant in measured.variants if variant.method == METHOD]
+    panels, shown = [], list(measured.names)[:MOST_LINES]
+    axes = Axis("γ of the focal map"), Axis("T", from_zero=True)
+    for variant in variants:
+        fits = {trial: fits_of(measured, trial, variant.options) for trial in shown}
+        if any(fits.values()):
+            panels.append(Panel(variant.label, REMARKS, curves_of(measured, fits), *axes))
+    if not panels:
+        return None
+    return Figure(
+        key="posthoc-temperature",
+        title="Focal temperature scaling: T against γ",
+        caption=(
+            "For each γ of the focal map (not of the loss), the temperature with the lowest objective on validation "
+            f"data: mean ± standard deviation over replicates, {plural(len(shown), 'configuration')}"
+            + (f" of {len(measured.names)}" if len(shown) < len(measured.names) else "")
+            + ". Lines: T = T₀ + (T₁ − T₀)·γ through the best T at γ = 0 and 1, which the line search follows."
+        ),
+        sql=[measured.sql],
+        tables=["evaluations", "recalibrations", "trials"],
+        panels=panels,
+        legend=[measured.names[trial] for trial in shown],
+    )
+
+
+def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
+    """Return the fitted parameters of every replicate of a configuration, each set once."""
+    rows = [
+        row
+        for row in measured.rows
+        if (row["trial"], row["method"], row["options"], row["split"]) == (trial, METHOD, options, "val")
+    ]
+    bins = min((int_of(row, "bins") for row in rows), default=None)
+    fitted = [row for row in rows if row["bins"] == bins and not row["unavailable"]]
+    parameters = (json.loads(text_of(row, "parameters")) for row in fitted)
+    return [found for found in parameters if "line_slope" in found]
+
+
+def curves_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Curve]:
+    """Return each configuration's mean line over the range of γ_ev where T > 0, and its points."""
+    found: list[Curve] = []
+    for index, (trial, sets) in enumerate(fits.items()):
+        if not sets:
+            continue
+        name = measured.names[trial]
+        gammas = sorted((gamma_of(key), key) for key in sets[0] if key.startswith("temperature_at_"))
+        points = {gamma: spread([fit[key] for fit in sets]) for gamma, key in gammas}
+        intercept, slope = (spread([fit[key] for fit in sets]).mean for key in ("line_intercept", "line_slope"))
+        low, high = min(points, default=0.0), max(points, default=1.0)
+        if slope < 0:
+            high = min(high, -intercept / slope)
+        ends = [intercept + slope * low, intercept + slope * high]
+        found.append(Curve([low, high], ends, index, line=1.5, status=FINISHED, group=name))
+        deviations = [each.deviation or 0 for each in points.values()]
+        found.append(
+            Curve(
+                [*points],
+                [each.mean for each in points.values()],
+                index,
+                size=7,
+                error_y=(deviations, deviations),
+                text=[f"<b>{name}</b><br>γ {gamma:g}, T {each.text()}" for gamma, each in points.items()],
+                status=FINISHED,
+                group=name,
+            )
+        )
+    return found
+
+
+def gamma_of(name: str) -> float:
+    """Return the γ_ev of a parameter's name: −0.5 of `temperature_at_minus_0_5`."""
+    written = name.removeprefix("temperature_at_").replace("minus_", "-").replace("_", ".")
+    return float(written)
+
+
+METRICS = ("ece", "ada_ece", "nll")
+BASELINE = "temperature"
+"""The method that all others are compared with."""
+
+MOST_ROWS = 24
+"""Configurations in a table; of more, the best by the sweep's objective."""
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """One post-hoc method with its options, as JSON of what differs from its defaults."""
+
+    method: str
+    options: str
+
+    @property
+    def label(self) -> str:
+        """In words, e.g. `temperature (objective ece)`."""
+        words = ", ".join(f"{key} {value}" for key, value in sorted(json.loads(self.options).items()))
+        name = method_words(self.method)
+        return f"{name} ({words})" if words else name
+
+
+@dataclass(frozen=True)
+class Posthoc:
+    """The measurements behind the post-hoc figures.
+
+    Attributes:
+        sql: the query.
+        rows: one per replicate, split, method, options and bins: `trial replicate split method options bins
+            temperature gamma unavailable parameters` and METRICS; of the configurations in `names` only.
+        names: trial → configuration in words, in the order of the trials.
+        left_out: finished or evaluated configurations that are not shown.
+    """
+
+    sql: str
+    rows: Rows
+    names: dict[str, str]
+    left_out: int
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The uncalibrated probabilities, the baseline, then the other methods by name, options in order."""
+        found = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
+        return sorted(
+            found, key=lambda v: (v.method != UNCALIBRATED, v.method != BASELINE, v.method, v.options != "{}", v)
+        )
+
+
+def method_words(method: str) -> str:
+    """Return how a post-hoc method calls itself; a user's own, which is not imported to be read about, by its name."""
+    from trainables.posthoc import POSTHOC, PosthocMethod
+
+    if method == UNCALIBRATED:
+        return "uncalibrated"
+    known = None if POSTHOC.is_own(method) else POSTHOC[method]
+    return known.words if isinstance(known, PosthocMethod) else method.replace("_", " ")
+
+
+def posthoc_measurements(results: Results) -> Posthoc | None:
+    """Return what was measured of post-hoc methods on the last evaluations; None where nothing was.
+
+    Finished configurations only, or all evaluated ones where none has finished.
+    """
+    sql = posthoc_sql(results)
+    rows = results.rows(sql)
+    if all(row["method"] == UNCALIBRATED for row in rows) and len({row["bins"] for row in rows}) < 2:
+        return None
+    board = leaderboard(results)
+    shown = [row for row in board.rows if row["status"] == FINISHED] or list(board.rows)
+    chosen = sorted(shown[:MOST_ROWS], key=lambda row: str(row["trial"]))
+    names = {str(row["trial"]): describe(row, board.varying) for row in chosen}
+    return Posthoc(sql, [row for row in rows if row["trial"] in names], names, len(shown) - len(chosen))
+
+
+def posthoc_sql(results: Results) -> str:
+    """Return the query: the sweep's own methods and the uncalibrated metrics from `final`, and `recalibrations`."""
+    columns = set(results.columns("evaluations"))
+    settings = results.specification.get("evaluation", {})
+    bins = int(settings.get("bins", 15))
+    parts = [own_sql(columns, UNCALIBRATED, {}, bins, "")]
+    for method in settings.get("posthoc") or ():
+        options = {"name": method} if isinstance(method, str) else dict(method)
+        prefix = f"posthoc_{entry_label(options)}_"
+        name, split = options.pop("name"), {key: options.pop(key) for key in (FITTED_ON,) if key in options}
+        options.pop(LABEL, None)
+        if f"{prefix}{METRICS[0]}" in columns:
+            parts.append(own_sql(columns, name, {**differing(name, options), **split}, bins, prefix))
+    measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
+    parts.append(
+        "SELECT trial, replicate, split, method, recalibrations.options, recalibrations.bins, "
+        f"recalibrations.temperature, recalibrations.gamma, unavailable, parameters, {measured}, 1 AS source\n"
+        "FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
+    )
+    union = "\nUNION ALL\n".join(parts)
+    return (
+        f"SELECT * EXCLUDE source FROM (\n{union}\n)\n"
+        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, split, method, options, bins "
+        "ORDER BY source DESC) = 1\nORDER BY trial, replicate, split, method, options, bins"
+    )
+
+
+def own_sql(columns: set[str], method: str, options: Mapping[str, object], bins: int, prefix: str) -> str:
+    """Return the query of one of the sweep's own methods: its `posthoc_…` columns under the names they have here."""
+
+    def column(name: str, missing: str = "NULL::DOUBLE") -> str:
+        return f"{prefix + name if prefix + name in columns else missing} AS {name}"
+
+    fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
+    fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_"))]
+    pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
+    parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
+    written = json.dumps(dict(options), sort_keys=True).replace("'", "''")
+    unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
+    fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
+    return (
+        f"SELECT trial, replicate, split, '{method}' AS method, '{written}' AS options, {bins} AS bins, {fits}, "
+        f"{unavailable}, {parameters} AS parameters, {', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
+    )
+
+
+def differing(method: str, options: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the options of one of the sweep's own methods that are not at their defaults."""
+    from sweeper.analysis.recalibration.request import options_that_differ
+    from trainables.posthoc import POSTHOC
+
+    # A method of the user's own is not imported to be read about.
+    return options if POSTHOC.is_own(method) else options_that_differ(POSTHOC[method], options)
+
+
+COMPONENTS = (
+    ReportFigure(
+        "posthoc_temperature",
+        draw,
+        place=150,
+        absent="T against the focal map’s γ: no focal temperature scaling was measured; add it with `sweeper "
+        "recalibrate`.",
+    ),
+)

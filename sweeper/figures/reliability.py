@@ -1,0 +1,219 @@
+"""Reliability diagrams of the best run and of the best cross-entropy run, before and after temperature scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.statistics.basics import spread
+from sweeper.figures.base import Axis, Bars, Curve, Figure, Panel, ReportFigure
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
+from sweeper.text.labels import STATUS_WORDS, plural
+from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.isotonic import Band, Decomposition, consistency_band, decomposition, isotonic_levels
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
+    found = [diagrams(results, row, role) for role, row in chosen(leaderboard(results))]
+    panels = [panel for drawn, _ in found for panel in drawn]
+    queries = [query for _, asked in found for query in asked]
+    if not panels:
+        return None
+    return Figure(
+        key="reliability",
+        title="Reliability diagrams",
+        caption=(
+            "Accuracy against confidence on test data; below the diagonal a network is over-confident. Line: isotonic "
+            "regression, without bins (CORP, Dimitriadis et al. 2021); band: where it lies in 90 % of draws if every "
+            "confidence is right. Circles: equal-width bins; shaded: the share of samples in each."
+        ),
+        sql=queries,
+        tables=["reliability", "predictions", "evaluations"],
+        panels=panels,
+    )
+
+
+def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[str]]:
+    """Return a configuration's diagrams before and after temperature scaling, and their queries; none without bins."""
+    scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
+    before_sql, stored_sql = bins_sql(row), predictions_sql(row, scaled)
+    before = results.rows(before_sql)
+    if not sum(int_of(line, "n") for line in before):
+        return [], []
+    board, stored = leaderboard(results), None
+    if "logits" in results.columns("predictions"):  # of translations' tokens only the largest are stored
+        stored = stored_predictions(results, stored_sql, text_of(row, "trial"))
+    replicates = plural(int_of(row, "replicates"), "replicate")
+    remarks = [
+        f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
+        f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
+    ]
+    curve = None if stored is None else curve_of(softmax64(stored.logits), stored)
+    panels = [diagram(f"{role}, {row['trial']}: before", before, remarks, curve)]
+    if stored is not None and stored.scaled:
+        heading = f"{role}, {row['trial']}: after temperature scaling"
+        panels.append(diagram(heading, *after_temperature(stored, len(before))))
+    return panels, [before_sql, *([] if stored is None else [stored_sql])]
+
+
+def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
+    """Return the best configuration and, where it is another one, the best trained with cross-entropy."""
+    if board.best is None:
+        return []
+    plain = [row for row in (*board.finished, *board.rows) if row["loss"] == "cross_entropy"]
+    picked = [("Best", board.best)]
+    if plain and plain[0]["trial"] != board.best["trial"]:
+        picked.append(("Best with cross-entropy", plain[0]))
+    return picked
+
+
+def bins_sql(row: Row) -> str:
+    """Return the query of a configuration's test bins, its replicates pooled."""
+    return (
+        "SELECT bin, any_value(lower) AS lower, any_value(upper) AS upper, sum(n)::BIGINT AS n,\n"
+        "  sum(n * confidence) / nullif(sum(n), 0) AS confidence, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy\n"
+        f"FROM reliability WHERE trial = '{row['trial']}' AND epoch = {row['epochs']} AND split = 'test'\n"
+        "GROUP BY bin ORDER BY bin"
+    )
+
+
+def predictions_sql(row: Row, scaled: bool) -> str:
+    """Return the query of a configuration's test logits; where `scaled`, each with its replicate's temperature."""
+    temperature = "posthoc_temperature_temperature" if scaled else "NULL::DOUBLE"
+    return (
+        f"SELECT replicate, sample, {temperature} AS temperature, target, logits\n"
+        "FROM predictions JOIN evaluations USING (trial, replicate, epoch, split)\n"
+        f"WHERE trial = '{row['trial']}' AND epoch = {row['epochs']} AND split = 'test'\n"
+        "ORDER BY replicate, sample"
+    )
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The test predictions of all replicates of a configuration, one after the other.
+
+    Attributes:
+        logits: [N, K].
+        targets, replicate, sample: [N].
+        temperature: of each prediction's replicate [N], NaN where none was fitted.
+    """
+
+    logits: NDArray[np.float64]
+    targets: NDArray[np.int64]
+    replicate: NDArray[np.int64]
+    sample: NDArray[np.int64]
+    temperature: NDArray[np.float64]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether every replicate has a temperature."""
+        return not bool(np.isnan(self.temperature).any())
+
+
+def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
+    """Return a configuration's predictions; None where none are stored."""
+    table = results.sql(sql, trials=[trial])
+    if not table.num_rows:
+        return None
+    targets, replicate, sample, temperature = (
+        table[name].to_numpy() for name in ("target", "replicate", "sample", "temperature")
+    )
+    logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
+    return Stored(logits, targets, replicate, sample, temperature.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """An isotonic reliability curve, its band, and the Brier score's parts."""
+
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    band: Band
+    parts: Decomposition
+
+    def remark(self) -> str:
+        """Return the parts in a sentence."""
+        found = self.parts
+        return (
+            f"Brier score of the confidence {found.score:.3g} = miscalibration {found.miscalibration:.2g} − "
+            f"discrimination {found.discrimination:.2g} + uncertainty {found.uncertainty:.2g}."
+        )
+
+    def marks(self) -> list[Curve]:
+        """Return the band and the curve over it."""
+        around = [*self.band.confidence, *self.band.confidence[::-1]], [*self.band.upper, *self.band.lower[::-1]]
+        band = Curve(*around, fill=True, opacity=0.18, name="90 % band")
+        said = "confidence %{x:.3f}<br>accuracy %{y:.3f}"
+        return [band, Curve(self.confidence.tolist(), self.accuracy.tolist(), line=2, hover=said, name="isotonic")]
+
+
+def curve_of(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
+    """Return the curve of probabilities [N, K]; replicates share the samples, and so the band's random numbers."""
+    confidence = probabilities.max(axis=1)
+    correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
+    levels = isotonic_levels(confidence, correct)
+    return Isotonic(*levels, consistency_band(confidence, stored.sample), decomposition(confidence, correct))
+
+
+def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isotonic]:
+    """Return the pooled test bins of softmax(logits / T), remarks with T and ECE, and the curve."""
+    probabilities = softmax64(stored.logits / stored.temperature[:, None])
+    of = {int(r): stored.replicate == r for r in np.unique(stored.replicate)}
+    parts = [(probabilities[rows], stored.targets[rows]) for rows in of.values()]
+    ece = spread([evaluate_probabilities(*part, bins)["ece"] for part in parts])
+    values = ", ".join(f"{float(stored.temperature[rows][0]):.3g}" for rows in of.values())
+    remarks = [
+        f"T = {values}, fitted on validation data, one per replicate.",
+        f"ECE {ece.text()}, {plural(ece.n, 'replicate')} pooled in the diagram.",
+    ]
+    return reliability_bins(probabilities, stored.targets, bins), remarks, curve_of(probabilities, stored)
+
+
+def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | None = None) -> Panel:
+    """Return one reliability diagram: curve with band, accuracy by bin, the diagonal, shares of samples as bars.
+
+    Without a curve, which needs stored predictions, the bins are joined by a line instead.
+    """
+    filled = [row for row in bins if row["n"]]
+    total = sum(int_of(row, "n") for row in filled)
+    edges = [(float_of(row, "lower"), float_of(row, "upper")) for row in bins]
+    centre = [(lower + upper) / 2 for lower, upper in edges]
+    share = Bars(
+        centre,
+        [int_of(row, "n") / total for row in bins],
+        widths=[upper - lower for lower, upper in edges],
+        colour="shade",
+        hover="%{y:.1%} of the samples",
+    )
+    ideal = Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash", name="perfect calibration")
+    points = Curve(
+        [row["confidence"] for row in filled],
+        [row["accuracy"] for row in filled],
+        1,
+        size=6,
+        symbol="circle-open",
+        text=[f"({row['lower']:.2f}, {row['upper']:.2f}], n = {row['n']}" for row in filled],
+        hover="%{text}<br>confidence %{x:.3f}<br>accuracy %{y:.3f}",
+        name="accuracy",
+    )
+    # Without stored predictions there is no curve: then the bins are joined by a line.
+    over = [replace(points, colour=0, line=1.5, symbol="circle", size=8)] if curve is None else [*curve.marks(), points]
+    parts = [] if curve is None else [curve.remark()]
+    axes = (Axis(words, limits=(0, 1.03), step=0.2) for words in ("confidence", "accuracy"))
+    return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], [share, ideal, *over], *axes)
+
+
+COMPONENTS = (
+    ReportFigure(
+        "reliability",
+        draw,
+        place=70,
+        absent="Reliability diagrams: no trial has been evaluated on test data.",
+    ),
+)

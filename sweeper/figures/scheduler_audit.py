@@ -1,0 +1,170 @@
+"""What the scheduler stopped, against which cut-off, how much that saved, and how well rungs predicted the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sweeper.analysis.statistics.basics import correlation
+from sweeper.figures.base import (
+    SYMBOLS,
+    Axis,
+    Curve,
+    Figure,
+    Mark,
+    Panel,
+    ReportFigure,
+    log_axis,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, objective
+from sweeper.results.overview import epoch_limit, stratum_column
+from sweeper.results.pareto import final_sql
+from sweeper.scheduling import SCHEDULERS
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
+from sweeper.text.labels import duration, number, plural
+
+VERDICTS = {"continue": "continued", "stop": "stopped"}
+
+JUDGED_SQL = (
+    "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, competitors, {stratum}, decided_at, status\n"
+    "FROM decisions JOIN (SELECT trial, min(status) AS status FROM trials GROUP BY trial) USING (trial)\n"
+    "WHERE decisions.kind IN ('stop', 'continue') AND rung IS NOT NULL AND metric IS NOT NULL AND isfinite(metric)\n"
+    "ORDER BY rung, decided_at, trial"
+)
+"""Every comparison at a rung, in the order of time."""
+
+SAVED_SQL = (
+    "SELECT stop_rung AS rung, count(DISTINCT trial) AS trials, sum({limit} - epochs)::BIGINT AS epochs,\n"
+    "  sum(wall_seconds / epochs * ({limit} - epochs)) AS seconds\n"
+    "FROM trials WHERE status = 'early_stopped' AND epochs > 0 GROUP BY stop_rung ORDER BY stop_rung"
+)
+"""What early stopping saved at each rung: epochs of replicates, and seconds at each trial's own speed."""
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
+    goal = objective(results)
+    judged = JUDGED_SQL.format(stratum=stratum_column(results))
+    rows = results.rows(judged)
+    if not any(row["cutoff"] is not None for row in rows):
+        return None
+    limit = epoch_limit(results)
+    queries = [judged, SAVED_SQL.format(limit=limit)]
+    saved = {int_of(row, "rung"): row for row in results.rows(queries[1])}
+    final: dict[str, float] = {}
+    if goal.metric in results.columns("epochs"):
+        queries.append(final_sql(results, goal.metric))
+        final = {text_of(row, "trial"): float_of(row, "mean") for row in results.rows(queries[2])}
+    rungs = sorted({int_of(row, "rung") for row in rows})
+    stopped = sum(row["verdict"] == "stop" for row in rows)
+    return Figure(
+        key="scheduler-audit",
+        title="What the scheduler stopped",
+        caption=(
+            f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was "
+            f"compared with (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves because "
+            f"later trials have more competitors.{within(rows)}{rule(results)} "
+            f"{total(list(saved.values()), results, limit)}"
+        ),
+        sql=queries,
+        tables=["decisions", "trials", "epochs", "evaluations"],
+        panels=[panel([r for r in rows if r["rung"] == rung], rung, saved.get(rung), final) for rung in rungs],
+        legend=list(VERDICTS.values()),
+    )
+
+
+def rule(results: Results) -> str:
+    """Return what the scheduler does, with a space before it; nothing where this version does not know it."""
+    name = results.specification.get("scheduler", {}).get("name")
+    return f" Rule of {name}: {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
+
+
+def within(rows: Rows) -> str:
+    """Return how many strata there are, with a space before it; nothing for one pool."""
+    strata = len({row["stratum"] for row in rows if row["stratum"]})
+    return f" Trials compete within {strata} strata, each with a line of its own." if strata else ""
+
+
+def total(saved: Rows, results: Results, limit: int) -> str:
+    """Return what early stopping saved in total, compared with training every replicate in full."""
+    if not saved:
+        return "Nothing was saved."
+    full = limit * int_of(results.rows("SELECT count(*) AS n FROM trials")[0], "n")
+    epochs = sum(int_of(part, "epochs") for part in saved)
+    seconds = sum(float_or_none(part, "seconds") or 0.0 for part in saved)
+    return (
+        f"Early stopping saved {epochs:,} of {full:,} epochs ({epochs / full:.0%} of the full-training budget), about "
+        f"{duration(seconds)} of trial time at each trial’s own speed."
+    )
+
+
+def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) -> Panel:
+    """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
+    place = {row["trial"]: at + 1 for at, row in enumerate(rows)}
+    marks: list[Mark] = []
+    for index, (verdict, words) in enumerate(VERDICTS.items()):
+        for status in sorted({text_of(row, "status") for row in rows if row["verdict"] == verdict}):
+            mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
+            marks.append(
+                Curve(
+                    [place[row["trial"]] for row in mine],
+                    [row["metric"] for row in mine],
+                    index,
+                    size=7,
+                    symbol=SYMBOLS["early_stopped" if verdict == "stop" else FINISHED],
+                    text=[hover(row, words) for row in mine],
+                    status=status,
+                    group=words,
+                )
+            )
+    compared = [row for row in rows if row["cutoff"] is not None]
+    for stratum in dict.fromkeys(row["stratum"] for row in compared):
+        own = [row for row in compared if row["stratum"] == stratum]
+        x, y = [place[row["trial"]] for row in own], [row["cutoff"] for row in own]
+        said = f"cut-off %{{y:.4g}}{f' within {stratum}' if stratum else ''}"
+        marks.append(Curve(x, y, "soft", line=1.4, steps=True, hover=said))
+    pairs = [(float_of(row, "metric"), float_or_none(row, "cutoff")) for row in rows]
+    values = [value for pair in pairs for value in pair if value is not None]
+    height = log_axis("metric", values) if min(values) > 0 else Axis("metric")
+    order = Axis("order of arrival at the rung")
+    return Panel(f"rung {rung}", remarks(rows, saved, final), marks, order, height)
+
+
+def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[str]:
+    """Return the counts of a rung, what it saved, and how well it predicted the final rank."""
+    stopped = sum(row["verdict"] == "stop" for row in rows)
+    cutoffs = [row["cutoff"] for row in rows if row["cutoff"] is not None]
+    sentences = [f"{stopped} of {len(rows)} stopped."]
+    if cutoffs:
+        sentences[0] = f"{stopped} of {len(rows)} stopped; the last cut-off {number(cutoffs[-1])}."
+    if saved:
+        saved_epochs = f"Saved {int_of(saved, 'epochs'):,} epochs"
+        seconds = float_or_none(saved, "seconds")
+        sentences.append(f"{saved_epochs}, about {duration(seconds)}." if seconds else f"{saved_epochs}.")
+    pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
+    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    if found is not None:
+        only = " Stopped trials have no final value." if stopped else ""
+        sentences.append(f"Rank at this rung against final rank, finished trials: {found.text()}.{only}")
+    return sentences
+
+
+def hover(row: Row, words: str) -> str:
+    """Return what a point says of itself."""
+    against = (
+        "no competitors"
+        if row["cutoff"] is None
+        else f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
+    )
+    against += f", within {row['stratum']}" if row["stratum"] else ""
+    return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"
+
+
+COMPONENTS = (
+    ReportFigure(
+        "scheduler_audit",
+        draw,
+        place=140,
+        absent="Scheduler audit: no trial was compared with others at a rung.",
+    ),
+)

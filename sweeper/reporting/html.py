@@ -1,0 +1,162 @@
+"""What every page of the program is made of: templates, data that no text can break, and links to rows.
+
+Style, script, plots and data are all inside a page; plotly's script comes after everything a reader sees first.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import jinja2
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs
+
+from sweeper.core.errors import writing_to
+from sweeper.figures import on_paper
+from sweeper.figures.base import Figure, symbol
+from sweeper.figures.on_page import colour, plot_json
+from sweeper.figures.on_paper import SUFFIXES, require_format
+from sweeper.results import Results
+from sweeper.text.display import format_table
+from sweeper.text.labels import STATUS_WORDS, plural
+from trainables.files.atomic import write_text
+
+PACKED_FROM = 200_000
+"""Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
+one of large data is a fifth of its size and is not parsed before it is needed."""
+
+
+def write_page(template: str, file: Path, remedy: str, **shown: object) -> Path:
+    """Fill in a template of this folder, write it to `file` and return that.
+
+    The page is written under a temporary name and renamed, so a browser never opens half of it.
+
+    Args:
+        template: its file name.
+        file: the page; one that exists is replaced.
+        remedy: what to do where the file cannot be written.
+        shown: by the names that the template has for it.
+
+    Raises:
+        SweeperError: the file cannot be written.
+    """
+    files = resources.files("sweeper.reporting")
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(lambda each: files.joinpath(each).read_text("utf-8")),
+    )
+    environment.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json}
+    environment.globals.update(colour=colour, symbol=symbol, data_script=data_script, words=STATUS_WORDS)
+    whole = environment.get_template(template).render(
+        style=Markup(files.joinpath("page.css").read_text("utf-8")),
+        script=Markup(files.joinpath("page.js").read_text("utf-8")),
+        plotly=Markup(get_plotlyjs()),
+        **shown,
+    )
+    with writing_to(file, remedy):
+        write_text(file, whole)
+    return file
+
+
+def write_figure(figure: Figure, file: Path) -> None:
+    """Write a figure into a file whose suffix says the format: a page that opens offline, or one for paper.
+
+    Raises:
+        SweeperError: another suffix, or the file cannot be written.
+    """
+    require_format(file, (".html", *SUFFIXES))
+    if file.suffix.lower() == ".html":
+        write_page("figure.html", file, "give another path", figure=figure)
+    else:
+        on_paper.write_figure(figure, file)
+
+
+def data_script(identifier: str, text: str) -> Markup:
+    """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end; large text packed."""
+    if len(text) >= PACKED_FROM:
+        packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+        return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
+    safe = text.replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" id="{escape(identifier)}">{safe}</script>')
+
+
+def json_text(value: object) -> str:
+    """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
+    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def finite(value: object) -> object:
+    """Return the value with every NaN and infinity in it replaced by None."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def pretty(text: str) -> Markup:
+    """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
+    unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
+    return Markup(str(escape(unbroken)).replace("λ_max", "λ<sub>max</sub>"))
+
+
+MOST_BYTES = 2**20
+"""Rows of a query that take more than this in memory, 1 MiB, are not put into the page: it is to stay quick to open.
+Of figures over 1,000 trials all are; 10,000 trials took 18 MiB in a dozen files, and the query gives them from the
+sweep's tables."""
+
+
+class Link(NamedTuple):
+    """A link to rows: its text; its address, where there is something to link to; id and name of a file it saves."""
+
+    text: str
+    address: str = ""
+    id: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What says where numbers come from, for all parts of one page: rows of the same query are held once.
+
+    Attributes:
+        results: what the queries are asked of.
+        held: query → the link's identifier.
+    """
+
+    results: Results
+    held: dict[str, str] = field(default_factory=dict)
+
+    def links(self, key: str, sql: Sequence[str]) -> list[Link]:
+        """Return a link for the rows of each query of the figure or table `key`."""
+        names = [f"{key}-{at + 1}" if len(sql) > 1 else key for at in range(len(sql))]
+        return [self.link(name, query) for name, query in zip(names, sql, strict=True)]
+
+    def link(self, name: str, query: str) -> Link:
+        """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
+        if query in self.held:
+            return Link("same CSV as above", f"#{self.held[query]}")
+        table = self.results.sql(query)
+        size = plural(table.num_rows, "row")
+        if table.nbytes > MOST_BYTES:
+            command = f"sweeper results {self.results.name} --format csv --sql …"
+            return Link(f"{size}, too many for this page; export: `{command}`")
+        text = format_table(table, "csv")
+        assert isinstance(text, str)
+        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        self.held[query] = f"data-{name}"
+        address = f"data:application/gzip;base64,{packed}"
+        return Link(f"CSV ({size})", address, self.held[query], f"{self.results.name}-{name}.csv.gz")

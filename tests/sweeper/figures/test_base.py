@@ -1,0 +1,278 @@
+"""Figures over losses, trade-offs and the scheduler: numbers recomputed from the Parquet files with pandas alone."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import io
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from sweeper.analysis.statistics.families import compare_families
+from sweeper.figures import loss_families, parallel_coordinates, pareto_front
+from sweeper.figures.base import MOST_POINTS, thin_points
+from sweeper.reporting.page import write_report
+from tests.sweeper.reporting.test_page import Page
+from tests.sweeper.tables_by_pandas import frame, means
+
+
+@pytest.fixture(scope="module")
+def text(losses_folder: Path) -> str:
+    """The page of the grid over losses."""
+    return write_report(losses_folder).read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    """That page, parsed."""
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def halved(quickstart_folder: Path) -> Page:
+    """The page of the quickstart, with successive halving."""
+    return Page(write_report(quickstart_folder).read_text("utf-8"))
+
+
+def csv_files(text: str) -> dict[str, pd.DataFrame]:
+    """The rows behind every figure and table, unpacked from the links of the page."""
+    found = re.findall(r'id="(data-[^"]+)" href="data:application/gzip;base64,([^"]+)"', text)
+    return {
+        name: pd.read_csv(io.BytesIO(gzip.decompress(base64.b64decode(packed))), keep_default_na=False, dtype=str)
+        for name, packed in found
+    }
+
+
+def plain_connection(folder: Path) -> duckdb.DuckDBPyConnection:
+    """DuckDB over the Parquet files, with `final` written down a second time, by a correlated maximum."""
+    connection = duckdb.connect()
+    for table in ("trials", "epochs", "evaluations", "decisions", "reliability", "predictions", "spectra"):
+        files = f"{folder}/tables/{table}/**/*.parquet"
+        connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet('{files}')")
+    shared = set(frame(folder, "evaluations")) & set(frame(folder, "trials"))
+    connection.execute(
+        f"CREATE VIEW final AS SELECT e.*, t.* EXCLUDE ({', '.join(sorted(shared))}) FROM evaluations e "
+        "JOIN trials t ON t.trial = e.trial AND t.replicate = e.replicate WHERE e.epoch = (SELECT max(m.epoch) "
+        "FROM evaluations m WHERE m.trial = e.trial AND m.replicate = e.replicate AND m.split = e.split)"
+    )
+    return connection
+
+
+def test_every_figure_has_the_rows_that_its_sql_gives_from_the_parquet_files(text: str, losses_folder: Path) -> None:
+    files = csv_files(text)
+    sections = re.findall(r'<section class="card(?: data)?" id="([a-z-]+)".*?</section>', text, re.DOTALL)
+    assert len(sections) >= 12
+    connection = plain_connection(losses_folder)
+    checked = 0
+    for part in re.findall(r"<section .*?</section>", text, re.DOTALL):
+        key = re.search(r'id="([a-z-]+)"', part)
+        code = re.search(r"<summary>SQL behind the data</summary><pre>(.*?)</pre>", part, re.DOTALL)
+        if not key or not code or "recalibrations" in code[1]:
+            continue
+        held = re.findall(r'<a (?:id="|href="#)(data-[^"]+)"', part)
+        queries = html.unescape(code[1]).split(";\n\n")
+        for name, query in zip(held, queries, strict=True):
+            rows = connection.sql(query).fetchall()
+            assert len(files[name]) == len(rows), key[1]
+            for mine, row in list(zip(files[name].itertuples(index=False), rows, strict=True))[::7]:
+                for cell, value in zip(mine, row, strict=True):
+                    if isinstance(value, float) and np.isfinite(value):
+                        assert float(cell) == pytest.approx(value, rel=1e-9)
+            checked += 1
+    assert checked >= 12
+
+
+def points(plot: dict[str, Any]) -> set[tuple[str, float, float]]:
+    """The (trial, x, y) of a plot's markers."""
+    return {
+        (re.findall(r"c\d{5}", label)[0], x, y)
+        for trace in plot["data"]
+        for label, x, y in zip(trace.get("text") or [], trace["x"], trace["y"], strict=True)
+    }
+
+
+def test_the_map_has_the_means_over_finished_configurations(page: Page, losses_folder: Path) -> None:
+    table = means(losses_folder, "val", ["ece", "accuracy"])
+    table = table[(table.status == "completed") & table.config_loss_coverage.notna()]
+    for panel, (network, metric) in enumerate([("mlp", "ece"), ("mlp", "accuracy"), ("resnet8", "ece")]):
+        trace = page.data[f"coverage-nu-map-{panel}"]["data"][0]
+        mine = table[table.config_architecture_name == network]
+        cells = mine.groupby(["config_loss_nu", "config_loss_coverage"])[metric].mean().unstack()
+        assert trace["type"] == "heatmap" and np.shape(trace["z"]) == (3, 3)
+        np.testing.assert_allclose(np.array(trace["z"], dtype=float), cells.to_numpy())
+        assert [float(value) for value in trace["x"]] == list(cells.columns)
+
+
+def test_random_coverages_and_nus_are_points(halved: Page, quickstart_folder: Path) -> None:
+    table = means(quickstart_folder, "val", ["ece"])
+    table = table[table.config_loss_coverage.notna()]
+    drawn = points(halved.data["coverage-nu-map-0"]) | points(halved.data["coverage-nu-map-2"])
+    assert drawn == {(t, row.config_loss_coverage, row.config_loss_nu) for t, row in table.iterrows()}
+
+
+def test_the_trace_penalty_has_every_tau_and_cross_entropy_at_zero(page: Page, losses_folder: Path) -> None:
+    column = "hessian_cross_entropy_trace"
+    table = means(losses_folder, "val", ["ece", column])
+    penalised = table[table.config_loss_name == "hessian_trace"]
+    for panel, metric in enumerate(["ece", column]):
+        plot = page.data[f"trace-regularisation-{panel}"]
+        drawn = {trial: (x, y) for trial, x, y in points(plot)}
+        assert {t: drawn[t] for t in penalised.index} == {
+            t: (row.config_loss_weight, pytest.approx(row[metric])) for t, row in penalised.iterrows()
+        }
+        plain = table[table.config_loss_name == "cross_entropy"].index
+        assert set(drawn) == {*penalised.index, *plain}
+        zero = plot["layout"]["xaxis"]["tickvals"][0]
+        assert plot["layout"]["xaxis"]["ticktext"][0] == "0" and {drawn[t][0] for t in plain} == {zero}
+    finished = penalised[(penalised.status == "completed") & (penalised.config_architecture_name == "mlp")]
+    rho = scipy.stats.spearmanr(finished.config_loss_weight, finished.ece).statistic
+    stated = f"mlp: finished ρ = {rho:.2f}".replace("-", "−")
+    assert stated in page.sections["trace-regularisation"]
+
+
+def test_one_measured_hessian_is_enough(losses_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    (folder / "tables" / "evaluations").mkdir(parents=True)
+    for name in ("trials", "epochs", "decisions", "reliability", "predictions"):
+        (folder / "tables" / name).symlink_to(losses_folder.resolve() / "tables" / name)
+    table = frame(losses_folder, "evaluations")
+    dropped = [name for name in table if name.startswith("hessian_training_")]
+    assert dropped
+    table.drop(columns=dropped).to_parquet(folder / "tables" / "evaluations" / "a.parquet")
+    one = Page(write_report(folder).read_text("utf-8"))
+    for key, panels in {
+        "trace-regularisation": 2,
+        "calibration-against-trace": 1,
+        "curvature-against-gamma": 1,
+    }.items():
+        assert "Hessian on 128 validation samples" in one.sections[key], key
+        assert f"{key}-{panels - 1}" in one.data and f"{key}-{panels}" not in one.data
+
+
+def test_the_front_is_what_nothing_dominates(page: Page, losses_folder: Path) -> None:
+    column = "hessian_cross_entropy_lambda_max"
+    table = means(losses_folder, "val", ["accuracy", "ece", column])
+    table = table[table.status == "completed"]
+    goals = {t: (1 - row.accuracy, row.ece, row[column]) for t, row in table.iterrows()}
+    front = {
+        t
+        for t, mine in goals.items()
+        if not any(all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine for other in goals.values())
+    }
+    for panel in range(3):
+        rings = [trace for trace in page.data[f"pareto-front-{panel}"]["data"] if trace["marker"]["size"] == 15]
+        assert {re.findall(r"c\d{5}", label)[0] for trace in rings for label in trace["text"]} == front
+    assert f": {len(front)} of {len(table)} finished configurations" in page.sections["details"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dominance_agrees_with_the_definition(seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 4, (40, 3)).astype(float)
+    naive = [not any(all(other <= row) and any(other < row) for other in values) for row in values]
+    assert pareto_front.pareto_optimal(values).tolist() == naive
+
+
+def test_the_audit_has_every_comparison_and_what_was_saved(halved: Page, quickstart_folder: Path) -> None:
+    decisions, trials = (frame(quickstart_folder, name) for name in ("decisions", "trials"))
+    stopped = trials[trials.status == "early_stopped"]
+    saved, full = int((27 - stopped.epochs).sum()), 27 * len(trials)
+    section = halved.sections["scheduler-audit"]
+    assert (
+        f"Early stopping saved {saved:,} of {full:,} epochs ({saved / full:.0%} of the full-training budget)" in section
+    )
+    for panel, rung in enumerate((3, 9)):
+        judged = decisions[(decisions.rung == rung) & decisions.kind.isin(["stop", "continue"])]
+        traces = halved.data[f"scheduler-audit-{panel}"]["data"]
+        drawn = {(t, y) for t, _, y in points({"data": [t for t in traces if t["mode"] == "markers"]})}
+        assert drawn == set(zip(judged.trial, judged.metric, strict=True))
+        cutoffs = next(trace["y"] for trace in traces if trace["mode"] == "lines")
+        assert cutoffs == judged.sort_values(["decided_at", "trial"]).cutoff.dropna().tolist()
+        mine = stopped[stopped.stop_rung == rung]
+        assert f"Saved {int((27 - mine.epochs).sum()):,} epochs" in section
+
+
+def test_hyperparameters_are_weighed_at_the_first_rung(halved: Page, page: Page, quickstart_folder: Path) -> None:
+    section = halved.sections["importance"]
+    reached = frame(quickstart_folder, "epochs").query("epoch == 3").trial.nunique()
+    assert "at epoch 3, the first rung" in section and f"n = {reached} configurations" in section
+    assert "at their last epoch" in page.sections["importance"]
+    shown = {panel: page.data[f"importance-{panel}"]["data"][0]["y"] for panel in (0, 1)}
+    assert set(shown[0]) == {"loss", "architecture", "lr"}
+    assert set(shown[1]) == {"coverage", "ν", "architecture", "lr"}
+
+
+def test_families_are_paired_by_settings_on_test_data(page: Page, losses_folder: Path) -> None:
+    table = means(losses_folder, "test", ["ece", "nll"])
+    table["judged"] = means(losses_folder, "val", ["nll"]).nll
+    table = table[table.status == "completed"]
+    settings = ["config_architecture_name", "config_optimizer_lr"]
+    best: dict[str, dict[Any, float]] = defaultdict(dict)
+    for (loss, *key), rows in table.groupby(["config_loss_name", *settings]):
+        best[loss][tuple(key)] = rows.sort_values("judged").iloc[0].ece
+    trace = page.data["loss-families-0"]["data"][0]
+    drawn = dict(zip(trace["y"], trace["x"], strict=True))
+    assert set(drawn) == set(best) - {"cross_entropy"}
+    for family, difference in drawn.items():
+        shared = best[family].keys() & best["cross_entropy"].keys()
+        expected = np.mean([best[family][key] - best["cross_entropy"][key] for key in shared])
+        assert difference == pytest.approx(expected)
+        assert f"n = {len(shared)} pairs" in page.sections["loss-families"]
+    said = page.sections["loss-families"]
+    assert "Paired by equal other settings" in said and "paired by seed" not in said
+
+
+def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_folder: Path) -> None:
+    from sweeper.text.labels import duration
+
+    worked = frame(quickstart_folder, "trials").wall_seconds.sum()
+    assert duration(worked) in halved.sections[""]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_many_lines_the_best_are_kept_and_the_others_thinned_evenly(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"judged": float(value)} for value in rng.permutation(4000)]
+    shown = parallel_coordinates.thin_lines(rows, mode)
+    assert len(shown) == parallel_coordinates.MOST_LINES
+    assert [row for row in rows if any(row is other for other in shown)] == list(shown), "in their order"
+    ranked = sorted((row["judged"] for row in shown), reverse=mode == "max")
+    ranks = [value if mode == "min" else 3999 - value for value in ranked]
+    assert ranks[: parallel_coordinates.BEST_LINES] == list(range(parallel_coordinates.BEST_LINES))
+    assert ranks[-1] == 3999 and set(np.diff(ranks[parallel_coordinates.BEST_LINES :])) == {3, 4}
+    assert parallel_coordinates.thin_lines(rows[:1500], mode) == rows[:1500]
+
+
+def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_evenly() -> None:
+    rows = [{"trial": at, "status": "completed" if at % 5 == 0 else "early_stopped"} for at in range(5000)]
+    shown, remarks = thin_points(rows)
+    finished = [row["trial"] for row in shown if row["status"] == "completed"]
+    others = [row["trial"] for row in shown if row["status"] != "completed"]
+    assert finished == list(range(0, 5000, 5)) and len(others) == MOST_POINTS
+    assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
+    assert remarks == ["Evenly thinned: 1,000 of 4,000 unfinished points are drawn; statistics use all."]
+    assert thin_points(rows[:1000]) == (rows[:1000], [])
+
+
+def test_the_first_axis_has_room_for_its_longest_word() -> None:
+    assert parallel_coordinates.left_margin([]) == parallel_coordinates.left_margin(["mlp", 3]) == 96
+    assert parallel_coordinates.left_margin(["mlp", "focal_sample_dependent"]) > 6 * len("focal_sample_dependent")
+
+
+@pytest.mark.parametrize(("replicates", "said"), [(2, "none can be below 1"), (8, None)])
+def test_where_no_p_can_show_anything_one_sentence_says_so(replicates: int, said: str | None) -> None:
+    names = ("cross_entropy", "focal", "brier")
+    rows = [{"trial": name, "loss": name, "judged": 0.1, "test_ece": 0.1} for name in names]
+    each = {name: {seed: 0.1 * at + 0.01 * at * seed for seed in range(replicates)} for at, name in enumerate(names)}
+    found = compare_families(rows, ["config_loss_name"], "test_ece", "min", each)
+    notes = loss_families.notes(found)
+    assert len(found) == 2 and len(notes) == 2 + (said is not None)
+    assert ("p " in notes[0]) == (said is None) and (said is None or said in notes[-1])
