@@ -10,8 +10,8 @@ from sweeper.results import Results
 from sweeper.text.labels import label
 from trainables.curvature.statistics import headline_columns
 from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluate_probabilities, reliability_bins
+from trainables.metrics.base import Floats, Integers
 from trainables.metrics.bootstrap import bootstrap_standard_error
-from trainables.metrics.probabilities import Floats, Integers
 
 SHOWN = tuple(name for name in HEADLINES if name in METRIC_NAMES)
 """Those headlines that probabilities and targets alone give."""

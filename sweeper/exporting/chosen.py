@@ -24,7 +24,7 @@ from sweeper.text.cells import text_of
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets.base import DataSet
 from trainables.models import build_for
-from trainables.training.kept_weights import measured_weights
+from trainables.training.fine_tuning import measured_weights
 from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, replicate_folder
 
 BEST, ALL = "best", "all"

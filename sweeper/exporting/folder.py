@@ -28,7 +28,7 @@ from sweeper.storage.metadata import read_manifest
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.files.atomic import temporary_folder
 from trainables.metrics import softmax64
-from trainables.metrics.probabilities import Floats
+from trainables.metrics.base import Floats
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY

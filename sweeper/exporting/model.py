@@ -16,7 +16,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets.image_files import decode_image, image_pixels
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.image_stream import ImagePreprocessing
 
 if TYPE_CHECKING:
     from PIL.Image import Image

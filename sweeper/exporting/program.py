@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sweeper.core.errors import SweeperError
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.metrics import SMALLEST_PROBABILITY, softmax64
-from trainables.metrics.probabilities import Floats
+from trainables.metrics.base import Floats
 from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod
 
 

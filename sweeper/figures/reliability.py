@@ -15,7 +15,7 @@ from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.isotonic import Band, Decomposition, consistency_band, decomposition, isotonic_levels
+from trainables.metrics.binning import Band, Decomposition, consistency_band, decomposition, isotonic_levels
 
 
 def draw(results: Results) -> Figure | None:

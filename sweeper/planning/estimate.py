@@ -20,7 +20,7 @@ from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import DataSetSize
-from trainables.training.sharpness import radius_of
+from trainables.training.fine_tuning import radius_of
 
 LOOKED_AT = 2000
 """Configurations from which the mean over the space is taken; shares have converged by then."""

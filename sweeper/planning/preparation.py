@@ -24,8 +24,7 @@ from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.graphs import graphs_fault
 from trainables.training.lanes import COHORT, cohort_fault
-from trainables.training.lanes.membership import is_own, lane_fault
-from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, TRIALS, packing_fault
+from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, TRIALS, is_own, lane_fault, packing_fault
 from trainables.training.loop import Replicate
 from trainables.training.ranks import ranks_fault
 from trainables.training.translation import translation_faults

@@ -24,8 +24,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.extensions.targets import describe_error
 from trainables.losses import LOSSES, Loss
 from trainables.metrics import RECALIBRATED
-from trainables.metrics.base import METRICS
-from trainables.metrics.probabilities import softmax64
+from trainables.metrics.base import METRICS, softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.registry import FITTED_ON, LABEL

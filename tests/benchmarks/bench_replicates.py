@@ -25,7 +25,7 @@ import torch
 from sweeper.storage.metadata import hardware
 from tests.trainables.small_data import small_digits
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
 

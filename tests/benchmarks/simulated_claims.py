@@ -27,7 +27,7 @@ from sweeper.analysis.recalibration.request import UNCALIBRATED, effects
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.analysis.statistics.differences import SIGNIFICANT, paired_difference
 from sweeper.analysis.statistics.families import compare_families
-from trainables.metrics.probabilities import Floats, softmax64
+from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc.conformal import fit_apart, fit_sets, set_measures
 
 Configuration = dict[str, Any]

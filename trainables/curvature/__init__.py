@@ -6,7 +6,7 @@ statistic is added is said in `trainables.curvature.statistics.base`.
 
 from typing import TYPE_CHECKING
 
-from trainables.curvature.settings import CurvatureSettings, settings_faults
+from trainables.curvature.measure import CurvatureSettings, settings_faults
 from trainables.curvature.statistics import CURVATURE_FIELDS
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction
 from trainables.curvature.lanczos import Product, lanczos
-from trainables.curvature.measure import prepare_surface, same_loss
-from trainables.curvature.settings import CurvatureSettings
+from trainables.curvature.measure import CurvatureSettings, prepare_surface, same_loss
 from trainables.curvature.surface import Surface, second_order
 from trainables.curvature.trace import rademacher
 

@@ -11,10 +11,11 @@ from trainables.datasets.base import (
     batch_fault,
     batches,
     evaluation_batches,
+    hash_of_splits,
     load_dataset,
+    stratified_split,
 )
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.partition import hash_of_splits, stratified_split
 
 DATASETS.discover(__name__)
 

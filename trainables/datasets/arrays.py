@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.partition import Indices, hash_of_splits, stratified_split
 from trainables.registry import SPLITS, Component, Hyperparameter
 
 SPLIT_SEED = 42

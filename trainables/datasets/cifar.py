@@ -16,6 +16,7 @@ import numpy as np
 
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import (
     AUGMENT,
     DOWNLOAD,
@@ -27,7 +28,6 @@ from trainables.datasets.images import (
     image_dataset,
     images_on_paper,
 )
-from trainables.datasets.preprocessing import CropAndFlip
 from trainables.registry import Component, Hyperparameter
 
 REMEDY = "delete the folder and give the data set download: true"

@@ -21,11 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import LABEL_NOISE, DataSet, Split, flip_labels, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset, images_on_paper
-from trainables.datasets.partition import LABEL_NOISE, flip_labels, hash_of_splits, stratified_split
-from trainables.datasets.preprocessing import CropAndFlip
 from trainables.registry import Component
 
 SPLIT_SEED = 0

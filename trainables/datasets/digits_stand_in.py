@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import LABEL_NOISE, DataSet, Split, flip_labels, hash_of_splits
 from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays, enlarged_digits
 from trainables.datasets.images import AUGMENT
-from trainables.datasets.partition import LABEL_NOISE, flip_labels, hash_of_splits
 from trainables.datasets.sentiment import Tree, encoded_tree
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 

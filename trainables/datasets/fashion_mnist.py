@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
-from trainables.datasets.preprocessing import CropAndFlip
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SOURCES = {

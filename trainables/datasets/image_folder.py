@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import class_folders, decoded_images, image_paths
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset
-from trainables.datasets.partition import stratified_split
-from trainables.datasets.preprocessing import CropAndFlip
 from trainables.registry import Component, Hyperparameter
 
 SPLIT_SEED = 42

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder
 from trainables.datasets.image_files import StoredImages, class_folders, listed_files, listed_folders
 from trainables.datasets.images import FOLDER, LIKE_CIFAR, images_on_paper
-from trainables.datasets.partition import stratified_split
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
 from trainables.datasets.streamed_images import DECODING, Seen, class_names, streamed_dataset
 from trainables.registry import Component, Hyperparameter

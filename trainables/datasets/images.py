@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
-from trainables.datasets.partition import Indices, hash_of_splits, shuffled_split, stratified_split, thinned
-from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
+from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, shuffled_split, stratified_split, thinned
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 FOLDER = Hyperparameter("folder", "text", None, source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")

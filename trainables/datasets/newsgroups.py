@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared_arrays
 from trainables.datasets.images import DOWNLOAD, FOLDER
-from trainables.datasets.partition import Indices, hash_of_splits
 from trainables.datasets.text import WORD_VECTORS, frequent_words, padded_ids, read_word_vectors, words_of
 from trainables.registry import Component, DataSetSize, Hyperparameter
 

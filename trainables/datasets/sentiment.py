@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.images import DOWNLOAD, FOLDER
-from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.text import UNKNOWN, WORD_VECTORS, frequent_words, padded_ids, read_word_vectors
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, temporary_beside
-from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS
 

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import StoredImages, class_folders, listed_folders
 from trainables.datasets.image_folder import FRACTION, MEAN, SPLIT_SEED, STD
-from trainables.datasets.image_stream import Decoders, ImageStream, View
+from trainables.datasets.image_stream import Decoders, ImagePreprocessing, ImageStream, View
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR
-from trainables.datasets.partition import Indices, hash_of_splits, stratified_split
-from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
 from trainables.registry import SPLITS, Component, Hyperparameter
 

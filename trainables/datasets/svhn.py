@@ -9,8 +9,8 @@ import numpy as np
 
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
-from trainables.datasets.preprocessing import CropAndFlip
 
 SOURCES = tuple(
     Source(f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat", f"{part}_32x32.mat", f"md5:{md5}")

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
-from trainables.datasets.partition import hash_of_splits
+from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 MEANS = (-2.0, 0.0, 2.0)

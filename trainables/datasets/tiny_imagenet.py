@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.image_files import decoded_images, image_paths
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import ImageArrays, image_dataset, images_on_paper, published_images
-from trainables.datasets.partition import stratified_split
-from trainables.datasets.preprocessing import CropAndFlip
 
 SOURCE = Source(
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, prepared_arrays
 from trainables.datasets.images import FOLDER
-from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.translation import (
     Translation,
     encoded_pairs,

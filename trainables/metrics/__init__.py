@@ -3,9 +3,8 @@
 They import numpy, and scipy and torch inside the functions that need them: readers of results ask them for labels.
 """
 
-from trainables.metrics.base import METRICS, Metric, always_measured
+from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Metric, always_measured, softmax64
 from trainables.metrics.evaluate import evaluate_probabilities, reliability_bins
-from trainables.metrics.probabilities import SMALLEST_PROBABILITY, softmax64
 
 METRICS.discover(__name__)
 

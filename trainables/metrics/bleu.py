@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.base import Floats, Integers, Metric
 from trainables.registry import Hyperparameter, HyperparameterValue
 
 BLEU, BY_TEMPERATURE = "bleu", "bleu_by_temperature"

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import always_measured
+from trainables.metrics.base import Floats, Integers, always_measured, require_probabilities
 from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps, stable_order
 from trainables.metrics.evaluate import evaluate_probabilities
-from trainables.metrics.probabilities import Floats, Integers, require_probabilities
 
 TOGETHER = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
 """Metrics whose repetitions are computed together; any other name recomputes `evaluate_probabilities` each time."""

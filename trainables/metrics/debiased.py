@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainables.metrics.base import Metric
+from trainables.metrics.base import Floats, Integers, Metric
 from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_of_each, sums_by_bin
-from trainables.metrics.probabilities import Floats, Integers
 from trainables.registry import Hyperparameter
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64

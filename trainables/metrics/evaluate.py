@@ -14,7 +14,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import METRICS, Metric, always_measured
+from trainables.metrics.base import (
+    METRICS,
+    SMALLEST_PROBABILITY,
+    Booleans,
+    Floats,
+    Integers,
+    Metric,
+    always_measured,
+    require_probabilities,
+)
 from trainables.metrics.binning import (
     bin_edges,
     classwise_calibration_error,
@@ -23,13 +32,6 @@ from trainables.metrics.binning import (
     norm_of_gaps,
     stable_order,
     sums_by_bin,
-)
-from trainables.metrics.probabilities import (
-    SMALLEST_PROBABILITY,
-    Booleans,
-    Floats,
-    Integers,
-    require_probabilities,
 )
 from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_rank_weights
 

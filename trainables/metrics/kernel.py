@@ -14,8 +14,7 @@ import math
 
 import numpy as np
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.base import Floats, Integers, Metric
 from trainables.registry import Hyperparameter
 
 BLOCK_ROWS = 512

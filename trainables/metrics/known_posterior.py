@@ -7,9 +7,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import Metric
+from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Metric, UnusablePredictions, require_probabilities
 from trainables.metrics.binning import Scheme, calibration_error
-from trainables.metrics.probabilities import SMALLEST_PROBABILITY, Floats, UnusablePredictions, require_probabilities
 
 
 def kl_to_posterior(posterior: ArrayLike, probabilities: ArrayLike) -> float:

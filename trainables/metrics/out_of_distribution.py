@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Floats, log_softmax64
+from trainables.metrics.base import Floats, Metric, log_softmax64
 from trainables.metrics.selective import area_under_roc
 
 OWN_SPLITS = frozenset({"train", "val", "test"})

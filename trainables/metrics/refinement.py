@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.base import Floats, Integers, Metric
 
 FOLDS = 5
 """K: of five folds, a temperature is fitted on 80 % of the samples, and probmetrics takes as many."""

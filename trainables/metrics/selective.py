@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Booleans, Floats, Integers
+from trainables.metrics.base import Booleans, Floats, Integers, Metric
 from trainables.registry import Hyperparameter
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.base import Floats, Integers, Metric
 
 CELLS = 4096
 """Cells of [0, 1] that residuals are spread over, each linearly over the two cells around its confidence. A cell is a

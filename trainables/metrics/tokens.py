@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainables.metrics.base import Booleans, Floats, Integers
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.evaluate import confidence_bins, confidence_metrics
-from trainables.metrics.probabilities import Booleans, Floats, Integers
 
 if TYPE_CHECKING:
     from torch import Tensor

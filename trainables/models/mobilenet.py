@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from trainables.models.base import require_image
-from trainables.models.layers import initialise
+from trainables.models.base import initialise, require_image
 from trainables.registry import Component, Hyperparameter
 
 # expansion, channels, blocks, stride (Table 2; the 24-channel stage has stride 2 there)

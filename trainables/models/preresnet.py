@@ -15,8 +15,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import require_image
-from trainables.models.layers import conv1x1, conv3x3, initialise
+from trainables.models.base import conv1x1, conv3x3, initialise, require_image
 from trainables.models.resnet_cifar import depth_fault
 from trainables.registry import Component, Hyperparameter
 

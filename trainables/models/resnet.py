@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import require_image
-from trainables.models.layers import BasicBlock, conv1x1, conv3x3, initialise, projection
+from trainables.models.base import BasicBlock, conv1x1, conv3x3, initialise, projection, require_image
 from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.registry import Component, Hyperparameter
 

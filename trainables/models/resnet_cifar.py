@@ -13,8 +13,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import require_image
-from trainables.models.layers import BasicBlock, conv3x3, initialise
+from trainables.models.base import BasicBlock, conv3x3, initialise, require_image
 from trainables.registry import Component, Hyperparameter, number_in
 
 DEPTHS = (8, 20, 32, 44, 56, 110)

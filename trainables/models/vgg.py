@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from trainables.models.base import require_image
-from trainables.models.layers import initialise
+from trainables.models.base import initialise, require_image
 from trainables.registry import Component, Hyperparameter
 
 COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convolutions before each pooling

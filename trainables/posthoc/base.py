@@ -33,7 +33,7 @@ from torch import nn
 
 from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
 from trainables.extensions.targets import describe_error
-from trainables.metrics.probabilities import (
+from trainables.metrics.base import (
     Floats,
     Integers,
     UnusablePredictions,

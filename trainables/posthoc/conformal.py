@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.probabilities import Booleans, Floats, Integers, require_probabilities
+from trainables.metrics.base import Booleans, Floats, Integers, require_probabilities
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable
 

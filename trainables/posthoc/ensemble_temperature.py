@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from trainables.metrics import SMALLEST_PROBABILITY
-from trainables.metrics.probabilities import Floats, Integers, softmax64
+from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
 from trainables.registry import Hyperparameter

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import equal_mass_starts
-from trainables.metrics.probabilities import Floats, Integers
 from trainables.posthoc import focal_grid_tensors
-from trainables.posthoc.focal_grid_tensors import TensorData, grid_device
+from trainables.posthoc.focal_grid import TensorData, grid_device
 from trainables.posthoc.focal_masses import TopFirst, log_masses, nll_of_wrong, slices
 
 CHEBYSHEV_POINTS = 25

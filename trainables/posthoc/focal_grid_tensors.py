@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainables.metrics.base import Floats
 from trainables.metrics.binning import equal_mass_starts
-from trainables.metrics.probabilities import Floats
 from trainables.posthoc.focal_masses import TopFirst, slices
 
 BLOCK_BYTES = 64 * 2**20

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from trainables.losses import LOSSES
-from trainables.metrics.probabilities import Floats, log_softmax64, softmax64
+from trainables.metrics.base import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, validation_data
 from trainables.registry import Hyperparameter, HyperparameterValue
 

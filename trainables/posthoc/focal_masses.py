@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.base import Floats, Integers
 
 _BLOCK_ELEMENTS = 20_000
 """Elements a block holds: six float64 buffers of it stay in a core's second-level cache."""

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import BINS
-from trainables.metrics.probabilities import Floats, Integers
 from trainables.posthoc.base import PosthocMethod, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_grid import GridValues, focal_grid
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer

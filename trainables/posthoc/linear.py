@@ -22,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
+from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
 from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
 from trainables.posthoc.temperature import logit_scale, temperature_by_nll
 from trainables.registry import Hyperparameter

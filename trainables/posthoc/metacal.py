@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
 from trainables.metrics.binning import group_sums
-from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
 from trainables.posthoc.base import Calibrator, PosthocMethod, PosthocUnavailable, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
 from trainables.registry import Hyperparameter

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_edges, equal_mass_starts
-from trainables.metrics.isotonic import isotonic_levels
-from trainables.metrics.probabilities import Floats, Integers, softmax64
+from trainables.metrics.base import Floats, Integers, softmax64
+from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_edges, equal_mass_starts, isotonic_levels
 from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
 from trainables.registry import Hyperparameter
 

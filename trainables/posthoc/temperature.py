@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
 from trainables.metrics.binning import BINS, SCHEME, Scheme, calibration_error
-from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
 from trainables.posthoc.base import Calibrator, PosthocMethod, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, log_complement, log_phi
 from trainables.registry import Hyperparameter

@@ -28,7 +28,7 @@ from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
-from trainables.posthoc.focal_grid_tensors import grids_on
+from trainables.posthoc.focal_grid import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label

@@ -22,12 +22,18 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
-from trainables.training.depth import freeze_layers, hold_frozen, scale_by_depth
-from trainables.training.epoch_metrics import epoch_metrics
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
+from trainables.training.fine_tuning import (
+    AveragedWeights,
+    KeptWeights,
+    SharpnessAware,
+    freeze_layers,
+    hold_frozen,
+    radius_of,
+    scale_by_depth,
+)
 from trainables.training.graphs import changes_between_epochs, recorded_steps
-from trainables.training.kept_weights import AveragedWeights, KeptWeights
-from trainables.training.prediction import Predicting, logits_and_norms, on_host, placed, predict
+from trainables.training.prediction import Predicting, epoch_metrics, logits_and_norms, on_host, placed, predict
 from trainables.training.randomness import EpochProgress, OwnRandomness
 from trainables.training.recipe import (
     build_optimizer,
@@ -37,7 +43,6 @@ from trainables.training.recipe import (
     set_learning_rate,
     setting,
 )
-from trainables.training.sharpness import SharpnessAware, radius_of
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
 from trainables.training.translation import evaluate_translation, token_epoch_metrics
 

@@ -1,7 +1,8 @@
-"""What a network says of whole splits, with the norms of its layers, and the way of results to the host."""
+"""What a network says of whole splits, an epoch's cheap metrics, norms of its layers, and the way to the host."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.datasets.splits import build_split
 from trainables.losses import Loss
+from trainables.metrics.base import log_softmax64
+from trainables.metrics.binning import calibration_error
 
 
 def on_host(*tensors: Tensor) -> list[Tensor]:
@@ -160,3 +163,40 @@ def gradient_norm_counts(norms: Any) -> list[int]:
     values = np.asarray(norms, dtype=np.float64)
     counts, _ = np.histogram(values[np.isfinite(values)], GRADIENT_NORM_EDGES)
     return [int(count) for count in counts]
+
+
+def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float]:
+    """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
+    array, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
+    if not math.isfinite(float(array.sum())):
+        return {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
+    log_probabilities = log_softmax64(array)
+    prediction = log_probabilities.argmax(axis=1)
+    rows = np.arange(len(labels))
+    correct = (prediction == labels).astype(np.float64)
+    return {
+        "val_nll": float(-log_probabilities[rows, labels].mean()),
+        "val_accuracy": float(correct.mean()),
+        "val_ece": calibration_error(np.exp(log_probabilities[rows, prediction]), correct, bins),
+    }
+
+
+def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: Sequence[int]) -> list[dict[str, float]]:
+    """Return `epoch_metrics` of every lane of `logits` [L, N, K], to the bit, for targets [N] and each lane's bins."""
+    arrays, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
+    with np.errstate(invalid="ignore"):  # a diverged lane's are not looked at
+        log_probabilities = log_softmax64(arrays)
+    prediction = log_probabilities.argmax(axis=2)
+    of_label = np.take_along_axis(log_probabilities, labels[None, :, None], axis=2)[:, :, 0]
+    confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
+    correct = (prediction == labels).astype(np.float64)
+    return [
+        {
+            "val_nll": float(-of_label[lane].mean()),
+            "val_accuracy": float(correct[lane].mean()),
+            "val_ece": calibration_error(confidence[lane], correct[lane], count),
+        }
+        if math.isfinite(float(arrays[lane].sum()))
+        else {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
+        for lane, count in enumerate(bins)
+    ]

@@ -28,7 +28,7 @@ from trainables.metrics.tokens import (
     token_statistics,
 )
 from trainables.models import ARCHITECTURES
-from trainables.models.beam_search import beam_search
+from trainables.models.transformer import beam_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, best_on_grid
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import entry_label

@@ -56,7 +56,7 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
 
 
 def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
-    from trainables.posthoc.focal_temperature_fits import closest_temperature, line_through, simplex_logits
+    from trainables.posthoc.confidence_regions import closest_temperature, line_through, simplex_logits
 
     rows: list[Row] = []
     remarks, curves = [], {}
@@ -86,7 +86,7 @@ def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFi
 
 
 def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
-    from trainables.posthoc.focal_temperature_fits import measured_bounds, theoretical_bounds
+    from trainables.posthoc.confidence_regions import measured_bounds, theoretical_bounds
 
     rows: list[Row] = []
     curves: dict[str, tuple[list[float], list[float]]] = {}
@@ -106,7 +106,7 @@ def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
 def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
     import numpy as np
 
-    from trainables.posthoc.focal_temperature_fits import confidence_after, largest_overconfident_gamma
+    from trainables.posthoc.confidence_regions import confidence_after, largest_overconfident_gamma
 
     rows: list[Row] = []
     curves, remarks = {}, []

@@ -108,7 +108,7 @@ def _binary_map(gammas: Sequence[float]) -> ComputedFigure:
 
 
 def _map_and_temperature(gammas: Sequence[float]) -> ComputedFigure:
-    from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
+    from trainables.posthoc.confidence_regions import closest_temperature, simplex_logits
 
     s = np.linspace(-6, 6, POINTS)
     logits, lines, remarks = simplex_logits(2), {}, []

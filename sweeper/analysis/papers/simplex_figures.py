@@ -124,7 +124,7 @@ def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
 
 def arrows(gammas: Sequence[float]) -> ComputedFigure:
     """Compute properness Fig. 5: where the focal map, and the closest temperature scaling, move probabilities."""
-    from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
+    from trainables.posthoc.confidence_regions import closest_temperature, simplex_logits
 
     q, remarks = triangle(COARSE), []
     rows: list[Row] = []
@@ -148,7 +148,7 @@ def arrows(gammas: Sequence[float]) -> ComputedFigure:
 
 def differences(gammas: Sequence[float]) -> ComputedFigure:
     """Compute properness Fig. 7: the largest difference between both maps' probabilities, over the triangle."""
-    from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
+    from trainables.posthoc.confidence_regions import closest_temperature, simplex_logits
 
     q, remarks = triangle(EVEN), []
     rows: list[Row] = []
@@ -172,7 +172,7 @@ def differences(gammas: Sequence[float]) -> ComputedFigure:
 
 
 def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:
-    from trainables.metrics.probabilities import softmax64
+    from trainables.metrics.base import softmax64
     from trainables.posthoc.focal_map import focal_map
 
     return {

@@ -23,7 +23,7 @@ from sweeper.results import Results
 from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
-    from trainables.posthoc.focal_temperature_fits import ClosestTemperature
+    from trainables.posthoc.confidence_regions import ClosestTemperature
 
 
 _NUMBERS = re.compile(r"[0-9]+([.][0-9]+)?")
@@ -184,7 +184,7 @@ def formula_value(number: PublishedNumber) -> float:
     Raises:
         KeyError: an unknown quantity.
     """
-    from trainables.posthoc.focal_temperature_fits import largest_overconfident_gamma
+    from trainables.posthoc.confidence_regions import largest_overconfident_gamma
 
     classes = int(number.options["classes"])
     if number.metric == "largest_overconfident_gamma":
@@ -197,7 +197,7 @@ def formula_value(number: PublishedNumber) -> float:
 
 @cache
 def _bound(kind: str, gamma: float, side: str) -> float:
-    from trainables.posthoc.focal_temperature_fits import measured_bounds, theoretical_bounds
+    from trainables.posthoc.confidence_regions import measured_bounds, theoretical_bounds
 
     bounds = {"theory": theoretical_bounds, "measured": measured_bounds}[kind](gamma)
     return bounds.lower if side == "temperature_lower" else bounds.upper
@@ -205,7 +205,7 @@ def _bound(kind: str, gamma: float, side: str) -> float:
 
 @cache
 def _of_fits(metric: str, classes: int, gamma: str | None) -> float:
-    from trainables.posthoc.focal_temperature_fits import line_through
+    from trainables.posthoc.confidence_regions import line_through
 
     fits = [_fit(classes, each) for each in ((float(gamma),) if gamma else GAMMAS["temperatures"])]
     if metric == "temperature":
@@ -217,6 +217,6 @@ def _of_fits(metric: str, classes: int, gamma: str | None) -> float:
 
 @cache
 def _fit(classes: int, gamma: float) -> ClosestTemperature:
-    from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
+    from trainables.posthoc.confidence_regions import closest_temperature, simplex_logits
 
     return closest_temperature(gamma, simplex_logits(classes))

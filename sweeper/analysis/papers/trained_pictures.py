@@ -15,7 +15,6 @@ from sweeper.figures.base import Axis, Bars, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, float_or_none, floats, int_of, measured_or_none, text_of
 from trainables.metrics.bleu import TEMPERATURES, column_at
-from trainables.metrics.probabilities import softmax64
 from trainables.training.trajectory import TRAJECTORY_METRICS, TRAJECTORY_NORMS, WEIGHT_NORM
 
 LINEAR = "mukhoti_linear"

@@ -15,7 +15,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.text.labels import plural
-from trainables.metrics.probabilities import softmax64
+from trainables.metrics.base import softmax64
 from trainables.posthoc.conformal import SCORES, FittedApart, fit_apart, fit_sets, promised_coverage, set_measures
 
 MEASURES = {

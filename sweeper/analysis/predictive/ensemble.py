@@ -24,7 +24,7 @@ from sweeper.core.errors import SweeperError, writing_to
 from sweeper.results import Results
 from sweeper.text.labels import label, plural
 from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
-from trainables.metrics.probabilities import Floats, Integers, softmax64
+from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
 

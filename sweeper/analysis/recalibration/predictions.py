@@ -21,7 +21,7 @@ from sweeper.storage.places import bring_predictions
 from sweeper.storage.store_objects import trial_of
 from sweeper.tables.generations import INCOMING
 from sweeper.text.cells import int_of, text_of
-from trainables.metrics.probabilities import Integers
+from trainables.metrics.base import Integers
 from trainables.worker.trial_tables import part_name
 
 ROWS_A_BATCH = 16_384

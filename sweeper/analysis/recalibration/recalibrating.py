@@ -35,8 +35,7 @@ from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
 from sweeper.text.cells import Row, Rows, Value, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.base import Metrics, further_metric_columns
-from trainables.metrics.probabilities import UnusablePredictions
+from trainables.metrics.base import Metrics, UnusablePredictions, further_metric_columns
 from trainables.posthoc import Calibrator, fit_many
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values

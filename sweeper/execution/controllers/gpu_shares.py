@@ -16,7 +16,7 @@ from typing import Any
 from sweeper.core.ids import trial_name
 from sweeper.space.configurations import examples
 from sweeper.storage.sweeps import Sweep
-from trainables.files.measured_once import kept_choice
+from trainables.files.atomic import kept_choice
 from trainables.training.lanes.packing import TRIALS
 
 DEFAULT_SHARE = 0.25

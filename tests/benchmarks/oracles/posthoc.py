@@ -16,7 +16,7 @@ from tests.trainables.posthoc import reference_grid, test_metacal
 from tests.trainables.posthoc.test_temperatures_at_once import by_brent
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.probabilities import log_softmax64
+from trainables.metrics.base import log_softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.focal_grid import focal_grid
 

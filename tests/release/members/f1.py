@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.base import Metric
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.base import Floats, Integers, Metric
 
 
 def macro_f1(probabilities: Floats, targets: Integers) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from trainables.datasets.base import DataSet, Split
-from trainables.datasets.partition import hash_of_splits
+from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.registry import Component, Hyperparameter
 
 

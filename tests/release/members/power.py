@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from trainables.metrics.probabilities import Floats, softmax64
+from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
 from trainables.registry import Hyperparameter
 

@@ -13,7 +13,7 @@ from PIL import Image
 import sweeper
 from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
 from sweeper.exporting.program import CalibratedNetworks, exported_program
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.models import build_model
 from trainables.posthoc import fit
 

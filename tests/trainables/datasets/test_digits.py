@@ -8,7 +8,7 @@ import torch
 
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets import digits as module
-from trainables.datasets.partition import stratified_split
+from trainables.datasets.base import stratified_split
 
 SPLIT_HASH = "afaed92afffb5040c3f87c128f23a4d71f1e7aa0060eed52513ffb21942bbc8f"
 

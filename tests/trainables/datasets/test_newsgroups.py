@@ -8,8 +8,8 @@ import torch
 
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets import newsgroups as module
+from trainables.datasets.base import hash_of_splits
 from trainables.datasets.cache import Source
-from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.text import frequent_words, padded_ids, read_word_vectors, words_of
 
 GROUPS = ("alt.atheism", "comp.graphics", "sci.space")

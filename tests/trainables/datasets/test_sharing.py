@@ -16,7 +16,7 @@ from tests.trainables.small_data import small_digits
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, Split, batches
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.datasets.sharing import UNUSED_DAYS, content_key, node_copy, shared_dataset
 
 LARGE_MIB = 96

@@ -13,12 +13,12 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
 from tests.trainables.stream_files import jpeg, write_shard, write_shards, write_tree
 from trainables.datasets import load_dataset
+from trainables.datasets.base import stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.partition import stratified_split
 from trainables.datasets.sharing import content_key, shared_dataset
 from trainables.models import fit_fault
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes.membership import few_batches
+from trainables.training.lanes.packing import few_batches
 from trainables.training.loop import Replicate
 from trainables.worker.trial_settings import TrialSettings
 

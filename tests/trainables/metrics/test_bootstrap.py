@@ -3,8 +3,8 @@ import pytest
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import BOOTSTRAPPED, evaluate_probabilities
+from trainables.metrics.base import UnusablePredictions
 from trainables.metrics.bootstrap import bootstrap_standard_error
-from trainables.metrics.probabilities import UnusablePredictions
 
 
 def naive(probabilities, targets, name, bins, repetitions, seed):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.base import UnusablePredictions, log_softmax64
 from trainables.metrics.binning import MANY, calibration_error, equal_width_bin, stable_order
-from trainables.metrics.probabilities import UnusablePredictions, log_softmax64
 from trainables.metrics.selective import area_under_risk_coverage, optimal_area_under_risk_coverage, rank_weights
 
 

@@ -4,13 +4,13 @@ import pytest
 from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from tests.trainables.posthoc.known_posterior_problem import density_on_grid, draw, measure, posterior
 from trainables.metrics import evaluate_probabilities
+from trainables.metrics.base import UnusablePredictions, softmax64
 from trainables.metrics.known_posterior import (
     confidence_to_posterior_distance,
     kl_to_posterior,
     posterior_metrics,
     true_calibration_error,
 )
-from trainables.metrics.probabilities import UnusablePredictions, softmax64
 from trainables.posthoc.focal_map import focal_map
 
 

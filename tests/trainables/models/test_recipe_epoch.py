@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainables.datasets import DataSet, Split, batches, evaluation_batches
-from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.models import build_for
 from trainables.training.recipe import build_optimizer, learning_rate, prepare_gradients, set_learning_rate
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from trainables.metrics.base import softmax64
 from trainables.metrics.known_posterior import posterior_metrics
-from trainables.metrics.probabilities import softmax64
 from trainables.posthoc import fit
 
 MEANS = np.array([-2.0, 0.0, 2.0])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities
-from trainables.metrics.probabilities import softmax64
+from trainables.metrics.base import softmax64
 from trainables.posthoc import fit
 
 

@@ -9,8 +9,7 @@ import torch
 from tests.trainables.posthoc.reference_grid import double_loop
 from tests.trainables.posthoc.test_focal_temperature import logits_and_targets
 from trainables.posthoc import fit, focal_grid_tensors
-from trainables.posthoc.focal_grid import equal_mass_errors, focal_grid
-from trainables.posthoc.focal_grid_tensors import grid_device, grids_on
+from trainables.posthoc.focal_grid import equal_mass_errors, focal_grid, grid_device, grids_on
 from trainables.posthoc.focal_temperature import GAMMAS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainables.posthoc.focal_risk import focal_risk, focal_risk_minimiser
-from trainables.metrics.probabilities import log_softmax64
+from trainables.metrics.base import log_softmax64
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.focal_map import focal_map, focal_map_of_logits, log_complement
 

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from tests.trainables.oracles import oracle
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics.probabilities import log_softmax64, softmax64
+from trainables.metrics.base import log_softmax64, softmax64
 from trainables.posthoc import fit
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics.probabilities import softmax64
+from trainables.metrics.base import softmax64
 from trainables.posthoc import PosthocUnavailable, fit
 
 

@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.trainables.small_data import small_digits
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.kept_weights import measured_weights
+from trainables.training.fine_tuning import measured_weights
 from trainables.training.loop import Replicate
 from trainables.training.prediction import predict
 

@@ -18,9 +18,9 @@ from trainables.datasets import load_dataset
 from trainables.datasets.base import Split
 from trainables.losses import build_loss
 from trainables.metrics import RECALIBRATED
+from trainables.metrics.base import softmax64
 from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
 from trainables.metrics.out_of_distribution import OOD_COLUMNS
-from trainables.metrics.probabilities import softmax64
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.training import evaluation as module

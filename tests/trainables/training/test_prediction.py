@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from trainables.metrics.out_of_distribution import OOD_COLUMNS, ood_columns
 from trainables.models import build_model
 from trainables.posthoc import fit
 from trainables.training.evaluation import EvaluationSettings, evaluate
-from trainables.training.prediction import predict
+from trainables.training.prediction import epoch_metrics, predict
 
 CORRUPTED = {"name": "corrupted", "kinds": ["fog", "contrast"], "severities": [1, 5]}
 OTHER = {"name": "other", "dataset": {"name": "digits_stand_in", "classes": 3, "test_samples": 20}, "logits": True}
@@ -90,3 +91,14 @@ def test_rows_fit_the_table_and_mlflow_gets_means_over_kinds(measured) -> None:
     assert points["corrupted_5_ece"] == pytest.approx(mean) and "test_ece" in points
     assert not any(key.startswith("corrupted_fog") for key in points)
     assert points["other_digits_stand_in_ood_msp_auroc"] == by_split["other_digits_stand_in"]["ood_msp_auroc"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_epochs_metrics_equal_plain_formulas(seed):
+    rng = np.random.default_rng(seed)
+    logits, targets = rng.normal(0, 3, (40, 5)), rng.integers(0, 5, 40)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    metrics = epoch_metrics(torch.tensor(logits), torch.tensor(targets), 15)
+    nll = -np.mean([math.log(p[t]) for p, t in zip(probabilities, targets, strict=True)])
+    assert metrics["val_nll"] == pytest.approx(nll, rel=1e-6)
+    assert metrics["val_accuracy"] == np.mean(probabilities.argmax(1) == targets)

@@ -6,7 +6,6 @@ trials.
 """
 
 from trainables.training.lanes.cohort import Cohort, Lanes
-from trainables.training.lanes.membership import cohort_fault, cohort_key
-from trainables.training.lanes.packing import COHORT
+from trainables.training.lanes.packing import COHORT, cohort_fault, cohort_key
 
 __all__ = ["COHORT", "Cohort", "Lanes", "cohort_fault", "cohort_key"]

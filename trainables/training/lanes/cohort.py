@@ -22,12 +22,11 @@ from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.losses.numerics import as_type
 from trainables.training.acceleration import training_arithmetic
-from trainables.training.epoch_metrics import epoch_metrics_of_lanes
 from trainables.training.lanes.losses import LaneLosses, lane_weights, with_trace
-from trainables.training.lanes.networks import differentiable, networks_of
+from trainables.training.lanes.networks import LaneStore, differentiable, networks_of
 from trainables.training.lanes.rules import RULES, rule_of
-from trainables.training.lanes.store import LaneStore
 from trainables.training.loop import Replicate
+from trainables.training.prediction import epoch_metrics_of_lanes
 from trainables.training.recipe import changes_by_step
 
 PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time

@@ -1,29 +1,263 @@
-"""One training step and one prediction of all lanes' networks, given the gradients by their logits.
+"""The lanes' networks: their numbers, their forward pass, one training step and one prediction of all.
 
-Perceptrons are written out: their products, in buffers whose lanes all begin at multiples of 64 bytes, so that a lane's
-bits depend neither on its place nor on how many there are. Everything else is mapped, forward and backward, over all
-lanes of the cohort, idle ones too: convolutions choose how they add by the number of lanes.
+One row of a matrix holds all parameters of a lane, and each lane's own network looks into it. Perceptrons are written
+out: their products, in buffers whose lanes all begin at multiples of 64 bytes, so that a lane's bits depend neither on
+its place nor on how many there are. Everything else is mapped, forward and backward, over all lanes of the cohort, idle
+ones too: convolutions choose how they add by the number of lanes. Mapping costs tens of microseconds an operation, as
+much as a small network's arithmetic. Functions that draw random numbers, and embeddings with a padding row, need help
+under `torch.func.vmap`, so that a lane does what it would alone.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.training.acceleration import BFLOAT16, CannotCompileError, TrainingSettings, training_forward
-from trainables.training.lanes.forward import Turns, lane_forward, needs_lane_functions
-from trainables.training.lanes.store import ALIGNMENT, LaneStore
+
+ALIGNMENT = 64
+"""Elements to which a parameter's place in its row is rounded up. A product of matrices rounds by their addresses
+modulo 64 bytes, too: with this every lane has the same, so a lane's bits do not depend on its place."""
+
+
+class LaneStore:
+    """Parameters, gradients and the optimiser's memory of up to W lanes, [W, P] each, and buffers [W, ...].
+
+    Parameters and buffers of a lane's network become views into its row: a change of either is seen in both.
+
+    Attributes:
+        width: W.
+        values, gradients: [W, P], padded with zeros between parameters.
+        parameters, slopes: parameter name → view [W, *shape] into `values` and into `gradients`.
+        fixed: buffers and parameters that are not trained, by name, [W, ...].
+    """
+
+    def __init__(self, template: nn.Module, width: int) -> None:
+        """Make room for `width` networks of the template's architecture, in its types and on its device."""
+        self.width = width
+        self._places: dict[str, tuple[int, torch.Size]] = {}
+        end = 0
+        trained = {name: p for name, p in template.named_parameters() if p.requires_grad}
+        for name, parameter in trained.items():
+            self._places[name] = end, parameter.shape
+            end += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+        like = next(iter(trained.values()))
+        self.values, self.gradients = (torch.zeros(width, end, dtype=like.dtype, device=like.device) for _ in range(2))
+        self.parameters, self.slopes = self.views(self.values), self.views(self.gradients)
+        self.memories: dict[str, Tensor] = {}
+        kept: dict[str, Tensor] = {name: p for name, p in template.named_parameters() if not p.requires_grad}
+        kept.update(template.named_buffers())
+        self.fixed = {name: tensor.detach().new_zeros((width, *tensor.shape)) for name, tensor in kept.items()}
+
+    def memory(self, key: str) -> Tensor:
+        """Return what the optimiser keeps under `key`, [W, P], zeros at first."""
+        if key not in self.memories:
+            self.memories[key] = torch.zeros_like(self.values)
+        return self.memories[key]
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return each parameter's part of [L, P], as [L, *shape]."""
+        return {
+            name: flat[:, at : at + prod(shape)].view(len(flat), *shape) for name, (at, shape) in self._places.items()
+        }
+
+    def take(self, lane: int, model: nn.Module) -> None:
+        """Copy a network's numbers into row `lane` and make its parameters and buffers views of it."""
+        self.values[lane] = self.gradients[lane] = 0
+        for memory in self.memories.values():
+            memory[lane] = 0
+        for name, stacked in {**self.parameters, **self.fixed}.items():
+            own = _tensor(model, name)
+            stacked[lane].copy_(own.detach())
+        self.show(lane, model)
+
+    def show(self, lane: int, model: nn.Module) -> None:
+        """Let a network look into row `lane`."""
+        for name, stacked in {**self.parameters, **self.fixed}.items():
+            _tensor(model, name).data = stacked[lane]
+
+    def move(self, source: int, target: int, model: nn.Module) -> None:
+        """Move a lane and its network to another row."""
+        for flat in (self.values, self.gradients, *self.memories.values(), *self.fixed.values()):
+            flat[target] = flat[source]
+        self.show(target, model)
+
+    def release(self, model: nn.Module) -> None:
+        """Give a network numbers of its own again; its row is free."""
+        for name in (*self.parameters, *self.fixed):
+            own = _tensor(model, name)
+            own.data = own.detach().clone()
+
+    def memory_of(self, lane: int, name: str, keys: Sequence[str]) -> dict[str, Tensor]:
+        """Return copies of what the optimiser keeps of a lane's parameter, by key."""
+        at, shape = self._places[name]
+        return {key: self.memories[key][lane, at : at + prod(shape)].view(shape).clone() for key in keys}
+
+    def remember(self, lane: int, name: str, key: str, value: Tensor) -> None:
+        """Take over what an optimiser keeps of a lane's parameter."""
+        at, shape = self._places[name]
+        self.memory(key)[lane, at : at + prod(shape)] = value.reshape(-1).to(self.values)
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor:
+    owner, _, attribute = name.rpartition(".")
+    tensor: Tensor = getattr(model.get_submodule(owner), attribute)
+    return tensor
+
+
+Turns = Sequence[Callable[[], Any]]
+"""One context manager a lane, within which torch's global generator is that lane's."""
+
+Weights = Mapping[str, Tensor]
+"""The lanes' parameters and buffers by name, each [L, ...]."""
+
+_WRITTEN_OUT = (nn.Flatten, nn.Linear, nn.ReLU)
+
+
+def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor, bool], Tensor]:
+    """Return the forward pass of `network`'s architecture: weights, inputs, whether these differ by lane → logits.
+
+    Args:
+        network: called in the mode, training or evaluation, that it is in.
+        turns: the lanes' generators, for dropout.
+    """
+    if isinstance(network, nn.Sequential) and all(type(layer) in _WRITTEN_OUT for layer in network):
+        return lambda weights, inputs, by_lane: _perceptron(network, weights, inputs, by_lane)
+    helped = needs_lane_functions(network)
+
+    def one(weights: Weights, inputs: Tensor) -> Tensor:
+        logits: Tensor = functional_call(network, dict(weights), (inputs,))
+        return logits
+
+    def mapped(weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
+        # What else is random, stochastic depth for one, must not be the same in all lanes.
+        lanes = vmap(one, in_dims=(0, 0 if by_lane else None), randomness="different")
+        with lane_functions(turns, helped and network.training):
+            logits: Tensor = lanes(weights, inputs)
+        return logits
+
+    return mapped
+
+
+def _perceptron(network: nn.Sequential, weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
+    """Return the logits of a stack of linear layers and ReLUs as batched matrix products."""
+    hidden = inputs
+    for name, layer in network.named_children():
+        if isinstance(layer, nn.Flatten):
+            hidden = hidden.flatten(2 if by_lane else 1)
+        elif isinstance(layer, nn.ReLU):
+            hidden = torch.relu(hidden)
+        else:
+            weight, bias = weights[f"{name}.weight"].transpose(1, 2), weights.get(f"{name}.bias")
+            rows = hidden if hidden.dim() == 3 else hidden.expand(len(weight), -1, -1)
+            hidden = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
+    return hidden
+
+
+class _Draw(torch.autograd.Function):
+    """`draw(lane)` for each lane of a tensor, in that lane's turn; defined under one `vmap` only."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
+        raise RuntimeError("random numbers in lanes are drawn under vmap only")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns
+    ) -> tuple[Tensor, int]:
+        lanes = inputs.movedim(in_dims[0], 0).unbind() if in_dims[0] is not None else [inputs] * len(turns)
+        drawn = []
+        for lane, turn in zip(lanes, turns, strict=True):
+            with turn():
+                drawn.append(draw(lane))
+        return torch.stack(drawn), 0
+
+
+def _drawn(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
+    """Return the draws of `draw` for each lane of `inputs`."""
+    drawn: Tensor = _Draw.apply(inputs, draw, turns)  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
+    return drawn
+
+
+class LaneFunctions(TorchFunctionMode):
+    """Within this context some functions do under `vmap` what they do for one network.
+
+    Dropout, and the Bernoulli draws of stochastic depth, draw for each lane in its turn. An embedding's padding row
+    gets no gradient, which mapping forgets.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        """Let lane number l draw within `turns[l]()`."""
+        super().__init__()
+        self._turns = turns
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace calls of these functions; leave all others unchanged."""
+        if func is functional.dropout:
+            return self._dropout(*args, **(kwargs or {}))
+        if func is torch.Tensor.bernoulli_:
+            return self._bernoulli(*args, **(kwargs or {}))
+        if func is functional.embedding:
+            return _embedding(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _dropout(self, inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return inputs
+        # Dropout of ones: its factors 0 or 1/(1 − p), from the numbers that it would take for the lane's inputs.
+        factors = _drawn(inputs.detach(), lambda lane: functional.dropout(torch.ones_like(lane), p), self._turns)
+        return inputs * factors
+
+    def _bernoulli(self, place: Tensor, p: float = 0.5) -> Tensor:
+        return place.copy_(_drawn(place, lambda lane: torch.empty_like(lane).bernoulli_(p), self._turns))
+
+
+def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
+    rows = functional.embedding(indices, weight, padding_idx, *others, **named)
+    if padding_idx is None:
+        return rows
+    padding = padding_idx if padding_idx >= 0 else len(weight) + padding_idx
+    return torch.where((indices == padding).unsqueeze(-1), rows.detach(), rows)
+
+
+def needs_lane_functions(model: nn.Module) -> bool:
+    """Return whether a network drops anything at random while it trains, or has an embedding with padding."""
+    return any(
+        (isinstance(module, nn.Dropout) and module.p > 0)
+        or getattr(module, "drop_prob", 0)  # timm's stochastic depth
+        or (isinstance(module, nn.Embedding) and module.padding_idx is not None)
+        for module in model.modules()
+    )
+
+
+@contextmanager
+def lane_functions(turns: Turns, needed: bool) -> Iterator[None]:
+    """Use `LaneFunctions` where they are `needed`: they cost a microsecond for every function a network calls."""
+    if not needed:
+        yield
+        return
+    with LaneFunctions(turns):
+        yield
+
 
 Slopes = Callable[[Tensor], Tensor]
 """Logits [L, B, K] → the gradients of the lanes' losses by them, [L, B, K]."""
-
-_WRITTEN_OUT = (nn.Flatten, nn.Linear, nn.ReLU)
 
 
 class LaneNetworks(ABC):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.training.lanes.store import LaneStore
+from trainables.training.lanes.networks import LaneStore
 from trainables.training.recipe import setting
 
 CLIP_EPSILON = 1e-6

@@ -4,8 +4,7 @@ Every rank runs the same steps in step with the others. Rank 0 leads: it alone r
 the others what comes next (`orders`). How ranks find each other and end is the business of `trainables.worker`.
 """
 
-from trainables.training.ranks.group import Ranks
-from trainables.training.ranks.orders import Build, Crew, Forget, Load, Order, Predict, Train
+from trainables.training.ranks.group import Build, Crew, Forget, Load, Order, Predict, Ranks, Train
 from trainables.training.ranks.replicate import LeadingReplicate, RankedReplicate, ranks_fault
 
 __all__ = [

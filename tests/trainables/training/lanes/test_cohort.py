@@ -11,7 +11,7 @@ import torch
 from tests.trainables.training.lanes.comparison import configuration, digits, distance, timeless
 from tests.trainables.training.lanes.filling import alone, of_every_loss, same_bits, together
 from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
-from trainables.datasets.preprocessing import CropAndFlip
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.training.lanes import Cohort, Lanes
 from trainables.training.loop import Replicate
 

@@ -20,7 +20,7 @@ from tests.trainables.training.lanes.comparison import (
     train_both,
 )
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.preprocessing import CropAndFlip
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import Component

@@ -17,7 +17,7 @@ import torch
 from tests.patience import patient
 from tests.trainables.small_data import small_digits
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.preprocessing import CropAndFlip
+from trainables.datasets.image_stream import CropAndFlip
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate
 from trainables.training.ranks import RankedReplicate

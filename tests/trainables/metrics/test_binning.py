@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainables.metrics.isotonic import consistency_band, decomposition, isotonic_levels
+from trainables.metrics.binning import consistency_band, decomposition, isotonic_levels
 
 
 def pooled(score: list[float], outcome: list[int]) -> dict[float, float]:

@@ -1,0 +1,297 @@
+"""What a recipe may add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness-awareness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from trainables.losses import Loss
+from trainables.training.prediction import placed
+from trainables.training.recipe import checkpoint_metric, replaces_checkpoint, setting
+
+STAGES = (nn.Sequential, nn.ModuleList)
+
+
+def layer_numbers(model: nn.Module) -> dict[str, int]:
+    """Return parameter's name → number of its layer, counted from 0 at the input; the highest is the head's."""
+    matcher: Any = getattr(model, "group_matcher", None)
+    if matcher is not None:
+        from timm.models import group_parameters
+
+        numbers: dict[str, int] = group_parameters(model, matcher(coarse=False), reverse=True)
+        return numbers
+    found: dict[str, int] = {}
+    last = 0
+    for prefix, block in _blocks(model, whole=True):
+        names = [f"{prefix}{name}" for name, _ in block.named_parameters()]
+        if found and _has_matrix(block):
+            last += 1
+        found |= dict.fromkeys((name for name in names if name not in found), last)
+    # those that belong to no block, as a class token does, enter at the input
+    return {name: found.get(name, 0) for name, _ in model.named_parameters()}
+
+
+def _blocks(module: nn.Module, prefix: str = "", *, whole: bool = False) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the blocks of `module`, each with its name's prefix; `whole`: of a network, not of a part of one."""
+    for name, child in module.named_children():
+        divided = whole and (_is_stack(child) or any(_is_stage(part) for part in child.children()))
+        if divided or _is_stage(child):
+            yield from _blocks(child, f"{prefix}{name}.")
+        elif next(child.parameters(), None) is not None:
+            yield f"{prefix}{name}.", child
+
+
+def _is_stage(module: nn.Module) -> bool:
+    """Return whether a module is a sequence of blocks, rather than of single operations."""
+    return isinstance(module, STAGES) and any(next(part.children(), None) is not None for part in module)
+
+
+def _is_stack(module: nn.Module) -> bool:
+    """Return whether a module is a sequence of several convolutions or linear layers, as VGG's is."""
+    return isinstance(module, STAGES) and sum(_has_matrix(part) for part in module) > 1
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in module.parameters())
+
+
+def freeze_layers(model: nn.Module, count: int) -> None:
+    """Hold the first `count` layers as they are: their parameters are not trained.
+
+    Raises:
+        ValueError: nothing would be left to train.
+    """
+    numbers = layer_numbers(model)
+    layers = max(numbers.values(), default=-1) + 1
+    if count >= layers:
+        raise ValueError(f"freeze = {count} leaves nothing to train of {layers} layers; choose at most {layers - 1}")
+    for name, parameter in model.named_parameters():
+        if numbers[name] < count:
+            parameter.requires_grad_(False)
+
+
+def hold_frozen(model: nn.Module) -> None:
+    """Let what is frozen compute as in evaluation: batch norms by their statistics, which stay, and without dropout."""
+    for module in model.modules():
+        parameters = [*module.parameters()]
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            module.eval()
+
+
+def scale_by_depth(model: nn.Module, optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Divide the optimiser's parameters into groups whose rate falls towards the input: `lr_scale` of each group.
+
+    Layer l of 0 … L learns at decay^(L − l) of the rate (Clark et al. 2020, arXiv:2003.10555, app. A.7; BEiT, Bao et
+    al. 2022, arXiv:2106.08254, app. H). Unlike theirs, every parameter keeps the recipe's weight decay.
+
+    Args:
+        model: the network.
+        optimizer: of its trainable parameters, before its first step.
+        decay: in (0, 1].
+    """
+    numbers = layer_numbers(model)
+    head = max(numbers.values())
+    (plain,) = optimizer.param_groups
+    held: dict[int, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            held.setdefault(numbers[name], []).append(parameter)
+    options = {key: value for key, value in plain.items() if key != "params"}
+    optimizer.param_groups.clear()
+    for number, parameters in sorted(held.items()):
+        optimizer.add_param_group({**options, "params": parameters, "lr_scale": decay ** (head - number)})
+
+
+class KeptWeights:
+    """A copy of the best epoch's weights so far; none where the recipe has no rule, or before the first epoch."""
+
+    def __init__(self, recipe: Mapping[str, Any], max_epochs: int) -> None:
+        """Begin with none.
+
+        Args:
+            recipe: its checkpoint rule decides.
+            max_epochs: the epoch that training runs to.
+        """
+        self._recipe, self._max_epochs = recipe, max_epochs
+        self._weights: dict[str, Tensor] | None = None
+        self._value: float | None = None
+
+    def keep_if_better(self, network: nn.Module, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Keep the network's weights of an epoch with these metrics when the rule prefers them."""
+        metric = checkpoint_metric(self._recipe)
+        if metric is None:
+            return
+        if replaces_checkpoint(self._recipe, epoch, self._max_epochs, metrics[metric], self._value):
+            self._weights, self._value = _copy_of(network), metrics[metric]
+
+    @contextmanager
+    def in_place(self, network: nn.Module) -> Iterator[None]:
+        """Within this context the network has the weights that were kept, if any."""
+        if self._weights is None:
+            yield
+            return
+        current = _copy_of(network)
+        network.load_state_dict(self._weights)
+        yield
+        network.load_state_dict(current)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights and the metric's value, for a checkpoint of the replicate."""
+        return {"kept": self._weights, "kept_value": self._value}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Continue from `state_dict()`'s result, on `device`."""
+        kept = state["kept"]
+        self._weights = None if kept is None else placed(kept, device)
+        self._value = state["kept_value"]
+
+
+def _copy_of(network: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+class AveragedWeights:
+    """W̄ ← decay·W̄ + (1 − decay)·W after each step, from the first step's weights on: torch's `AveragedModel`.
+
+    A batch norm's running statistics are averaged as weights are.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Begin with a copy of `model`.
+
+        Args:
+            model: the network that trains.
+            decay: of each step, in (0, 1).
+        """
+        self._averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        self._averaged.requires_grad_(True)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network with the averaged weights."""
+        network: nn.Module = self._averaged.module
+        return network
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take in the weights after a step."""
+        self._averaged.update_parameters(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averaged weights and the number of steps that they have taken in."""
+        return {"model": self.network.state_dict(), "steps": int(self._averaged.n_averaged)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`'s result."""
+        self.network.load_state_dict(state["model"])
+        self._averaged.n_averaged.fill_(state["steps"])
+
+
+def measured_weights(saved: Mapping[str, Any], *, finished: bool) -> Mapping[str, Tensor]:
+    """Return the weights that evaluations measure, of a replicate's saved state.
+
+    Args:
+        saved: `Replicate.state_dict()`.
+        finished: whether its last epoch is done, where the recipe's checkpoint rule counts.
+    """
+    weights: Mapping[str, Tensor] = saved["model"]
+    if saved.get("averaged") is not None:
+        weights = saved["averaged"]["model"]
+    if finished and saved["kept"] is not None:
+        weights = saved["kept"]
+    return weights
+
+
+SAM, ASAM = "sam", "asam"
+
+RADIUS = {SAM: 0.05, ASAM: 0.5}
+"""Defaults of ρ: Foret et al. 2021, section 3.1 (ImageNet); Kwon et al. 2021, section 5.2 (CIFAR-10)."""
+
+ETA = 0.01
+"""Kwon et al. 2021, section 5.2. As in their released code, parameters called bias are not scaled: T = 1."""
+
+TINY = 1e-12
+"""Keeps a gradient of zero from dividing zero by zero."""
+
+
+def radius_of(recipe: Mapping[str, Any]) -> float:
+    """Return ρ of a recipe; 0 where it takes plain steps."""
+    kind = setting(recipe, "sharpness")
+    if kind is None:
+        return 0.0
+    given = setting(recipe, "rho")
+    return RADIUS[kind] if given is None else float(given)
+
+
+class SharpnessAware:
+    """Leaves the gradient at w + ε in the parameters, and the weights as they were."""
+
+    def __init__(self, model: nn.Module, loss: Loss, recipe: Mapping[str, Any], device: torch.device) -> None:
+        """Prepare for steps of `model` on `loss`, as `sharpness` and `rho` of the recipe say."""
+        self._model, self._loss, self._device = model, loss, device
+        self._adaptive, self._rho = setting(recipe, "sharpness") == ASAM, radius_of(recipe)
+
+    def __call__(self, differentiate: Callable[[], Tensor]) -> Tensor:
+        """Return the loss at w.
+
+        Args:
+            differentiate: leaves a batch's gradients in the parameters and returns its loss.
+        """
+        random, state = self._random(), self._loss_state()
+        value = differentiate()
+        drawn, seen = self._random(), self._loss_state()
+        statistics = [buffer.detach().clone() for buffer in self._model.buffers()]
+        before = self._ascend()
+        self._set_random(random)
+        if state is not None:
+            self._loss.load_state_dict(state)
+        try:
+            differentiate()
+        finally:
+            with torch.no_grad():
+                for parameter, weights in before:
+                    parameter.copy_(weights)
+                for buffer, kept in zip(self._model.buffers(), statistics, strict=True):
+                    buffer.copy_(kept)
+        self._set_random(drawn)
+        if seen is not None:
+            self._loss.load_state_dict(seen)
+        return value
+
+    @torch.no_grad()
+    def _ascend(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Move the weights by ε; return each parameter that moved with its weights before."""
+        held = [(name, p, p.grad) for name, p in self._model.named_parameters() if p.grad is not None]
+        scales = [p.abs() + ETA if self._adaptive and not _is_bias(name) else None for name, p, _ in held]
+        scaled = [g if t is None else g * t for (_, _, g), t in zip(held, scales, strict=True)]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in scaled]))
+        factor = self._rho / (norm + TINY)
+        before = []
+        for (_, parameter, _), direction, scale in zip(held, scaled, scales, strict=True):
+            before.append((parameter, parameter.detach().clone()))
+            parameter.add_(factor * (direction if scale is None else direction * scale))
+        return before
+
+    def _loss_state(self) -> dict[str, Any] | None:
+        if not self._loss.stateful:
+            return None
+        state = self._loss.state_dict()
+        return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
+
+    def _random(self) -> list[Tensor]:
+        own = [torch.get_rng_state()]
+        return own if self._device.type != "cuda" else [*own, torch.cuda.get_rng_state(self._device)]
+
+    def _set_random(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1], self._device)
+
+
+def _is_bias(name: str) -> bool:
+    return name.rpartition(".")[2] == "bias"
