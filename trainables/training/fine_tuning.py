@@ -1,4 +1,4 @@
-"""What a recipe may add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness-awareness."""
+"""What recipes add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness awareness."""
 
 from __future__ import annotations
 
