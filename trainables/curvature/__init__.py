@@ -6,8 +6,8 @@ statistic is added is said in `trainables.curvature.statistics.base`.
 
 from typing import TYPE_CHECKING
 
-from trainables.curvature.measure import CurvatureSettings, settings_faults
 from trainables.curvature.statistics import CURVATURE_FIELDS
+from trainables.curvature.statistics.base import CurvatureSettings, settings_faults
 
 if TYPE_CHECKING:
     from trainables.curvature.density import spectral_density

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
+from trainables.curvature.failures import CurvatureUnavailable, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction
 from trainables.curvature.lanczos import Product, lanczos
-from trainables.curvature.measure import CurvatureSettings, prepare_surface, same_loss
-from trainables.curvature.surface import Surface, second_order
+from trainables.curvature.measure import of_each_loss
+from trainables.curvature.statistics.base import CurvatureSettings
+from trainables.curvature.surface import Surface
 from trainables.curvature.trace import rademacher
 
 _POINTS = 256
@@ -87,15 +88,12 @@ def spectral_density(
     Raises:
         CurvatureUnavailable: as `measure_curvature`.
     """
-    found: dict[str, list[dict[str, float]]] = {}
-    done: list[tuple[LossFunction, str]] = []
-    with memory_failures("the spectral density"), second_order(next(model.parameters()).device):
-        surface = prepare_surface(model, inputs, targets, settings, settings.spectrum_steps)
-        for label, loss in losses.items():
-            same = next((earlier for other, earlier in done if same_loss(loss, other)), None)
-            found[label] = found[same] if same else density_rows(_quadrature(surface, loss, settings, seed, probes))
-            done.append((loss, label))
-    return found
+
+    def rows(surface: Surface, loss: LossFunction) -> list[dict[str, float]]:
+        return density_rows(_quadrature(surface, loss, settings, seed, probes))
+
+    steps = settings.spectrum_steps
+    return of_each_loss(rows, model, inputs, targets, losses, settings, "the spectral density", basis_rows=steps)
 
 
 def _quadrature(
