@@ -8,7 +8,8 @@ milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -274,42 +275,14 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _trainable(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _sgd(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
-    momentum = values.get("momentum", 0.9)
-    return torch.optim.SGD(
-        _trainable(model),
-        lr=values.get("lr", 0.1),
-        momentum=momentum,
-        weight_decay=values.get("weight_decay", 5e-4),
-        nesterov=values.get("nesterov", False),
-    )
-
-
-def _adam(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(_trainable(model), **_adam_arguments(values, weight_decay=0.0))
-
-
-def _adamw(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_trainable(model), **_adam_arguments(values, weight_decay=0.01))
-
-
-def _adam_arguments(values: Mapping[str, Any], weight_decay: float) -> dict[str, Any]:
-    return {
-        "lr": values.get("lr", 1e-3),
-        "betas": (values.get("beta1", 0.9), values.get("beta2", 0.999)),
-        "eps": values.get("epsilon", 1e-8),
-        "weight_decay": values.get("weight_decay", weight_decay),
-    }
-
-
-def _adagrad(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adagrad(
-        _trainable(model), lr=values.get("lr", 0.05), weight_decay=values.get("weight_decay", 1e-4)
-    )
+def _optimizer(
+    kind: Callable[..., torch.optim.Optimizer], own: Sequence[Hyperparameter], model: nn.Module, **values: Any
+) -> torch.optim.Optimizer:
+    """Return torch's optimiser `kind` of the trainable parameters, with its `own` hyperparameters among `values`."""
+    options = {each.name: values.get(each.name, each.default) for each in own}
+    if "beta1" in options:
+        options |= {"betas": (options.pop("beta1"), options.pop("beta2")), "eps": options.pop("epsilon")}
+    return kind([parameter for parameter in model.parameters() if parameter.requires_grad], **options)
 
 
 def _lr(default: float, source: str) -> Hyperparameter:
@@ -320,42 +293,37 @@ def _weight_decay(default: float, source: str) -> Hyperparameter:
     return Hyperparameter("weight_decay", "number", default, minimum=0, source=source)
 
 
-BETAS = tuple(
-    Hyperparameter(name, "number", default, minimum=0, maximum=1, open_maximum=True, source="Kingma & Ba 2015")
-    for name, default in (("beta1", 0.9), ("beta2", 0.999))
-)
+_KINGMA = "Kingma & Ba 2015"
 
 ADAM = (
-    *BETAS,
-    Hyperparameter(
-        "epsilon", "number", 1e-8, minimum=0, open_minimum=True, reason="it divides", source="Kingma & Ba 2015"
-    ),
+    Hyperparameter("beta1", "number", 0.9, minimum=0, maximum=1, open_maximum=True, source=_KINGMA),
+    Hyperparameter("beta2", "number", 0.999, minimum=0, maximum=1, open_maximum=True, source=_KINGMA),
+    Hyperparameter("epsilon", "number", 1e-8, minimum=0, open_minimum=True, reason="it divides", source=_KINGMA),
 )
 
-for _name, _build, _own, _source in (
-    (
-        "sgd",
-        _sgd,
-        (
-            _lr(0.1, "mukhoti App. D"),
-            Hyperparameter("momentum", "number", 0.9, minimum=0, maximum=1, open_maximum=True, source="mukhoti App. D"),
-            Hyperparameter("nesterov", "boolean", False, source="mukhoti App. D uses plain momentum"),
-            _weight_decay(5e-4, "mukhoti App. D"),
-        ),
-        "stochastic gradient descent with (Nesterov) momentum",
-    ),
-    ("adam", _adam, (_lr(1e-3, "mukhoti App. D, text"), *ADAM, _weight_decay(0, "Kingma & Ba 2015")), "Adam"),
+SGD = (
+    _lr(0.1, "mukhoti App. D"),
+    Hyperparameter("momentum", "number", 0.9, minimum=0, maximum=1, open_maximum=True, source="mukhoti App. D"),
+    Hyperparameter("nesterov", "boolean", False, source="mukhoti App. D uses plain momentum"),
+    _weight_decay(5e-4, "mukhoti App. D"),
+)
+
+for _name, _kind, _summary, _own in (
+    ("sgd", torch.optim.SGD, "stochastic gradient descent with (Nesterov) momentum", SGD),
+    ("adam", torch.optim.Adam, "Adam", (_lr(1e-3, "mukhoti App. D, text"), *ADAM, _weight_decay(0, _KINGMA))),
     (
         "adamw",
-        _adamw,
-        (_lr(1e-3, "Loshchilov & Hutter 2019"), *ADAM, _weight_decay(0.01, "PyTorch's default")),
+        torch.optim.AdamW,
         "Adam with decoupled weight decay",
+        (_lr(1e-3, "Loshchilov & Hutter 2019"), *ADAM, _weight_decay(0.01, "PyTorch's default")),
     ),
     (
         "adagrad",
-        _adagrad,
-        (_lr(0.05, "mukhoti App. D, text"), _weight_decay(1e-4, "mukhoti App. D, text")),
+        torch.optim.Adagrad,
         "AdaGrad",
+        (_lr(0.05, "mukhoti App. D, text"), _weight_decay(1e-4, "mukhoti App. D, text")),
     ),
 ):
-    OPTIMIZERS.register(Component(_name, _build, (*_own, *COMMON), summary=_source, check=check_recipe))
+    OPTIMIZERS.register(
+        Component(_name, partial(_optimizer, _kind, _own), (*_own, *COMMON), summary=_summary, check=check_recipe)
+    )

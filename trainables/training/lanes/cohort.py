@@ -88,8 +88,12 @@ class Cohort:
         self._lanes.pop()
         self._turns[last] = _spare_turn
 
-    def settle(self, replicate: Replicate) -> None:
-        """Give a replicate's own optimiser the state that it would have if it had trained alone."""
+    def settle(self, replicate: Replicate | None = None) -> None:
+        """Give a replicate's own optimiser, or every lane's, the state that it would have if it had trained alone."""
+        for each in self._lanes if replicate is None else [replicate]:
+            self._settle(each)
+
+    def _settle(self, replicate: Replicate) -> None:
         lane, steps = self._lanes.index(replicate), self._steps_taken(replicate)
         keeps = [
             key for key in self._rule.memories if key != "momentum_buffer" or replicate.recipe.get("momentum", 0.9)
@@ -196,7 +200,7 @@ class Cohort:
             yield prepare(inputs[:, rows]), targets[:, rows]
 
 
-class Lanes:
+class Lanes(Cohort):
     """Replicates of one configuration as a cohort of their own: each takes the steps that it would take alone.
 
     In float64 the weights agree after epochs; in float32 one step agrees to rounding, and that is all: batch
@@ -209,22 +213,9 @@ class Lanes:
 
         Raises CannotCompileError where they are to be compiled and each lane draws its own random numbers.
         """
-        self._cohort = Cohort(replicates[0], max(width, len(replicates)))
+        super().__init__(replicates[0], max(width, len(replicates)))
         for replicate in replicates:
-            self._cohort.join(replicate)
-
-    def train_epoch(self) -> list[dict[str, Any]]:
-        """Train one epoch and return a row for each replicate, in order."""
-        return self._cohort.train_epoch()
-
-    def predict(self, split: Split) -> Tensor:
-        """Return the logits [L, N, K] of a whole split, in evaluation mode."""
-        return self._cohort.predict(split)
-
-    def settle(self) -> None:
-        """Bring everything that training keeps here back into the replicates."""
-        for replicate in self._cohort.lanes:
-            self._cohort.settle(replicate)
+            self.join(replicate)
 
 
 def _prepared(split: Split, stored: Tensor) -> Tensor:

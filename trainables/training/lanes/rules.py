@@ -25,10 +25,12 @@ class Rule(ABC):
 
     Attributes:
         memories: names of what torch's optimiser keeps of each parameter, each shaped like it.
+        hyperparameters: of the optimiser, but for the learning rate, which lanes have each their own.
         counts: whether torch's optimiser counts its steps.
     """
 
     memories: tuple[str, ...] = ()
+    hyperparameters: tuple[str, ...] = ()
     counts = True
 
     def __init__(self, store: LaneStore) -> None:
@@ -46,8 +48,9 @@ class Rule(ABC):
             rates: the lanes' learning rates in this epoch.
             steps: how many steps each lane has taken.
         """
-        settings = [{**_defaults(recipe), **{k: v for k, v in recipe.items() if v is not None}} for recipe in recipes]
-        self._numbers = {key: self._column(values) for key, values in self.numbers(settings).items()}
+        self._numbers = {
+            key: self._column([float(setting(recipe, key)) for recipe in recipes]) for key in self.hyperparameters
+        }
         self.set_rates(rates)
         self._steps = self._column(steps)
         clips = [setting(recipe, "gradient_clip") for recipe in recipes]
@@ -60,10 +63,6 @@ class Rule(ABC):
     def set_rates(self, rates: Sequence[float]) -> None:
         """Set every lane's learning rate."""
         self._numbers["lr"] = self._column(rates)
-
-    @abstractmethod
-    def numbers(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-        """Return the hyperparameters but for the learning rate, a number for each lane."""
 
     @abstractmethod
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
@@ -86,11 +85,9 @@ class Rule(ABC):
 
 class _Sgd(Rule):
     memories = ("momentum_buffer",)
+    hyperparameters = ("momentum", "weight_decay")
     counts = False
     nesterov = False
-
-    def numbers(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-        return {key: [float(each[key]) for each in settings] for key in ("momentum", "weight_decay")}
 
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
         momentum, buffer = self._numbers["momentum"], memories["momentum_buffer"]
@@ -105,10 +102,8 @@ class _NesterovSgd(_Sgd):
 
 class _Adam(Rule):
     memories = ("exp_avg", "exp_avg_sq")
+    hyperparameters = ("beta1", "beta2", "epsilon", "weight_decay")
     decoupled = False
-
-    def numbers(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-        return {key: [float(each[key]) for each in settings] for key in ("beta1", "beta2", "epsilon", "weight_decay")}
 
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
         rate, decay = self._numbers["lr"], self._numbers["weight_decay"]
@@ -131,10 +126,8 @@ class _AdamW(_Adam):
 
 class _Adagrad(Rule):
     memories = ("sum",)
+    hyperparameters = ("weight_decay",)
     epsilon = 1e-10  # torch's default
-
-    def numbers(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-        return {"weight_decay": [float(each["weight_decay"]) for each in settings]}
 
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
         gradients.addcmul_(values, self._numbers["weight_decay"])
@@ -155,9 +148,3 @@ RULES: dict[tuple[str, bool], type[Rule]] = {
 def rule_of(recipe: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the key into `RULES` of a configuration's `optimizer` part."""
     return recipe["name"], bool(recipe.get("nesterov", False))
-
-
-def _defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    keys = {"sgd": ("momentum", "weight_decay"), "adagrad": ("weight_decay",)}
-    named = keys.get(recipe["name"], ("beta1", "beta2", "epsilon", "weight_decay"))
-    return {key: setting({"name": recipe["name"]}, key) for key in named}
