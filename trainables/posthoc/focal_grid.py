@@ -5,6 +5,10 @@ A direct double loop maps all N·K probabilities for every cell. Here each tempe
 ln T, so on an octave of T that holds many grid points it is computed at 25 Chebyshev points and interpolated. Its
 Chebyshev coefficients fall geometrically; a sample whose last ones are not below 1e-11 is computed directly
 instead, so that every ln mass, and with it every confidence, is good to about 1e-11.
+
+At K = 100 the grid takes seconds of a processor while a GPU has nothing to do, so a GPU computes it where there is one.
+Its values differ from the processor's in rounding alone: 1e-11 of them in tests. Which of two cells within a few
+roundings of each other is the better one may so differ between GPU and processor.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +26,14 @@ from torch import Tensor
 
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import equal_mass_starts
-from trainables.posthoc import focal_grid_tensors
-from trainables.posthoc.focal_grid import TensorData, grid_device
-from trainables.posthoc.focal_masses import TopFirst, log_masses, nll_of_wrong, slices
+from trainables.posthoc.focal_masses import (
+    BLOCK_BYTES,
+    TopFirst,
+    log_masses,
+    log_masses_of_tensors,
+    nll_of_wrong,
+    slices,
+)
 
 CHEBYSHEV_POINTS = 25
 """On an octave of T, 25 points leave coefficients of 1e-12 or less on real and on random logits."""
@@ -30,6 +41,24 @@ CHEBYSHEV_POINTS = 25
 TOLERANCE = 1e-11
 
 _COLUMNS_A_JOB = 8
+
+
+_chosen: ContextVar[torch.device | None] = ContextVar("grid device", default=None)
+
+
+@contextmanager
+def grids_on(device: torch.device) -> Iterator[None]:
+    """Within this context grids are computed on `device`, where that is a GPU."""
+    before = _chosen.set(device if device.type == "cuda" else None)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)
+
+
+def grid_device() -> torch.device | None:
+    """Return the GPU that grids are computed on; `None` for the processor."""
+    return _chosen.get()
 
 
 @dataclass(frozen=True)
@@ -80,7 +109,7 @@ def focal_grid(
     found = GridValues(own, temperatures, np.empty(own.shape), np.empty(own.shape))
     device = grid_device() if device is None else device
     if device is not None:
-        on_device = TensorData(data, device)
+        on_device = data.on(device)
         for segment in _segments(temperatures, smooth):
             _fill_on_device(found, on_device, segment, bins)
         return found
@@ -118,7 +147,9 @@ def _chebyshev_segment(columns: slice, temperatures: Floats) -> _Segment:
     return _Segment(columns, points, polynomials @ to_coefficients, to_coefficients[-3:])
 
 
-def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: int, pool: ThreadPoolExecutor) -> None:
+def _fill_segment(
+    found: GridValues, data: TopFirst[Floats], segment: _Segment, bins: int, pool: ThreadPoolExecutor
+) -> None:
     """Compute the segment's columns of `found`: masses by blocks of samples, then objectives by blocks of columns."""
     gammas, temperatures = found.gammas[:, segment.columns], found.temperatures[segment.columns]
     at_points = gammas[:, :1] if segment.weights is not None else gammas
@@ -147,7 +178,7 @@ def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: in
     _run(pool, reduce, list(slices(len(temperatures), _COLUMNS_A_JOB)))
 
 
-def _fill_on_device(found: GridValues, data: TensorData, segment: _Segment, bins: int) -> None:
+def _fill_on_device(found: GridValues, data: TopFirst[Tensor], segment: _Segment, bins: int) -> None:
     """Compute the segment's columns of `found` as tensors."""
 
     def sent(values: Floats) -> Tensor:
@@ -155,21 +186,24 @@ def _fill_on_device(found: GridValues, data: TensorData, segment: _Segment, bins
 
     gammas, temperatures = found.gammas[:, segment.columns], found.temperatures[segment.columns]
     at_points = gammas[:, :1].repeat(len(segment.points), axis=1) if segment.weights is not None else gammas
-    masses = focal_grid_tensors.log_masses(data, sent(at_points), sent(segment.points))
+    masses = log_masses_of_tensors(data, sent(at_points), sent(segment.points))
     rough = torch.zeros(0, dtype=torch.int64, device=masses.device)
     if segment.tail is not None:
         rough = torch.nonzero(torch.tensordot(sent(segment.tail), masses, 1).abs().amax((0, 1)) > TOLERANCE).squeeze(1)
-    direct = data.rows(rough)
-    for columns in slices(len(temperatures), focal_grid_tensors.columns_at_a_time(masses, len(data))):
+    direct, wrong = data.rows(rough), torch.nonzero(data.correct == 0.0).squeeze(1)
+    mistakes = data.rows(wrong)
+    at_a_time = max(1, BLOCK_BYTES // max(1, masses[0].nbytes))
+    for columns in slices(len(temperatures), at_a_time):
         own, chosen = sent(gammas[:, columns]), sent(temperatures[columns])
         values = (
             masses[columns] if segment.weights is None else torch.tensordot(sent(segment.weights[columns]), masses, 1)
         )
         if len(rough):
-            values[:, :, rough] = focal_grid_tensors.log_masses(direct, own, chosen)
+            values[:, :, rough] = log_masses_of_tensors(direct, own, chosen)
         place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
-        ece, nll = focal_grid_tensors.objectives(data, values, own, chosen, bins)
-        found.ada_ece[:, place], found.nll[:, place] = ece, nll
+        offset, mass = nll_of_wrong(mistakes, values[:, :, wrong], own, chosen), values[:, 1:].exp()
+        found.nll[:, place] = ((mass.log1p().sum(-1) + offset) / len(data)).T.cpu().numpy()
+        found.ada_ece[:, place] = equal_mass_errors_of_tensors(1.0 / (1.0 + mass), data.correct, bins).T.cpu().numpy()
 
 
 def _interpolated(weights: Floats, masses: Floats) -> Floats:
@@ -222,3 +256,15 @@ def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
         found[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
     found /= samples
     return found
+
+
+def equal_mass_errors_of_tensors(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
+    """Return `equal_mass_errors` of tensors.
+
+    Each bin is summed for itself: torch's cumulative sum has no fixed order on a GPU.
+    """
+    samples = len(correct)
+    ordered, order = confidence.sort(dim=-1, stable=True)
+    gaps = ordered - correct[order]
+    sizes = np.diff(equal_mass_starts(samples, bins), append=samples).tolist()
+    return torch.stack([part.sum(-1).abs() for part in gaps.split(sizes, dim=-1)]).sum(0) / samples

@@ -8,8 +8,14 @@ import torch
 
 from tests.trainables.posthoc.reference_grid import double_loop
 from tests.trainables.posthoc.test_focal_temperature import logits_and_targets
-from trainables.posthoc import fit, focal_grid_tensors
-from trainables.posthoc.focal_grid import equal_mass_errors, focal_grid, grid_device, grids_on
+from trainables.posthoc import fit
+from trainables.posthoc.focal_grid import (
+    equal_mass_errors,
+    equal_mass_errors_of_tensors,
+    focal_grid,
+    grid_device,
+    grids_on,
+)
 from trainables.posthoc.focal_temperature import GAMMAS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS
 
@@ -37,7 +43,8 @@ def test_so_is_one_whose_gammas_follow_the_temperature_and_one_in_small_blocks(m
     gammas = np.linspace(-0.5, 5, 60)[None, :]
     expected = focal_grid(logits, targets, gammas, TEMPERATURES[::8][:60])
     _same(focal_grid(logits, targets, gammas, TEMPERATURES[::8][:60], device=CPU), expected)
-    monkeypatch.setattr(focal_grid_tensors, "BLOCK_BYTES", 5000)
+    for module in ("focal_grid", "focal_masses"):
+        monkeypatch.setattr(f"trainables.posthoc.{module}.BLOCK_BYTES", 5000)
     _same(focal_grid(logits, targets, gammas, TEMPERATURES[::8][:60], device=CPU), expected)
 
 
@@ -66,7 +73,7 @@ def test_all_right_and_equal_confidences_are_no_special_case():
         np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-11, atol=1e-11)
     random = np.random.default_rng(0)
     confidence, correct = random.integers(0, 4, (2, 3, 50)) / 4, (random.random(50) < 0.5).astype(float)
-    found = focal_grid_tensors.equal_mass_errors(torch.as_tensor(confidence), torch.as_tensor(correct), 7)
+    found = equal_mass_errors_of_tensors(torch.as_tensor(confidence), torch.as_tensor(correct), 7)
     np.testing.assert_allclose(found.numpy(), equal_mass_errors(confidence, correct, 7), atol=1e-15)
 
 
