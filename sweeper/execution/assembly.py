@@ -17,11 +17,9 @@ from sweeper.core.processes import prepare
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.controllers.base import Controller, Directive, Interrupts, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime, price_from
-from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.options import RunOptions
 from sweeper.execution.reuse import reusable_trials
 from sweeper.execution.warm_start import lessons
@@ -47,8 +45,7 @@ from trainables.datasets.sharing import content_key
 from trainables.datasets.splits import build_split
 from trainables.files.stores.base import is_store_address
 from trainables.metrics.tokens import KEPT
-from trainables.training.lanes import COHORT
-from trainables.training.lanes.packing import AUTO, TRIALS
+from trainables.training.lanes.packing import AUTO
 
 FOR_THE_END = ("sweeper.reporting.page", "scipy.stats")
 """What the report needs: two thirds of a second that every command would wait for, were it imported at the start."""
@@ -153,13 +150,10 @@ class DriverContext:
 
     def _driver(self, session: Session, options: RunOptions, controllers: Sequence[Controller] = ()) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
-        kind: type[Driver] = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
-        if session.together and spec.replicates.packing in (COHORT, AUTO):
-            kind = CohortDriver
-        return kind(
+        return Driver(
             self.sweep.paths,
             configurations,
-            DriverSettings.of(spec, configurations),
+            DriverSettings.of(spec, configurations, cohorts=session.together),
             journal=self.mirror.journal(alone=self.lease.locked),
             keeper=self.mirror,
             shares=session.shares,

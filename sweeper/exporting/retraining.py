@@ -25,7 +25,7 @@ from sweeper.space.user_code import code_settings
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep
 from trainables.training.lanes.packing import AUTO, FUSED
-from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
+from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_tables import part_name
 
 LOG = "log"
@@ -125,19 +125,21 @@ def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> 
 
 def _train(process: TrialProcess, assignment: list[object], epoch: int, say: Callable[[str], None]) -> None:
     """Train one assignment up to the epoch. Raises SweeperError where that fails."""
-    process.send([assignment])
+    process.send(WorkerCommand(new=([assignment],)))
     name, which = assignment[1], f", replicate {assignment[4]}" if len(assignment) > 4 else ""
     while True:
         try:
-            said: Reports | WorkerFailed = process.connection.recv()
+            said: WorkerReport | WorkerFailed = process.connection.recv()
         except (EOFError, ConnectionResetError) as error:
             raise SweeperError(f"retraining {name} failed: its process ended without an error message") from error
         if isinstance(said, WorkerFailed):
             raise SweeperError(f"retraining {name} failed: {said.text.splitlines()[-1]}")
-        last = said.reports[-1]
+        ((reports, _),) = said.reports
+        last = reports[-1]
         if last.failure:
             raise SweeperError(f"retraining {name} failed: {last.failure}")
         say(f"{name}{which}: epoch {last.epoch} of {epoch}")
-        process.send(last.epoch < epoch)
-        if last.epoch >= epoch:
+        over = last.epoch >= epoch
+        process.send(WorkerCommand(over=(last.configuration,) if over else ()))
+        if over:
             return

@@ -152,6 +152,8 @@ class FakeSweep:
     slots: int = 1
     replicates: int = REPLICATES
     kind: type[Driver] = Driver
+    apart: bool = False
+    together: bool = False
     searcher: Callable[[], Searcher] | None = None
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
@@ -162,7 +164,8 @@ class FakeSweep:
         self, sink: KillingSink | None = None, *, changes: Mapping[str, Any] | None = None, **options: Any
     ) -> Driver:
         """Fold the journal and take the sweep up, as `sweeper.execution.attempt` does; with `changes` of settings."""
-        settings = DriverSettings(self.schedule, ReplicateSeeds(0, self.replicates), self.retries)
+        seeds = ReplicateSeeds(0, self.replicates)
+        settings = DriverSettings(self.schedule, seeds, self.retries, apart=self.apart, together=self.together)
         settings = replace(settings, **(changes or {}))
         state, rungs = SweepState(self.configurations), self.schedule.begin()
         searcher = self.searcher() if self.searcher is not None else None

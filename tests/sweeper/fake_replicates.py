@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.journal.state import fold
 from tests.sweeper.fake_executor import FakeSweep, Worker
 from trainables.worker.checkpoints import replicate_folder
@@ -158,7 +157,7 @@ class ApartSweep(FakeSweep):
     """A sweep whose processes train one replicate."""
 
     replicates: int = COUNT
-    kind: type = ReplicateDriver
+    apart: bool = True
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
         """Start a process on an assignment."""

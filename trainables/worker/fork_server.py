@@ -16,9 +16,11 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from multiprocessing.connection import Connection
 
 from trainables.worker.hang_watchdog import die_with_parent, exit_code
+from trainables.worker.messages import WorkerFailed, WorkerInit
 
 FORK, REAP = b"f", b"r"
 """Requests: fork a trial process around the descriptor that comes along; wait for a child's end."""
@@ -30,7 +32,8 @@ ANSWER = struct.Struct("<q")
 """The process id of the child that was forked, or the exit code that a child ended with."""
 
 PRELOADED = (
-    "trainables.worker.local_process",
+    "trainables.worker.cohort_worker",
+    "trainables.worker.rank_process",
     "trainables.datasets",
     "trainables.models",
     "trainables.losses",
@@ -67,8 +70,6 @@ def _forked(control: socket.socket, descriptor: int) -> int:
     try:
         control.close()
         die_with_parent(server)
-        from trainables.worker.local_process import work
-
         with Connection(descriptor) as connection:
             work(connection)
         status = 0
@@ -76,6 +77,40 @@ def _forked(control: socket.socket, descriptor: int) -> int:
         # Not `sys.exit`: what the server would do at its end is not the child's to do.
         os._exit(status)
     raise AssertionError("a process that has ended continues")
+
+
+def work(connection: Connection) -> None:
+    """Serve the driver until it wants no more, or is gone, as `trainables.worker.messages` says."""
+    from threadpoolctl import threadpool_limits
+
+    from trainables.worker.cohort_worker import CohortWorker
+    from trainables.worker.rank_process import forked_crew
+    from trainables.worker.trial_settings import TrialSettings
+    from trainables.worker.worker import Worker
+
+    try:
+        opening: WorkerInit = connection.recv()
+        _write_to(opening.log)
+        settings = TrialSettings.from_mapping(opening.settings)
+        crew = forked_crew(settings, connection) if settings.workers > 1 else None
+        threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
+        worker = (CohortWorker if opening.together else Worker)(settings, crew=crew)
+        while (command := connection.recv()) is not None:
+            if (report := worker.follow(command)) is not None:
+                connection.send(report)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the driver is gone
+    except Exception as error:
+        traceback.print_exception(error)
+        connection.send(WorkerFailed(type(error).__name__, f"{type(error).__name__}: {error}"))
+
+
+def _write_to(log: str) -> None:
+    """Send what libraries print to the sweep's log."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainables.worker.assignments import Assignments
 from trainables.worker.rank_crew import CrewOfProcesses
 from trainables.worker.rank_process import follow_orders
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import TrialSettings
+from trainables.worker.worker import Worker
 
 START_SECONDS = 120.0
 """How long the actors may take to start: each imports torch, on a node that may be new."""
@@ -178,7 +178,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         with _full_disk_of(self._leaving.node):
             settled = given if share is None else replace(given, gpu=share)
             self._crew = crew_of_actors(settled) if settled.workers > 1 else None
-            self._assignments = Assignments(settled, self._leaving, self._crew)
+            self._worker = Worker(settled, self._leaving, self._crew)
             self._take(config)
 
     def step(self) -> dict[str, object]:
@@ -187,7 +187,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
             raise NodeLeavingError("its node is about to be removed: it continues from its checkpoint on another")
         with _full_disk_of(self._leaving.node):
-            reports, exhausted = self._assignments.step()
+            reports, exhausted = self._worker.step()
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
         return {"reports": [report.to_dict() for report in reports], "exhausted": exhausted}
 
@@ -200,10 +200,10 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
     def cleanup(self) -> None:
         """Let go of the trial in hand: the sweep is being stopped."""
         with _full_disk_of(self._leaving.node):
-            self._assignments.leave()
+            self._worker.leave()
         if self._crew is not None:
             self._crew.close()
 
     def _take(self, config: TuneConfig) -> None:
-        self._assignments.leave()
-        self._assignments.take(Assignment(*fields) for fields in json.loads(config["assignment"]))
+        self._worker.leave()
+        self._worker.take(json.loads(config["assignment"]))

@@ -15,6 +15,8 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
 from trainables.training.acceleration import PLAIN, TrainingSettings
+from trainables.training.lanes import COHORT
+from trainables.training.lanes.packing import AUTO, TRIALS
 from trainables.worker.trial_reports import TrialReport
 
 
@@ -103,6 +105,8 @@ class DriverSettings:
         keeping: whose checkpoints stay; by default the best trial's.
         training: how training steps are computed, which decides what can be a lane of a cohort.
         space: the resolved search space, for the journal.
+        apart: each replicate is trained in a separate process.
+        together: trials are lanes of cohorts.
     """
 
     schedule: Scheduler
@@ -112,11 +116,13 @@ class DriverSettings:
     keeping: Keeping = THE_BEST
     training: TrainingSettings = PLAIN
     space: Mapping[str, object] | None = None
+    apart: bool = False
+    together: bool = False
 
     @staticmethod
-    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, Any]]) -> DriverSettings:
-        """Return the settings of a search space with these configurations, by index."""
-        keep = spec.keep
+    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, Any]], *, cohorts: bool = False) -> DriverSettings:
+        """Return the settings of a search space with these configurations, by index, where there can be cohorts."""
+        keep, packing = spec.keep, spec.replicates.packing
         return DriverSettings(
             spec.schedule,
             spec.replicate_seeds,
@@ -125,6 +131,8 @@ class DriverSettings:
             keeping=Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per)),
             training=spec.training.settings,
             space=spec.resolved(),
+            apart=packing == TRIALS,
+            together=cohorts and packing in (COHORT, AUTO),
         )
 
 

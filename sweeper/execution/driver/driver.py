@@ -2,53 +2,71 @@
 
 Everything the driver learns becomes a journal record first; state, rungs, tables and progress follow from the
 record. The executor calls `next_assignment`, `on_started`, `on_reports` and `on_failure`, one at a time.
+
+With `packing: trials` every replicate's report becomes a `replicate` record before anything follows from it. When the
+last of a configuration's replicates has reported, their reports are merged into one, which the scheduler judges as it
+judges any other, and on `continue` all of them go to the head of the queue. A driver that takes over merges what its
+predecessor did not live to merge, and continues as that one would have.
+
+Where trials train together, several reports come at once, and a process that dies takes several trials with it. To the
+journal, the scheduler, retries, budgets and searchers a lane is a trial as any other.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from sweeper.core.ids import SweepPaths, code_version, trial_name
 from sweeper.execution.controllers.base import Controller, Steering
+from sweeper.execution.driver.assignments import Assignments, Unit
 from sweeper.execution.driver.context import (
     NO_SHARES,
     DriverSettings,
     Fold,
-    InFlight,
     Recorder,
     Shares,
     Sink,
     Starts,
-    TrialValues,
 )
-from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, FullDisks, OtherNodes, next_try
-from sweeper.execution.driver.judging import is_news, judged, skips_epochs
+from sweeper.execution.driver.failures import (
+    CRASH,
+    ERROR,
+    HUNG,
+    MEMORY,
+    STORAGE,
+    Failure,
+    FullDisks,
+    OtherNodes,
+    next_try,
+)
+from sweeper.execution.driver.judging import is_news, judged, last_failure, merged_report, skips_epochs
 from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, KeptCheckpoints
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, Reused, Started
-from sweeper.journal.state import EARLY_STOPPED, ENDED, WAITING, SweepState
-from sweeper.scheduling.base import RungState, Settled, settled_but_for
-from sweeper.search.base import Searcher, suggested_body
+from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
+from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
+from sweeper.scheduling.base import RungState
+from sweeper.search.base import Searcher
 from sweeper.storage.mirror import SharedFolder
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.checkpoints import replicate_folder
 from trainables.worker.hang_watchdog import last_reason
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 TakenOver: TypeAlias = tuple[TrialReport, Reused]
 """A report of another sweep, and where it was reused from."""
 
-BATCH_LIMIT = 8
-"""The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
+News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
+"""An assignment, what its process reports of it, and whether that is the last."""
 
 
-class Driver:
+class Driver(Assignments):
     """Runs a sweep's unfinished configurations by answering the executor's questions."""
 
     def __init__(
@@ -87,26 +105,30 @@ class Driver:
             keeper: removes checkpoints; by default in the sweep's folder.
             controllers: are asked on every turn what should follow.
             shares: of a GPU.
-            slots: trials that run at once, for cutting assignments; more than one configuration goes into an
-                assignment only where no trial can be stopped before its last epoch: the only rung is the last.
+            slots: trials that run at once, for cutting assignments.
             failed_too: run failed trials again.
             clock: seconds, for polling the stop marker and for recording starts.
             other_nodes: whether there are nodes for trials besides those whose disks are full.
         """
-        self.paths, self.configurations, self.settings = paths, configurations, settings
-        self.schedule, self.state, self.rungs = settings.schedule, state, rungs
+        folds = [state, rungs, *([searcher] if searcher is not None else []), *folds]
+        super().__init__(
+            configurations,
+            settings,
+            state,
+            rungs,
+            Recorder(journal, folds, sinks),
+            Steering(controllers, paths.stop_marker, clock),
+            searcher=searcher,
+            shares=shares,
+            slots=slots,
+            failed_too=failed_too,
+        )
+        self.paths = paths
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
-        self.steering = Steering(controllers, paths.stop_marker, clock)
         self.full_disks = FullDisks(paths.root, other_nodes)
         self.broken: Exception | None = None
         self._reusable: Mapping[int, Iterable[TakenOver]] = {}
-        self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
-        self._searcher, self._shares, self._slots = searcher, shares, slots
-        self._values, self._starts = TrialValues(configurations, state, self._recorder.record), Starts(clock)
-        waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
-        self._queue = deque(i for i in waiting if not state.trials[i].paused)
-        self._alone: set[int] = set()
-        self._in_flight = InFlight(settings.max_concurrent)
+        self._starts = Starts(clock)
         self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
         if failed_too:
             state.reopen_failed()
@@ -114,10 +136,6 @@ class Driver:
     def ask_to_stop(self, reason: str) -> None:
         """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
         self.steering.ask_to_stop(reason)
-
-    def resize(self, slots: int) -> None:
-        """Record how many trials run at once from now on: a cluster's nodes come and go."""
-        self._slots = max(1, slots)
 
     def begin(
         self,
@@ -140,37 +158,14 @@ class Driver:
             self._recorder.record(replace(each, attempt=self.state.attempt))
         # It may be empty for now: what a searcher will have chosen is compared then.
         self._reusable = {} if reusable is None else reusable
-        self._take_over([*self._queue])
+        unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
+        self._take_over(unfinished)
         self._end_pauses()
-
-    def next_assignment(self) -> list[int] | None:
-        """Return the configurations of the next assignment; `None` when there is none to give now."""
-        if self.closing or not self._has_room or not (self._promote() or self._queue or self._suggest()):
-            return None
-        size = 1
-        if len(self.schedule.rungs) == 1 and self._searcher is None:
-            # Shares shrink towards the end, so that no process is left with a long rest to do alone.
-            size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
-        assignment = [self._queue.popleft()]
-        while len(assignment) < size and self._go_together(assignment[0], self._queue[0]):
-            assignment.append(self._queue.popleft())
-        self._in_flight.add(assignment)
-        return assignment
-
-    def _promote(self, fits: Callable[[int], bool] = lambda index: True) -> bool:
-        """Put the paused trial that the scheduler promotes now at the head of the queue; tell whether there is one.
-
-        One that does not fit where it would train now is not promoted yet.
-        """
-        found = self.rungs.promotion(self._settled) if len(self._in_flight) < self._slots else None
-        if found is None or not fits(found[0]):
-            return False
-        index, decision = found
-        trial = self.state.trials[index]
-        self._recorder.record(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
-        self._recorder.settle()
-        self._queue.appendleft(index)
-        return True
+        if self.settings.apart:
+            self._queue = deque(unit for unit in self._queue if not self._rests(unit))
+            for index in unfinished:
+                if self.state.trials[index].stop_kind is None:  # else it failed, and has not been started again yet
+                    self._settle(index)
 
     def _end_pauses(self) -> None:
         """Stop the trials that pause when nothing is left that could promote them."""
@@ -186,112 +181,59 @@ class Driver:
             self._checkpoints.tidy(index)
         self._recorder.settle()
 
-    @property
-    def _unsuggested(self) -> range:
-        """The configurations that the searcher has not chosen yet: all after the last that it has."""
-        return range(0) if self._searcher is None else range(len(self.state.configurations), len(self.configurations))
-
-    def _suggest(self) -> bool:
-        """Have the searcher choose the next configuration, if a trial could start now; tell whether one waits then.
-
-        It is configuration *i* from the moment its record is durable, and only then is it given out.
-        """
-        while self._searcher is not None and self._unsuggested and self._outstanding < self._slots:
-            index = self._unsuggested[0]
-            suggestion = self._searcher.suggest(index)
-            self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
-            self._recorder.settle()
-            self._queue.append(index)
-            self._take_over([index])
-            if self._queue:
-                return True
-        return False
-
-    @property
-    def _outstanding(self) -> int:
-        """How many assignments are given out or wait to be."""
-        return len(self._in_flight) + len(self._queue)
-
-    def _go_together(self, first: int, second: int) -> bool:
-        alike = self.share_of([first]) == self.share_of([second])
-        return alike and self._alone.isdisjoint((first, second))
-
-    def share_of(self, assignment: Sequence[int]) -> float | None:
-        """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
-        shares = [self._shares.of(index, self.state.trials[index].share) for index in assignment]
-        return max((share for share in shares if share is not None), default=None)
-
-    @property
-    def closing(self) -> str | None:
-        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
-        return self.steering.closing
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether nothing is left to give out and nothing given out can come back."""
-        return not self._in_flight and (not self._waiting or self.closing is not None)
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether it has trials that it would start if the cluster had room."""
-        could_give = self._waiting > 0 and not self._in_flight.full
-        return self.closing is None and (self._in_flight.ahead > 0 or could_give)
-
-    @property
-    def _waiting(self) -> int:
-        """How many assignments there are to give out, at least."""
-        return len(self._queue) + len(self._unsuggested) + (self.rungs.promotion(self._settled) is not None)
-
-    @property
-    def _settled(self) -> Settled:
-        """The rungs that no trial can come to any more; none while a searcher may still choose trials for any."""
-        if self._unsuggested:
-            return lambda stratum, rung: False
-        return settled_but_for(self.rungs, self._under_way)
-
-    def _under_way(self) -> Iterator[tuple[int, int]]:
-        """Yield the trials that run or are yet to begin, each with its epochs so far."""
-        for index in itertools.chain(self._queue, *self._in_flight):
-            yield index, self.state.trials[index].epochs
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
-        # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
-        patient = self.steering.alone or self._in_flight.ahead < 1
-        return self.steering.yields_to is None and patient and not self._in_flight.full
-
-    def describe(self, assignment: Sequence[int]) -> list[list[object]]:
-        """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
-        seeds = self.settings.seeds
-        return [[index, trial_name(index), self._values.of(index), seeds.of(index)] for index in assignment]
-
     def on_started(self, assignment: Sequence[int]) -> None:
-        """Note that an assignment's process has begun; it is recorded when the first report takes its time."""
+        """Note that an assignment's process has begun.
+
+        A replicate's start is recorded at once, a configuration's when the first report takes its time.
+        """
         self._in_flight.begin(assignment)
-        self._starts.begin(assignment)
+        if self.settings.apart:
+            index, number = assignment
+            self._recorder.record(Started(index, self.state.attempt, replicate=number))
+        else:
+            self._starts.begin(assignment)
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
-        if not self._take_in(assignment, reports):
-            return True
-        self.flush()
-        return self._ends(assignment, reports, exhausted)
+        return bool(self.on_news([(assignment, reports, exhausted)]))
+
+    def on_news(self, news: Iterable[News], *, trained: bool = False) -> list[Sequence[int]]:
+        """Journal reports in the order of assignments; return the assignments that are over.
+
+        `trained` says that they are of epochs trained since by trials that train together: these are suspects no more.
+        A report that a restarted trial repeats clears nobody.
+        """
+        given_up, taken = list[Sequence[int]](), list[News]()
+        for each in sorted(news, key=lambda each: list(each[0])):
+            if trained:
+                self._alone.difference_update(each[0])
+            if self._take_in(each[0], each[1]):
+                taken.append(each)
+            else:
+                given_up.append(each[0])
+        if taken or given_up:
+            self.flush()  # once for all of them: a decision is acted upon only after this
+        return given_up + [each[0] for each in taken if self._ends(*each)]
 
     def _take_in(self, assignment: Sequence[int], reports: Sequence[TrialReport]) -> bool:
         """Record reports; return whether all could be: one that is ahead of the journal starts again."""
         for report in reports:
-            if skips_epochs(report, self.state.trials[report.configuration]):
-                self.keeper.remove_checkpoints(trial_name(report.configuration), now=True)
+            unit = (report.configuration, assignment[1] if self.settings.apart else None)
+            if skips_epochs(report, self._state_of(unit)):
+                self.keeper.remove_checkpoints(_place(unit), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return False
-            self._on_report(self._shares.noted(report, self.share_of(assignment)))
+            report = self._shares.noted(report, self.share_of(assignment))
+            if unit[1] is None:
+                self._on_report(report)
+            else:
+                self._on_replicate(unit[1], report)
         return True
 
     def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Return whether an assignment whose reports are durable is over, and take it off then."""
-        over = all(self._is_over(index) for index in assignment)
+        over = all(self._is_over(unit) for unit in self._units(assignment))
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
@@ -301,27 +243,44 @@ class Driver:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
 
-    def _is_over(self, index: int) -> bool:
-        """Return whether a trial has nothing to do: it has ended, or pauses at a rung."""
-        trial = self.state.trials[index]
-        return trial.status in ENDED or trial.paused
+    def _is_over(self, unit: Unit) -> bool:
+        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits there for the others."""
+        known = self._state_of(unit)
+        return known.status in ENDED or (known.status == WAITING if isinstance(known, ReplicateState) else known.paused)
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
-        """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
+        """Journal a process's death; put what it had in hand back in the queue, or give the failing one up."""
         if assignment not in self._in_flight:
             # Its process died after its last report: nothing is lost.
             return
         failure = self._taken_back(assignment, failure)
-        left = [index for index in assignment if self.state.trials[index].status not in ENDED]
+        left = [unit for unit in self._units(assignment) if self._state_of(unit).status not in ENDED]
         if len(left) > 1:
             # Which of them it was cannot be told: reports of short configurations wait for each other.
-            self._alone.update(left)
+            self._alone.update(index for index, _ in left)
             reason = f"{failure.reason} (it shared the process with {len(left) - 1} more; each is tried alone)"
             failure = replace(failure, reason=reason, counts=False)
         if left:
             self._fail(left[0], failure)
-        self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
+        self._queue.extendleft(unit for unit in reversed(left) if self._state_of(unit).status not in ENDED)
         self._end_pauses()
+
+    def on_shared_failure(self, assignments: Sequence[Sequence[int]], failure: Failure) -> None:
+        """Journal the death of a process that had several trials; put these back in the queue.
+
+        Which of them it was cannot be told, so it counts against none of them, and each has a process to itself until
+        it has trained. So has one that died alone: it would take others along next time. Memory is what they took
+        together: there they go on as before, in smaller cohorts.
+        """
+        suspects = self.settings.together and failure.kind not in MEMORY
+        if len(assignments) > 1:
+            tried = "; each is tried alone" if suspects else ""
+            reason = f"{failure.reason} (it shared the process with {len(assignments) - 1} more{tried})"
+            failure = replace(failure, reason=reason, counts=False)
+        for assignment in sorted(assignments, reverse=True):
+            if suspects:
+                self._alone.update(assignment)
+            self.on_failure(assignment, failure)
 
     def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
@@ -333,7 +292,7 @@ class Driver:
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
         """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
-        reasons = (last_reason(self.paths.trial_checkpoints(index)) for index in assignment)
+        reasons = (last_reason(self.paths.checkpoints / _place(unit)) for unit in self._units(assignment))
         return next((Failure(HUNG, reason) for reason in reasons if reason), None)
 
     def flush(self) -> None:
@@ -364,10 +323,10 @@ class Driver:
         for index in reused:
             for report, source in self._reusable[index]:
                 self._on_report(report, source)
-                if self._is_over(index):
+                if self._is_over((index, None)):
                     break
         if reused:
-            self._queue = deque(index for index in self._queue if not self._is_over(index))
+            self._queue = deque(unit for unit in self._queue if not self._is_over((unit[0], None)))
             self.flush()
 
     def _on_report(self, report: TrialReport, reused: Reused | None = None) -> None:
@@ -384,25 +343,83 @@ class Driver:
         self._recorder.record(judged(report, trial, self.rungs, attempt=attempt, reused=reused, config_hash=digest))
         self._checkpoints.tidy(index)
 
-    def _fail(self, index: int, failure: Failure) -> None:
-        """Journal a trial's failure, and whether it was its last try."""
+    def _fail(self, unit: Unit, failure: Failure) -> None:
+        """Journal a failure, and whether it was the last try; continue without a replicate that is given up."""
+        index, number = unit
         self._record_start(index)
-        trial = self.state.trials[index]
-        share = self.share_of([index]) if failure.counts else None
-        failure, larger, final = next_try(failure, trial, share, self.settings.retries)
+        known = self._state_of(unit)
+        share = self._shares.of(index, known.share) if failure.counts else None
+        failure, larger, given_up = next_try(failure, known, share, self.settings.retries)
+        alone = number is not None
         body = Failed(
             index,
             self.state.attempt,
-            trial.epochs,
+            known.epochs,
             failure.kind,
-            failure.reason,
+            f"replicate {number}: {failure.reason}" if alone else failure.reason,
             counts=failure.counts,
-            final=final,
+            final=given_up and not alone,
+            replicate=number,
+            given_up=given_up and alone,
             share=larger,
         )
         self._recorder.record(body)
+        if body.given_up:
+            self._settle(index)
 
     def _record_start(self, index: int) -> None:
         """Record that a configuration's process has begun, unless that was done."""
         if self._starts.take(index):
             self._recorder.record(Started(index, self.state.attempt))
+
+    def _rests(self, unit: Unit) -> bool:
+        """Return whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
+        replicate = self._state_of(unit)
+        return replicate.status == FAILED or self._is_open_rung(unit[0], replicate.epochs)
+
+    def _is_open_rung(self, index: int, epoch: int) -> bool:
+        return epoch > self.state.trials[index].epochs and epoch in self.rungs.epochs
+
+    def _on_replicate(self, number: int, report: TrialReport) -> None:
+        """Journal a replicate's report, unless the journal has it: it repeats one where it continues."""
+        index = report.configuration
+        epochs = self._state_of((index, number)).epochs
+        if self.state.trials[index].status in ENDED or report.epoch <= epochs:
+            return
+        pauses = self._is_open_rung(index, report.epoch)
+        report = replace(
+            report,
+            objective=None,
+            epochs=[row for row in report.epochs if row["epoch"] > epochs],
+            failure_kind=(report.failure_kind or NON_FINITE) if report.failure else None,
+            replicate_errors={},
+        )
+        self._recorder.record(ReplicateReported(report, number, self.state.attempt, pauses))
+        self._settle(index)
+
+    def _settle(self, index: int) -> None:
+        """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
+        trial = self.state.trials[index]
+        report = merged_report(trial, self.settings.seeds.count, self.schedule.metric, TRIALS)
+        if report is not None:
+            self._on_report(report)
+        elif len(trial.replicates) == self.settings.seeds.count and trial.status not in ENDED:
+            self._give_up(trial)
+        if report is not None and report.epoch in self.rungs.epochs and trial.status not in ENDED:
+            live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]
+            self._queue.extendleft((index, number) for number in reversed(live))
+
+    def _give_up(self, trial: TrialState) -> None:
+        """Fail a configuration whose replicates have all failed without a new epoch to report."""
+        failure = last_failure(trial.replicates)
+        if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
+            return
+        kind, reason = failure.error_kind or ERROR, failure.error or ""
+        attempt, epochs = self.state.attempt, trial.epochs
+        self._recorder.record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))
+
+
+def _place(unit: Unit) -> str:
+    """Return the folder of a unit's checkpoints, below that of all trials."""
+    index, number = unit
+    return trial_name(index) if number is None else replicate_folder(Path(trial_name(index)), number).as_posix()

@@ -62,10 +62,10 @@ def is_news(report: TrialReport, trial: TrialState) -> bool:
     return trial.status not in ENDED and report.epoch > trial.epochs
 
 
-def skips_epochs(report: TrialReport, trial: TrialState) -> bool:
+def skips_epochs(report: TrialReport, known: TrialState | ReplicateState) -> bool:
     """Return whether epochs are missing between the journal and a report, as where records were lost since."""
     first = min((row["epoch"] for row in report.epochs), default=0)
-    return trial.status not in ENDED and first > trial.epochs + 1
+    return known.status not in ENDED and first > known.epochs + 1
 
 
 def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> TrialReport | None:

@@ -1,29 +1,49 @@
 """The local executor: runs assignments in forked processes on this machine. One loop, no threads.
 
 The loop asks the driver for assignments, passes it reports and deaths, and ends when nothing is left or a stop is asked
-for, as `sweeper.execution.ray.executor` has Ray Tune do. SIGTERM ends it after the turn it is in, so nothing is
-journaled by halves; Ctrl-C after the epoch that each trial is in.
+for, as `sweeper.execution.ray.executor` has Ray Tune do. A process stands still while the driver judges what it
+reported: then it hears which of its trials are over and, where trials train together, gets others of the same kind for
+the lanes that fell free. One without trials waits for the next assignment.
+
+SIGTERM ends the loop after the turn it is in, so nothing is journaled by halves; Ctrl-C after the epoch that each trial
+is in.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any, cast
+
+import psutil
 
 from sweeper.core.processes import prepare
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.capacity import ClusterView, fit_resources
-from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.failures import Failure
-from sweeper.execution.local.cohorts import CohortLoop
+from sweeper.execution.driver.failures import CRASH, MEMORY, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
-from sweeper.execution.local.serving import ServingLoop
-from trainables.files.container import usable_cores
-from trainables.worker.local_process import Reports, WorkerInit
+from trainables.files.container import memory_taken, usable_cores
+from trainables.worker.hang_watchdog import ended_by
+from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
+
+TURN_SECONDS = 0.2
+"""The longest that the loop waits for processes before it looks after the driver's other duties."""
+
+LEAVE_SECONDS = 150.0
+"""The longest that a process is waited for which writes a last checkpoint: a store may be out of reach for 120 s."""
+
+THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
+
+MOST_MEMORY = 0.95
+"""Above this share of the memory, the machine's or the container's, the largest trial process is ended, as Ray does on
+its nodes: the kernel would take any process, the driver among them. Ray's own variable changes it here, too."""
 
 
 def this_machine(cpus: int | None) -> ClusterView:
@@ -80,8 +100,8 @@ def execute(
         winding_down: called once, when the last trials train and a slot is free.
         interrupts: what is told of Ctrl-C; it listens itself where none is given.
     """
-    kind = CohortLoop if isinstance(driver, CohortDriver) else _Loop
-    loop = kind(driver, server, WorkerInit(dict(settings), str(log)), slots, winding_down)  # type: ignore[arg-type]
+    opening = WorkerInit(dict(settings), str(log), driver.settings.together)
+    loop = Loop(driver, server, opening, slots, winding_down)
     with nullcontext(interrupts) if interrupts is not None else Interrupts().listening() as pressed:
         try:
             while not pressed.presses and not driver.should_stop() and loop.turn():
@@ -94,40 +114,204 @@ def execute(
     return pressed.presses > 0
 
 
-class _Loop(ServingLoop):
-    """Processes that train one assignment after the other."""
+class Loop:
+    """The processes at work, each with its trials, and those that wait for some.
+
+    Attributes:
+        busy: processes at work, by their connection.
+        idle: processes that wait, or still write the last checkpoint of a trial that they left.
+        ending: no trial continues beyond its next report.
+        most_lanes: of any cohort; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        server: ForkServer,
+        opening: WorkerInit,
+        slots: int,
+        winding_down: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Run the driver's trials in up to `slots` processes; `winding_down` is called when no more are needed."""
+        self._driver, self._server, self._opening, self._slots = driver, server, opening, slots
+        self._winding_down: Callable[[], object] | None = winding_down
+        self._memory_seen = -TURN_SECONDS
+        self.busy: dict[Connection, TrialProcess] = {}
+        self.idle: list[TrialProcess] = []
+        self.ending = False
+        self.most_lanes = 0
+
+    def turn(self) -> bool:
+        """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
+        self.start()
+        if self._winding_down is not None and len(self.busy) < self._slots and not self._driver.wants_more:
+            self._winding_down()
+            self._winding_down = None
+        if self.busy:
+            self._hear()
+            self._spare_memory()
+        elif not self._driver.exhausted:
+            time.sleep(TURN_SECONDS)  # nothing may start just now
+        self._driver.flush()
+        return bool(self.busy) or not self._driver.exhausted
+
+    def finish_epochs(self) -> bool:
+        """Take the next reports without letting a process continue; return whether any is still in its epoch."""
+        self.ending = True
+        self._hear()
+        self._driver.flush()
+        return bool(self.busy)
+
+    def dismiss(self, hurried: Callable[[], bool]) -> None:
+        """Let the processes end that have nothing to do: one may be writing the checkpoint of a trial that it left."""
+        leaving = [process.connection for process in self.idle if process.send(None)]
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while leaving and not hurried() and time.monotonic() < deadline:
+            ended = wait(leaving, TURN_SECONDS)
+            leaving = [connection for connection in leaving if connection not in ended]
+
+    def end(self) -> None:
+        """End all processes; what they had in hand continues from its checkpoints."""
+        for process in (*self.busy.values(), *self.idle):
+            process.kill()
+            self._server.exit_code(process)
+        self.busy.clear()
+        self.idle.clear()
 
     def start(self) -> None:
-        """Give out assignments as long as processes are free."""
-        while len(self.busy) < self._slots and (assignment := self._driver.next_assignment()) is not None:
-            self._begin(list(assignment))
+        """Give work to processes that have none, as far as there is any."""
+        self._count_slots()
+        while len(self.busy) < self._slots:
+            assignment = self._driver.next_for_empty(self.idle[-1].kind if self.idle else None)
+            if assignment is None:
+                return
+            process = self._waiting_process() or self._server.fork(self._opening)
+            self.busy[process.connection] = process
+            self._command(process, (), [assignment])
 
     def on_message(self, process: TrialProcess) -> None:
-        """Take a process's reports, and tell it whether to continue."""
-        assert process.assignment is not None
-        found: Reports | None = self.receive(process)
-        if found is None:
+        """Take what a process says, or its death, and tell it how to continue."""
+        report = self._receive(process)
+        if report is None:
             return
-        over = self._driver.on_reports(process.assignment, found.reports, found.exhausted) or self.ending
-        if process.send(not over) and over:
-            self._rest(process)
+        told = [(_held(process, reports[0].configuration), reports, last) for reports, last in report.reports]
+        over = self._driver.on_news(told, trained=report.trained)
+        for index, kind, text in report.lost:
+            process.assignments.remove([index])
+            self._driver.on_failure([index], classify(kind, text))
+        if report.gave_up:
+            self._shrink(report.most_lanes, process.assignments)
+            process.assignments = []
+        if self.ending:  # what has not reported yet does so after its epoch
+            over = [each for each in process.assignments if each in over or any(each == held for held, *_ in told)]
+        process.assignments = [each for each in process.assignments if each not in over]
+        process.room = report.room + len(over)
+        if self._command(process, over, self._fill(process)) and not process.assignments:
+            del self.busy[process.connection]
+            self.idle.append(process)
 
     def on_exit(self, process: TrialProcess, failure: Failure) -> None:
-        """Give up a process that has ended, and its assignment."""
+        """Give up a process that has ended, and what it had in hand."""
         del self.busy[process.connection]
         process.connection.close()
-        assignment, process.assignment = process.assignment or [], None
-        self._driver.on_failure(assignment, failure)
+        held = process.assignments
+        if failure.kind in MEMORY and len(held) > 1:
+            self._limit(len(held) * self._driver.settings.seeds.count // 2)
+        if held:
+            self._driver.on_shared_failure(held, failure)
 
-    def _begin(self, assignment: list[int]) -> None:
-        process = self.idle.pop() if self.idle else self.fork()
-        process.assignment = assignment
-        self.busy[process.connection] = process
-        # A process that cannot take it has ended: that shows as the end of its connection.
-        process.send(self._driver.describe(assignment))
-        self._driver.on_started(assignment)
+    def _hear(self) -> None:
+        for ready in wait(list(self.busy), TURN_SECONDS):
+            self.on_message(self.busy[cast(Connection, ready)])
 
-    def _rest(self, process: TrialProcess) -> None:
-        del self.busy[process.connection]
-        process.assignment = None
-        self.idle.append(process)
+    def _receive(self, process: TrialProcess) -> WorkerReport | None:
+        """Return what a process reports; `None` where it has died, which is dealt with."""
+        try:
+            message: Any = process.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.on_exit(process, Failure(CRASH, ended_by(self._server.exit_code(process))))
+            return None
+        if isinstance(message, WorkerFailed):
+            self._server.exit_code(process)
+            self.on_exit(process, classify(message.type_name, message.text))
+            return None
+        return cast(WorkerReport, message)
+
+    def _waiting_process(self) -> TrialProcess | None:
+        """Return a process that waits; one that has ended since has nothing in hand that would be lost."""
+        while self.idle:
+            process = self.idle.pop()
+            if not process.connection.poll():
+                return process
+            process.kill()
+            self._server.exit_code(process)
+        return None
+
+    def _fill(self, process: TrialProcess) -> list[list[int]]:
+        """Return trials for the lanes of a process that are free."""
+        held, new = process.assignments, list[list[int]]()
+        if self.ending or not held or any(self._driver.is_suspect(index) for (index, *_) in held):
+            return new
+        self._count_slots()
+        while len(new) < process.room and (found := self._driver.next_of_kind(process.kind)) is not None:
+            new.append(found)
+        return new
+
+    def _command(self, process: TrialProcess, over: Sequence[Sequence[int]], new: list[list[int]]) -> bool:
+        """Let a process go on, without what is over; return whether it could take that.
+
+        One that cannot has ended: that shows as the end of its connection.
+        """
+        given = tuple(self._driver.describe(assignment) for assignment in new)
+        ended = tuple(index for assignment in over for index in assignment[:1])
+        taken = process.send(WorkerCommand(ended, given, self.most_lanes, report_all=self.ending))
+        process.assignments += new
+        process.room = 0  # beside its first trial, before it has said how many: it answers before it trains
+        for assignment in new:
+            if self._opening.together:
+                process.kind = self._driver.kind_of(assignment[0])
+            self._driver.on_started(assignment)
+        return taken
+
+    def _shrink(self, lanes: int, given_up: Sequence[Sequence[int]]) -> None:
+        """Halve all cohorts, for memory ran out in one; its trials continue from their checkpoints."""
+        self._limit(lanes)
+        reason = f"the cohort's memory ran out: it continues with {self.most_lanes} lanes"
+        for assignment in sorted(given_up, reverse=True):
+            self._driver.on_failure(assignment, Failure(OUT_OF_MEMORY, reason, counts=False))
+
+    def _limit(self, lanes: int) -> None:
+        """Let no cohort have more lanes from now on; a limit is never raised."""
+        self.most_lanes = min(filter(None, (self.most_lanes, lanes)))
+
+    def _count_slots(self) -> None:
+        """Tell the driver how many trials train at once: what a searcher may suggest, and a scheduler promote."""
+        taken = sum(len(process.assignments) + process.room for process in self.busy.values())
+        self._driver.resize(taken + self._slots - len(self.busy))
+
+    def _spare_memory(self) -> None:
+        """End the largest process where memory is about to run out, as looked at once a turn's time."""
+        if not self.busy or time.monotonic() - self._memory_seen < TURN_SECONDS:
+            return
+        self._memory_seen = time.monotonic()
+        used = memory_taken()
+        if used < float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)):
+            return
+        largest = max(self.busy.values(), key=_resident)
+        size = _resident(largest) / 2**30
+        largest.kill()
+        self._server.exit_code(largest)
+        reason = f"the node's memory ran out: its process held {size:.1f} GiB when {used:.0%} was taken"
+        self.on_exit(largest, Failure(OUT_OF_MEMORY, reason))
+
+
+def _held(process: TrialProcess, configuration: int) -> list[int]:
+    """Return the assignment of a process that a configuration belongs to."""
+    return next(assignment for assignment in process.assignments if configuration in assignment)
+
+
+def _resident(process: TrialProcess) -> int:
+    try:
+        return int(psutil.Process(process.pid).memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0

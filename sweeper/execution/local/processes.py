@@ -14,6 +14,7 @@ from types import TracebackType
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import Executor, python_environment, python_module
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
+from trainables.worker.messages import WorkerInit
 
 END_SECONDS = 5.0
 """How long the server may take to exit on its own once it is not needed."""
@@ -26,12 +27,20 @@ class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone
 
 
 class TrialProcess:
-    """One forked process and the connection to it."""
+    """One forked process, the connection to it, and what it was given.
+
+    Attributes:
+        assignments: that it has in hand.
+        room: lanes that are free beside these, as far as it has said.
+        kind: of its last trial, see `sweeper.execution.driver.assignments.Assignments.kind_of`.
+    """
 
     def __init__(self, pid: int, connection: Connection) -> None:
         """Stand for process `pid`, reached through `connection`."""
         self.pid, self.connection = pid, connection
-        self.assignment: list[int] | None = None
+        self.assignments: list[list[int]] = []
+        self.room = 0
+        self.kind: str | None = None
 
     def send(self, message: object) -> bool:
         """Send plain values; return whether the process could take them."""
@@ -80,8 +89,8 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
 
-    def fork(self, opening: object) -> TrialProcess:
-        """Return a new trial process that has been sent `opening` (`trainables.worker.local_process.WorkerInit`)."""
+    def fork(self, opening: WorkerInit) -> TrialProcess:
+        """Return a new trial process that has been sent `opening`."""
         ours, theirs = socket.socketpair()
         with theirs:
             pid = self._ask(REQUEST.pack(FORK, 0), theirs.fileno())

@@ -17,7 +17,7 @@ from sweeper.execution.driver.failures import CRASH, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from tests.alive import wait_for_ends
 from tests.patience import patient
-from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
+from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_reports import TrialReport
 
 VALUES = {
@@ -51,7 +51,7 @@ def server() -> Iterator[ForkServer]:
 def _forked(server: ForkServer, folder: Path, workers: int) -> TrialProcess:
     opening = WorkerInit({**SETTINGS, "workers": workers, "checkpoints": str(folder)}, str(folder / "log"))
     process = server.fork(opening)
-    assert process.send([[0, "c00000", VALUES, SEEDS]])
+    assert process.send(WorkerCommand(new=([[0, "c00000", VALUES, SEEDS]],)))
     return process
 
 
@@ -60,12 +60,13 @@ def _reports(process: TrialProcess, most: int = 99) -> list[TrialReport]:
     found: list[TrialReport] = []
     while len(found) < most:
         if found:
-            process.send(True)
+            process.send(WorkerCommand())
         said = process.connection.recv()
-        assert isinstance(said, Reports), said
-        found += said.reports
-        if said.exhausted:
-            process.send(False)
+        assert isinstance(said, WorkerReport), said
+        ((reports, exhausted),) = said.reports
+        found += reports
+        if exhausted:
+            process.send(WorkerCommand(over=(0,)))
             break
     return found
 
@@ -109,7 +110,7 @@ def test_ranks_report_what_one_process_reports_and_end_with_it(
     first = _reports(process, most=1)
     ranks = _ranks(process)
     assert len(ranks) == 1
-    process.send(True)
+    process.send(WorkerCommand())
     _check_equal([*first, *_reports(process)], alone)
     process.connection.close()  # the driver has no more
     assert server.exit_code(process) == 0
@@ -125,7 +126,7 @@ def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_f
     ranks = _ranks(process)
     assert len(ranks) == 3
     os.kill(ranks[1], signal.SIGKILL)
-    process.send(True)
+    process.send(WorkerCommand())
     died = process.connection.recv()
     assert isinstance(died, WorkerFailed), died
     failure = classify(died.type_name, died.text)
@@ -147,7 +148,7 @@ def test_ranks_end_when_rank_0_is_killed(server: ForkServer, tmp_path: Path, mom
     _reports(process, most=1)
     ranks = _ranks(process)
     if moment == "in an epoch":
-        process.send(True)
+        process.send(WorkerCommand())
     process.kill()
     assert server.exit_code(process) == -signal.SIGKILL
     wait_for_ends(*ranks)
@@ -157,7 +158,7 @@ def test_an_error_of_all_ranks_is_told_as_of_one(server: ForkServer, tmp_path: P
     settings = {**SETTINGS, "workers": 2, "checkpoints": str(tmp_path)}
     process = server.fork(WorkerInit(settings, str(tmp_path / "log")))
     wide = {**VALUES, "architecture": {"name": "mlp", "width": -1}}
-    process.send([[0, "c00000", wide, SEEDS]])
+    process.send(WorkerCommand(new=([[0, "c00000", wide, SEEDS]],)))
     died = process.connection.recv()
     assert isinstance(died, WorkerFailed) and "width" in died.text
     server.exit_code(process)

@@ -19,7 +19,6 @@ from sweeper.execution.controllers.gpu_shares import (
 )
 from sweeper.execution.driver.context import Shares
 from sweeper.execution.driver.failures import CRASH, GPU_OUT_OF_MEMORY, Failure, larger_share, on_a_larger_share
-from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.journal.state import fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd
@@ -150,7 +149,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
     records = [fields(r) for r in sweep.records() if r.kind == "failed"]
     assert [body["counts"] for body in records] == [False] * 3 + [True] * 2
     trial = fold(sweep.records(), 3).trials[0]
-    ended = trial.replicates[0].status if isinstance(again, ReplicateDriver) else trial.status
+    ended = trial.replicates[0].status if sweep.apart else trial.status
     assert ended == "failed"
 
 

@@ -9,49 +9,52 @@ import numpy as np
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.driver.cohort_driver import CohortDriver
+from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import OUT_OF_MEMORY, Failure
-from sweeper.execution.local import serving
-from sweeper.execution.local.cohorts import CohortLoop
+from sweeper.execution.local import executor
+from sweeper.execution.local.executor import Loop
+from sweeper.execution.local.processes import TrialProcess
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep, KilledError, KillingSink, Worker, fails_at
 from tests.sweeper.records import fields
-from trainables.worker.cohort_process import WorkerCommand, WorkerReport
-from trainables.worker.local_process import WorkerInit
+from trainables.worker.messages import WorkerCommand, WorkerInit, WorkerReport
 from trainables.worker.trial_reports import TrialReport
 
 LANES = 4
 CULPRIT = 7
 
 
-class Alike(CohortDriver):
+class Alike(Driver):
     """All trials can train together."""
 
     def kind_of(self, index: int) -> str | None:
         return "alike"
 
 
-class Lanes:
-    """A process, and the connection to it, that answers each order as `trainables.worker.cohort_process` does."""
+class Lanes(TrialProcess):
+    """A process, and the connection to it, that answers each order as `trainables.worker.cohort_worker` does."""
 
     def __init__(self, sweep: FakeSweep, crashes: bool, short_of_memory: bool) -> None:
-        self.pid, self.connection = 1, self
+        super().__init__(1, self)  # type: ignore[arg-type]  # it is the connection, too
         self._sweep, self._crashes, self._short = sweep, crashes, short_of_memory
         self._seats: dict[int, Worker] = {}
         self._orders = WorkerCommand()
 
     def send(self, orders: Any) -> bool:
         self._orders = orders
+        for index in orders.over:
+            self._seats.pop(index)
         return True
+
+    def poll(self) -> bool:
+        return False
 
     def close(self) -> None:
         """Nothing is open."""
 
     def recv(self) -> WorkerReport:
-        for index in self._orders.over:
-            self._seats.pop(index)
-        empty, new = not self._seats, [int(str(values[0])) for values in self._orders.new]
+        empty, new = not self._seats, [int(str(values[0])) for (values,) in self._orders.new]
         for index in new:
             if self._short and len(self._seats) == 2:
                 self._short = False
@@ -60,13 +63,13 @@ class Lanes:
             worker = self._seats[index] = self._sweep.worker([index], np.random.default_rng(index))
             worker._begin(worker.left.pop())
         room = LANES - len(self._seats)
-        repeated = tuple((_report(seat), False) for seat in self._seats.values() if seat.repeat is not None)
+        repeated = tuple(([_report(seat)], False) for seat in self._seats.values() if seat.repeat is not None)
         if repeated or not self._seats or (empty and room):
             return WorkerReport(repeated, room)
         if self._crashes and CULPRIT in self._seats and self._seats[CULPRIT].epoch >= 3:
             raise EOFError
         reports = tuple(
-            (_report(seat), seat.epoch == 27 or fails_at(index) == seat.epoch) for index, seat in self._seats.items()
+            ([_report(seat)], seat.epoch == 27 or fails_at(index) == seat.epoch) for index, seat in self._seats.items()
         )
         return WorkerReport(reports, room, trained=True)
 
@@ -100,16 +103,18 @@ class Server:
         return -9
 
 
-def _loop(tmp_path, monkeypatch, count: int, **trouble: bool) -> tuple[FakeSweep, Alike, CohortLoop]:
-    monkeypatch.setattr(serving, "wait", lambda connections, seconds: connections)
-    sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), Halving("val_nll", "min", 27, 3, 3), count, 2, kind=Alike)
+def _loop(tmp_path, monkeypatch, count: int, **trouble: bool) -> tuple[FakeSweep, Alike, Loop]:
+    monkeypatch.setattr(executor, "wait", lambda connections, seconds: connections)
+    sweep = FakeSweep(
+        SweepPaths(tmp_path / "sweep"), Halving("val_nll", "min", 27, 3, 3), count, 2, kind=Alike, together=True
+    )
     driver = sweep.driver()
     assert isinstance(driver, Alike)
     driver.begin()
-    return sweep, driver, CohortLoop(driver, Server(sweep, **trouble), WorkerInit({}, ""), 1)  # type: ignore[arg-type]
+    return sweep, driver, Loop(driver, Server(sweep, **trouble), WorkerInit({}, "", together=True), 1)  # type: ignore[arg-type]
 
 
-def _run(loop: CohortLoop) -> None:
+def _run(loop: Loop) -> None:
     for _ in range(1000):
         if not loop.turn():
             return
@@ -140,9 +145,9 @@ def test_memory_that_ran_out_twice_never_widens_cohorts(tmp_path, monkeypatch):
     for lanes in (2, 4):
         loop.start()
         (process,) = loop.busy.values()
-        loop._trials[process.connection] = [*range(lanes)]
+        process.assignments = [[index] for index in range(lanes)]
         loop.on_exit(process, Failure(OUT_OF_MEMORY, "the node's memory ran out"))
-        widths.append(loop._most_lanes)
+        widths.append(loop.most_lanes)
     assert widths == sorted(widths, reverse=True)
 
 
@@ -151,13 +156,13 @@ def test_memory_that_lanes_exceed_together_is_nobodys_fault(tmp_path, monkeypatc
     _, driver, loop = _loop(tmp_path, monkeypatch, 12)
     _turns_until_full(loop)
     (process,) = loop.busy.values()
-    held = [*loop._trials[process.connection]]
+    held = [*process.assignments]
     loop.on_exit(process, Failure(kind, "the memory ran out"))
-    assert len(held) == LANES and not any(driver.is_suspect(index) for index in held)
-    assert loop._most_lanes == LANES * driver.replicates // 2
+    assert len(held) == LANES and not any(driver.is_suspect(index) for (index,) in held)
+    assert loop.most_lanes == LANES * driver.settings.seeds.count // 2
 
 
-class TwoKinds(CohortDriver):
+class TwoKinds(Driver):
     """Trials of two kinds, which take turns at random."""
 
     def kind_of(self, index: int) -> str | None:
@@ -172,15 +177,13 @@ class InStep(Lanes):
         self._chance = chance
 
     def recv(self) -> WorkerReport:
-        for index in self._orders.over:
-            self._seats.pop(index)
         empty = not self._seats
-        for index in (int(str(values[0])) for values in self._orders.new):
+        for index in (int(str(values[0])) for (values,) in self._orders.new):
             worker = self._seats[index] = self._sweep.worker([index], np.random.default_rng(0))
             worker.rng = Never()  # type: ignore[assignment]  # it reports at rungs alone
             worker._begin(worker.left.pop())
         room, seats = LANES - len(self._seats), {index: self._seats[index] for index in sorted(self._seats)}
-        repeated = tuple((_report(seat), False) for seat in seats.values() if seat.repeat is not None)
+        repeated = tuple(([_report(seat)], False) for seat in seats.values() if seat.repeat is not None)
         if repeated or not seats or (empty and room):
             return WorkerReport(repeated, room)
         steps = min(_left(index, seat) for index, seat in seats.items())
@@ -191,7 +194,7 @@ class InStep(Lanes):
                 raise KilledError
             if index in due:
                 seat.__dict__.pop("ahead", None)
-                reports.append((_report(seat), seat.epoch == 27 or fails_at(index) == seat.epoch))
+                reports.append(([_report(seat)], seat.epoch == 27 or fails_at(index) == seat.epoch))
             else:
                 seat.__dict__["ahead"] = seat.__dict__.get("ahead", 0) + steps
         return WorkerReport(tuple(reports), room, trained=True)
@@ -213,17 +216,19 @@ def _left(index: int, seat: Worker) -> int:
 @pytest.mark.parametrize("seed", range(12))
 def test_kills_change_no_decision_of_cohorts_in_one_process(tmp_path, monkeypatch, seed):
     """Neither which kind trains first, nor who of a cohort comes to a rung first."""
-    monkeypatch.setattr(serving, "wait", lambda connections, seconds: connections)
+    monkeypatch.setattr(executor, "wait", lambda connections, seconds: connections)
     found = []
     for name, kills in (("undisturbed", 0), ("disturbed", 12)):
-        sweep = FakeSweep(SweepPaths(tmp_path / name), Halving("val_nll", "min", 27, 3, 3), 20, kind=TwoKinds)
+        sweep = FakeSweep(
+            SweepPaths(tmp_path / name), Halving("val_nll", "min", 27, 3, 3), 20, kind=TwoKinds, together=True
+        )
         rng = np.random.default_rng(seed)
         for left in reversed(range(kills + 1)):
             driver = sweep.driver(KillingSink(int(rng.integers(0, 12)) if left else None))
             server = Server(sweep, in_step=True, chance=rng if left else None)
             try:
                 driver.begin()
-                _run(CohortLoop(driver, server, WorkerInit({}, ""), 1))  # type: ignore[arg-type]
+                _run(Loop(driver, server, WorkerInit({}, "", together=True), 1))  # type: ignore[arg-type]
                 break
             except KilledError:
                 continue
@@ -232,6 +237,6 @@ def test_kills_change_no_decision_of_cohorts_in_one_process(tmp_path, monkeypatc
     assert found[0] == found[1]
 
 
-def _turns_until_full(loop: CohortLoop) -> None:
-    while not any(len(trials) == LANES for trials in loop._trials.values()):
+def _turns_until_full(loop: Loop) -> None:
+    while not any(len(process.assignments) == LANES for process in loop.busy.values()):
         loop.turn()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED
-from sweeper.execution.local.executor import this_machine
-from sweeper.execution.local.serving import THRESHOLD_VARIABLE
+from sweeper.execution.local.executor import THRESHOLD_VARIABLE, this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.records import Record, Reported

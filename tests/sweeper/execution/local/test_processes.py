@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
 from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
-from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
+from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
@@ -38,14 +38,15 @@ def _end(server: ForkServer, process: TrialProcess) -> int:
 
 def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer, tmp_path: Path) -> None:
     process = server.fork(_opening(tmp_path))
-    assert process.send(ASSIGNMENT)
+    assert process.send(WorkerCommand(new=(ASSIGNMENT,)))
     reports = []
     while True:
         said = process.connection.recv()
-        assert isinstance(said, Reports), said
-        reports += said.reports
-        process.send(not said.exhausted)
-        if said.exhausted:
+        assert isinstance(said, WorkerReport), said
+        ((measured, exhausted),) = said.reports
+        reports += measured
+        process.send(WorkerCommand(over=(0, 1) if exhausted else ()))
+        if exhausted:
             break
     assert _end(server, process) == 0, "it ends by itself when the driver has gone"
     settings, before = TrialSettings.from_mapping(SETTINGS), torch.get_num_threads()
@@ -74,14 +75,14 @@ def test_a_process_that_is_killed_shows_by_the_end_of_its_connection(server: For
     with pytest.raises((EOFError, ConnectionResetError)):
         process.connection.recv()
     assert server.exit_code(process) == -signal.SIGKILL
-    assert not process.send(ASSIGNMENT)
+    assert not process.send(WorkerCommand(new=(ASSIGNMENT,)))
 
 
 @pytest.mark.integration
 def test_processes_end_with_their_server(tmp_path: Path) -> None:
     with ForkServer() as server:
         process = server.fork(_opening(tmp_path))
-        process.send(ASSIGNMENT)
+        process.send(WorkerCommand(new=(ASSIGNMENT,)))
     wait_for_ends(process.pid)  # the kernel ends a forked process with its server
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from trainables.training.ranks import Crew
 from trainables.worker.hang_watchdog import Watchdog
+from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
 
 
-class Assignments:
-    """Trains assignments; a step ends with the reports of at least one configuration.
+class Worker:
+    """Trains an assignment at a time; a step ends with the reports of at least one configuration.
 
     Attributes:
         settings: of all trials of the sweep.
@@ -37,6 +39,15 @@ class Assignments:
         self._waiting: list[Assignment] = []
         self._trial: Trial | None = None
 
+    def follow(self, command: WorkerCommand) -> WorkerReport | None:
+        """Do what the driver wants, train until a report is due and return it; `None` where nothing is in hand."""
+        if command.over:
+            self.leave()
+            self._waiting = []
+        for assignment in command.new:
+            self.take(assignment)
+        return WorkerReport((self.step(),)) if self.current is not None else None
+
     @property
     def current(self) -> Assignment | None:
         """The assignment that is trained, or the next one; `None` when there is none."""
@@ -48,9 +59,9 @@ class Assignments:
             trial, self._trial = self._trial, None
             trial.leave()
 
-    def take(self, assignments: Iterable[Assignment]) -> None:
+    def take(self, assignment: Iterable[Sequence[object]]) -> None:
         """Take up other configurations; what a trial before them changed in this process is set again."""
-        self._waiting, self._trial = list(assignments), None
+        self._waiting, self._trial = [Assignment(*fields) for fields in assignment], None  # type: ignore[arg-type]
         prepare_process(self.settings)
 
     def step(self) -> tuple[Sequence[TrialReport], bool]:
@@ -70,10 +81,13 @@ class Assignments:
         """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
         assignment = self.current
         assert assignment is not None
-        shared = self.settings.checkpoints if self.settings.store is None else None
-        folder = assignment.checkpoints(shared) if shared is not None else None
-        with self._watchdog.watching(folder):
+        with self._watchdog.watching(self._hung_folder(assignment)):
             if self._trial is None:
                 dataset = self._datasets.of(assignment)
                 self._trial = Trial(self._waiting.pop(0), self.settings, dataset, crew=self._crew)
             return self._trial.advance(leaving=self._leaving)
+
+    def _hung_folder(self, assignment: Assignment) -> Path | None:
+        """Return where a killed process leaves its reason: in the trial's folder, where the driver sees it."""
+        shared = self.settings.checkpoints if self.settings.store is None else None
+        return assignment.checkpoints(shared) if shared is not None else None

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,52 +18,15 @@ import torch
 from trainables.datasets.base import DataSet
 from trainables.training.lanes import Cohort, cohort_key
 from trainables.training.lanes.packing import chosen_width
-from trainables.worker.hang_watchdog import Watchdog
+from trainables.training.ranks import Crew
+from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial, replicate_of
 from trainables.worker.trial_reports import TrialReport
-from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
+from trainables.worker.worker import Worker
 
 WRITERS = 4
 """Threads that write tables and checkpoints of the trials that report together."""
-
-
-@dataclass(frozen=True)
-class WorkerCommand:
-    """What the driver wants of a process.
-
-    Attributes:
-        over: configurations that have ended or pause.
-        new: assignments to take up, as plain values.
-        most_lanes: of any cohort from now on; 0 for no limit.
-        report_all: every trial reports after the next epoch.
-    """
-
-    over: tuple[int, ...] = ()
-    new: tuple[Sequence[object], ...] = ()
-    most_lanes: int = 0
-    report_all: bool = False
-
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """What a process reports before it continues.
-
-    Attributes:
-        reports: in the order of configurations, each with whether its trial has no more.
-        room: how many more trials like these it could take.
-        lost: configurations whose trial raised, with the exception's type and text.
-        gave_up: the process has let go of all its trials but those, also of such as it had not taken up yet, for want
-            of memory.
-        most_lanes: the width that memory allows; 0 where it is not known to be short.
-        trained: the reports are of epochs trained since the last command, not repeated from checkpoints.
-    """
-
-    reports: tuple[tuple[TrialReport, bool], ...] = ()
-    room: int = 0
-    lost: tuple[tuple[int, str, str], ...] = ()
-    gave_up: bool = False
-    most_lanes: int = 0
-    trained: bool = False
 
 
 @dataclass
@@ -81,35 +43,34 @@ class _Slot:
         return self.trial.assignment.configuration
 
 
-class CohortProcess:
+class CohortWorker(Worker):
     """The trials of this process: one cohort of them, or one that is no lane."""
 
-    def __init__(self, settings: TrialSettings) -> None:
+    def __init__(self, settings: TrialSettings, crew: Crew | None = None) -> None:
         """Prepare this process and load the data set."""
-        self.settings = settings
-        self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
-        prepare_process(settings)
-        with self._watchdog.watching():
-            self._datasets = DataSets(settings)
+        super().__init__(settings, crew=crew)
         self._slots: dict[int, _Slot] = {}
         self._cohort: Cohort | None = None
         self._most = 0
 
-    def follow(self, command: WorkerCommand) -> WorkerReport:
-        """Do what the driver wants, train until a report is due, and say what came of it."""
+    def follow(self, command: WorkerCommand) -> WorkerReport | None:
+        """Do what the driver wants, train until a report is due and return it; `None` where nothing is in hand."""
         for configuration in command.over:
             self._drop(configuration)
         self._most = min(filter(None, (self._most, command.most_lanes)), default=0)
         empty, lost = not self._slots, list[tuple[int, str, str]]()
-        given = {*self._slots, *(int(str(fields[0])) for fields in command.new)}
+        new = [Assignment(*fields) for (fields,) in command.new]  # type: ignore[arg-type]  # one each, as plain values
+        given = {*self._slots, *(assignment.configuration for assignment in new)}
         try:
-            for fields in command.new:
-                lost += self._take(Assignment(*fields))  # type: ignore[arg-type]  # plain values of its fields
+            for assignment in new:
+                lost += self._take_up(assignment)
             repeated = [(slot.trial.repeated(), slot) for slot in self._in_order()]
-            reports = tuple((report, slot.trial.finished) for report, slot in repeated if report is not None)
-            if reports or lost or not self._slots or (empty and self._room):
+            reports = tuple(([report], slot.trial.finished) for report, slot in repeated if report is not None)
+            if reports or lost or (empty and self._room):
                 return WorkerReport(reports, self._room, tuple(lost))
-            with self._watchdog.watching(self._hung_folder()):
+            if not self._slots:
+                return None
+            with self._watchdog.watching(self._hung_folder(self._in_order()[0].trial.assignment)):
                 return self._train(command.report_all)
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
             if not _is_memory(error) or self._cohort is None or len(given) - len(lost) < 2:
@@ -125,7 +86,7 @@ class CohortProcess:
         most = lanes - len(self._cohort.lanes)
         return max(0, most // max(len(slot.trial.assignment.seeds) for slot in self._slots.values()))
 
-    def _take(self, assignment: Assignment) -> list[tuple[int, str, str]]:
+    def _take_up(self, assignment: Assignment) -> list[tuple[int, str, str]]:
         """Take a trial up; return what it raised, if anything."""
         if not self._slots:
             prepare_process(self.settings)  # what a trial before changed in this process is set again
@@ -135,7 +96,8 @@ class CohortProcess:
             width = self._width(assignment, dataset) if self._cohort is None else self._cohort.width
             trial = Trial(assignment, self.settings, dataset, in_cohort=width > 0)
             if trial.wants_cohort:
-                self._cohort = self._cohort or self._new_cohort(trial, max(width, len(assignment.seeds)))
+                first = next(iter(trial.replicates.values()))
+                self._cohort = self._cohort or Cohort(first, max(width, len(assignment.seeds)))
                 trial.join(self._cohort)
         except Exception as error:
             if _is_memory(error) and self._slots:
@@ -143,9 +105,6 @@ class CohortProcess:
             return [_loss_of(assignment.configuration, error)]
         self._slots[assignment.configuration] = _Slot(trial)
         return []
-
-    def _new_cohort(self, trial: Trial, width: int) -> Cohort:
-        return Cohort(next(iter(trial.replicates.values())), width)
 
     def _width(self, assignment: Assignment, dataset: DataSet) -> int:
         """Return the lanes of a cohort for an assignment; 0 where it trains alone."""
@@ -196,7 +155,7 @@ class CohortProcess:
 
     def _report(self, due: Sequence[_Slot], at_once: bool) -> WorkerReport:
         """Evaluate the trials whose report is due, and report them, in order."""
-        reports, lost, written = list[tuple[TrialReport, bool]](), list[tuple[int, str, str]](), []
+        reports, lost, written = list[tuple[list[TrialReport], bool]](), list[tuple[int, str, str]](), []
         # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables, and after the
         # checkpoints of those before it: after a kill, who is ahead of the others is who began before them.
         before: Future[None] | None = None
@@ -213,7 +172,7 @@ class CohortProcess:
         for slot, report, writing in written:
             try:
                 writing.result()
-                reports.append((report, slot.trial.finished or report.failure is not None))
+                reports.append(([report], slot.trial.finished or report.failure is not None))
             except Exception as error:
                 lost.append(_loss_of(slot.configuration, error))
         for configuration, _, _ in lost:
@@ -239,7 +198,7 @@ class CohortProcess:
         """Train the one trial that is no lane up to its next report."""
         (slot,) = self._slots.values()
         report = slot.trial.advance(leaving=lambda: report_all)
-        return WorkerReport(((report, slot.trial.finished or report.failure is not None),), trained=True)
+        return WorkerReport((([report], slot.trial.finished or report.failure is not None),), trained=True)
 
     def _halve(self, lost: Sequence[tuple[int, str, str]]) -> WorkerReport:
         """Let go of all trials, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
@@ -258,12 +217,6 @@ class CohortProcess:
 
     def _in_order(self) -> list[_Slot]:
         return [self._slots[configuration] for configuration in sorted(self._slots)]
-
-    def _hung_folder(self) -> Path | None:
-        """Return where a killed process leaves its reason: in the first trial's folder."""
-        shared = self.settings.checkpoints if self.settings.store is None else None
-        first = self._in_order()[0].trial.assignment
-        return first.checkpoints(shared) if shared is not None else None
 
 
 def _loss_of(configuration: int, error: Exception) -> tuple[int, str, str]:

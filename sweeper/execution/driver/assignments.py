@@ -1,0 +1,263 @@
+"""What runs next: the trials that wait, promotions and suggestions that go before them, and what is given out.
+
+The unit of work is a configuration with all its replicates, or one of these. Executors hand back what they were given:
+
+* An assignment is usually one configuration, or several short ones that no scheduler can stop, `[7, 8, 9]`.
+* With `packing: trials` it is one replicate on its way to its configuration's next rung, `[7, 1]`. There its process
+  reports and is free for others; nothing waits in memory, the replicate continues from its checkpoint.
+* Where trials train together, as lanes of a cohort, a process takes trials of its own kind as its lanes fall free.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from sweeper.core.ids import trial_name
+from sweeper.execution.controllers.base import Steering
+from sweeper.execution.driver.context import DriverSettings, InFlight, Recorder, Shares, TrialValues
+from sweeper.journal.records import Judged
+from sweeper.journal.state import ENDED, WAITING, ReplicateState, SweepState, TrialState
+from sweeper.scheduling.base import RungState, Settled, settled_but_for
+from sweeper.search.base import Searcher, suggested_body
+from trainables.training.lanes import cohort_key
+
+Unit: TypeAlias = tuple[int, int | None]
+"""A configuration and, where replicates have separate processes, the number of one; `None` for all of them."""
+
+BATCH_LIMIT = 8
+"""The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
+
+
+class Assignments(ABC):
+    """Answers an executor that asks for work."""
+
+    def __init__(
+        self,
+        configurations: Sequence[dict[str, Any]],
+        settings: DriverSettings,
+        state: SweepState,
+        rungs: RungState,
+        recorder: Recorder,
+        steering: Steering,
+        *,
+        searcher: Searcher | None,
+        shares: Shares,
+        slots: int,
+        failed_too: bool,
+    ) -> None:
+        """Queue what is unfinished; the arguments are those of `sweeper.execution.driver.driver.Driver`."""
+        self.configurations, self.settings, self.schedule = configurations, settings, settings.schedule
+        self.state, self.rungs, self.steering = state, rungs, steering
+        self._recorder, self._searcher, self._shares, self._slots = recorder, searcher, shares, slots
+        self._values = TrialValues(configurations, state, recorder.record)
+        waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
+        self._queue = deque(unit for i in waiting if not state.trials[i].paused for unit in self._units_of(i))
+        self._alone: set[int] = set()
+        self._kinds: dict[int, str | None] = {}
+        self._in_flight = InFlight(settings.max_concurrent)
+
+    @abstractmethod
+    def _take_over(self, indices: Sequence[int]) -> None:
+        """Judge what other sweeps have reported of these configurations, which leaves those out that it ends."""
+
+    def resize(self, slots: int) -> None:
+        """Record how many trials run at once from now on: a cluster's nodes come and go."""
+        self._slots = max(1, slots)
+
+    def next_assignment(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
+        """Return the next assignment, of configurations that fit; `None` when there is none to give now.
+
+        A promotion and a suggestion are asked for where one would fit.
+        """
+        if self.closing or not self._has_room:
+            return None
+        self._promote(fits)
+        unit = self._first(fits)
+        if unit is None and self._suggest():
+            unit = self._first(fits)
+        if unit is None:
+            return None
+        index, number = unit
+        assignment = [index] if number is None else [index, number]
+        for _ in range(1, self._batch_size):
+            if not self._go_together(index, self._queue[0][0]):
+                break
+            assignment.append(self._queue.popleft()[0])
+        self._in_flight.add(assignment)
+        return assignment
+
+    def next_of_kind(self, kind: str | None) -> list[int] | None:
+        """Return the next trial to join a cohort of a kind; `None` when there is none to give now."""
+        return self.next_assignment(lambda index: index not in self._alone and self.kind_of(index) == kind)
+
+    def next_for_empty(self, before: str | None = None) -> list[int] | None:
+        """Return the next assignment for a process that has none; `None` when there is none to give now.
+
+        Where trials train together it is of the kind that the process had `before`, as long as there are any, or for
+        the first process of a driver that takes over of the kind that was in training. So with one process kinds take
+        turns as they would have undisturbed, and trials come to rungs in the same order: of one kind, who began earlier
+        is never behind, and of those that come together the lowest goes first. Promotions begin in an order that the
+        journal does not tell.
+        """
+        if not self.settings.together:
+            return self.next_assignment()
+        kind, self._interrupted = before or self._interrupted, None
+        found = self.next_of_kind(kind) if kind is not None else None
+        return self.next_assignment() if found is None else found
+
+    @cached_property
+    def _interrupted(self) -> str | None:
+        """The kind of the trial that the journal heard of last, when this driver began."""
+        last = self.state.last_reported
+        return None if last is None else self.kind_of(last)
+
+    def kind_of(self, index: int) -> str | None:
+        """Return what a configuration has in common with those it can train with; `None` where it trains alone."""
+        if index not in self._kinds:
+            self._kinds[index] = cohort_key(self.configurations[index], self.settings.training)
+        return self._kinds[index]
+
+    def is_suspect(self, index: int) -> bool:
+        """Return whether a trial was in a process that died, and has not trained since: it has a process to itself."""
+        return index in self._alone
+
+    def describe(self, assignment: Sequence[int]) -> list[list[object]]:
+        """Return an assignment as plain values for the worker: configuration, trial, values, seeds of replicates.
+
+        Of one replicate with a separate process there is its seed alone, and its number besides.
+        """
+        found: list[list[object]] = []
+        for index, number in self._units(assignment):
+            seeds = self.settings.seeds.of(index)
+            replicate = [seeds] if number is None else [[seeds[number]], number]
+            found.append([index, trial_name(index), self._values.of(index), *replicate])
+        return found
+
+    def share_of(self, assignment: Sequence[int]) -> float | None:
+        """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
+        shares = [self._shares.of(unit[0], self._state_of(unit).share) for unit in self._units(assignment)]
+        return max((share for share in shares if share is not None), default=None)
+
+    @property
+    def closing(self) -> str | None:
+        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
+        return self.steering.closing
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left to give out and nothing given out can come back."""
+        return not self._in_flight and (not self._waiting or self.closing is not None)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it has trials that it would start if the cluster had room."""
+        could_give = self._waiting and not self._in_flight.full
+        return self.closing is None and (self._in_flight.ahead > 0 or could_give)
+
+    def _first(self, fits: Callable[[int], bool]) -> Unit | None:
+        """Take the first unit that fits out of the queue; what has ended since it was put there is left out."""
+        while self._queue and self.state.trials[self._queue[0][0]].status in ENDED:
+            self._queue.popleft()
+        found = next((unit for unit in self._queue if fits(unit[0])), None)
+        if found is not None:
+            self._queue.remove(found)
+        return found
+
+    @property
+    def _batch_size(self) -> int:
+        """How many configurations go into an assignment whose first has been taken from the queue.
+
+        More than one do only where no trial can be stopped before its last epoch: the only rung is the last.
+        """
+        settings = self.settings
+        if len(self.schedule.rungs) > 1 or self._searcher is not None or settings.apart or settings.together:
+            return 1
+        # Shares shrink towards the end, so that no process is left with a long rest to do alone.
+        return min(BATCH_LIMIT, math.ceil((1 + len(self._queue)) / (4 * self._slots)))
+
+    def _go_together(self, first: int, second: int) -> bool:
+        alike = self.share_of([first]) == self.share_of([second])
+        return alike and self._alone.isdisjoint((first, second))
+
+    def _promote(self, fits: Callable[[int], bool]) -> None:
+        """Put the paused trial that the scheduler promotes now at the head of the queue, if there is one.
+
+        One that does not fit where it would train now is not promoted yet.
+        """
+        found = self.rungs.promotion(self._settled) if len(self._in_flight) < self._slots else None
+        if found is None or not fits(found[0]):
+            return
+        index, decision = found
+        trial = self.state.trials[index]
+        self._recorder.record(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
+        self._recorder.settle()
+        self._queue.appendleft((index, None))
+
+    def _suggest(self) -> bool:
+        """Have the searcher choose the next configuration, if a trial could start now; tell whether one waits then.
+
+        It is configuration *i* from the moment its record is durable, and only then is it given out.
+        """
+        # What is given out or waits to be counts against the slots.
+        while (
+            self._searcher is not None and self._unsuggested and len(self._in_flight) + len(self._queue) < self._slots
+        ):
+            index = self._unsuggested[0]
+            suggestion = self._searcher.suggest(index)
+            self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
+            self._recorder.settle()
+            self._queue.extend(self._units_of(index))
+            self._take_over([index])
+            if self._queue:
+                return True
+        return False
+
+    @property
+    def _unsuggested(self) -> range:
+        """The configurations that the searcher has not chosen yet: all after the last that it has."""
+        return range(0) if self._searcher is None else range(len(self.state.configurations), len(self.configurations))
+
+    @property
+    def _waiting(self) -> bool:
+        """Whether there is anything to give out."""
+        return bool(self._queue or self._unsuggested) or self.rungs.promotion(self._settled) is not None
+
+    @property
+    def _settled(self) -> Settled:
+        """The rungs that no trial can come to any more; none while a searcher may still choose trials for any."""
+        if self._unsuggested:
+            return lambda stratum, rung: False
+        return settled_but_for(self.rungs, self._under_way)
+
+    def _under_way(self) -> Iterator[tuple[int, int]]:
+        """Yield the trials that run or are yet to begin, each with its epochs so far."""
+        for index in itertools.chain((index for index, _ in self._queue), *self._in_flight):
+            yield index, self.state.trials[index].epochs
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
+        # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
+        patient = self.steering.alone or self._in_flight.ahead < 1
+        return self.steering.yields_to is None and patient and not self._in_flight.full
+
+    def _units_of(self, index: int) -> list[Unit]:
+        """Return what there is to give out of a configuration."""
+        return (
+            [(index, number) for number in range(self.settings.seeds.count)] if self.settings.apart else [(index, None)]
+        )
+
+    def _units(self, assignment: Sequence[int]) -> list[Unit]:
+        """Return what an assignment consists of."""
+        return [(assignment[0], assignment[1])] if self.settings.apart else [(index, None) for index in assignment]
+
+    def _state_of(self, unit: Unit) -> TrialState | ReplicateState:
+        index, number = unit
+        trial = self.state.trials[index]
+        return trial if number is None else trial.replicates.get(number, ReplicateState())
