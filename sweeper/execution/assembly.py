@@ -21,8 +21,7 @@ from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import RunOptions
-from sweeper.execution.reuse import reusable_trials
-from sweeper.execution.warm_start import lessons
+from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.journal import read_journal
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState

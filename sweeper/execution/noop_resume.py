@@ -58,12 +58,7 @@ def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracker: str | No
         tracker: its address, which has everything; `None` where the sweep was not logged.
         retriable: how many failed trials may end otherwise if retried.
     """
-    mark = {
-        "files": _digest_of_files(paths),
-        "counts": dict(counts),
-        "retriable": retriable,
-        TRACKED: _digest(tracker),
-    }
+    mark = {"files": _digest_of_files(paths), "counts": dict(counts), "retriable": retriable, TRACKED: _digest(tracker)}
     with suppress(OSError):  # without it the next resume looks for itself
         write_text(paths.generations / MARK, json.dumps(mark))
 

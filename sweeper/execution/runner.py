@@ -31,9 +31,7 @@ from sweeper.execution.local.executor import this_machine
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import amend, check_unchanged, refuse_lost_journal
-from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
-from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
-from sweeper.execution.warm_start import lessons
+from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.results import Results

@@ -72,11 +72,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn),
             lambda c: packing_fault(c, spec.replicates.packing, training),
         ),
-        *_faults(
-            "training",
-            names,
-            lambda names: acceleration_fault(names, training),
-        ),
+        *_faults("training", names, lambda names: acceleration_fault(names, training)),
         *_faults(
             "training.graphs",
             ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn if training.graphs),

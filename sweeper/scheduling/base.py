@@ -59,9 +59,7 @@ GRACE_EPOCHS = Hyperparameter(
     source="Ray Tune's AsyncHyperBandScheduler, grace_period",
 )
 WITHIN = Hyperparameter(
-    "within",
-    "texts",
-    source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune",
+    "within", "texts", source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune"
 )
 """Paths of a space that divide trials into strata, see `sweeper.scheduling.strata`; any scheduler that compares trials
 takes it. It is no setting of the `Scheduler` itself, which knows of one pool alone."""

@@ -28,7 +28,7 @@ from tests.benchmarks.bench_replicates import configuration, data_for
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate
 from trainables.training.ranks import RankedReplicate
-from trainables.worker.rank_crew import LOOPBACK, Meeting, join, open_store
+from trainables.worker.ranks import LOOPBACK, Meeting, join, open_store
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,7 @@ import torch
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.reuse import MANIFEST_KEY, choose_sources, reusable_trials
-from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
-from sweeper.execution.warm_start import Lesson, lessons
+from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, Lesson, choose_sources, lessons, reusable_trials
 from sweeper.journal.journal import Journal
 from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts

@@ -37,11 +37,7 @@ class CheckpointWriter:
     """Writes the checkpoints of one trial."""
 
     def __init__(
-        self,
-        files: TrialFiles,
-        every_seconds: float,
-        keep: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, files: TrialFiles, every_seconds: float, keep: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Begin; the first is due `every_seconds` from now.
 

@@ -33,7 +33,7 @@ ANSWER = struct.Struct("<q")
 
 PRELOADED = (
     "trainables.worker.cohort_worker",
-    "trainables.worker.rank_process",
+    "trainables.worker.ranks",
     "trainables.datasets",
     "trainables.models",
     "trainables.losses",
@@ -84,7 +84,7 @@ def work(connection: Connection) -> None:
     from threadpoolctl import threadpool_limits
 
     from trainables.worker.cohort_worker import CohortWorker
-    from trainables.worker.rank_process import forked_crew
+    from trainables.worker.ranks import forked_crew
     from trainables.worker.trial_settings import TrialSettings
     from trainables.worker.worker import Worker
 

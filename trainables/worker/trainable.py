@@ -31,8 +31,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainables.worker.rank_crew import CrewOfProcesses
-from trainables.worker.rank_process import follow_orders
+from trainables.worker.ranks import CrewOfProcesses, follow_orders
 from trainables.worker.trial_settings import TrialSettings
 from trainables.worker.worker import Worker
 

@@ -1,11 +1,21 @@
-"""The work of a trial process under any executor: trains the configurations of an assignment in turn."""
+"""The work of a trial process under any executor: trains the configurations of an assignment in turn.
+
+A process that has a GPU to itself can also measure how much of it a configuration takes at its peak.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
+import torch
+
+from trainables.curvature.surface import no_graphs_kept
+from trainables.datasets.base import DataSet
 from trainables.training.ranks import Crew
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.messages import WorkerCommand, WorkerReport
@@ -91,3 +101,66 @@ class Worker:
         """Return where a killed process leaves its reason: in the trial's folder, where the driver sees it."""
         shared = self.settings.checkpoints if self.settings.store is None else None
         return assignment.checkpoints(shared) if shared is not None else None
+
+
+STEPS = 3
+"""Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients."""
+
+
+AssignmentFields = tuple[int, str, Mapping[str, object], Sequence[int]]
+"""Configuration, trial, values and seeds, as `Assignment` has them."""
+
+
+class MeasuredMemory(TypedDict):
+    """Bytes that a configuration takes of a GPU, bytes that the GPU has, and the GPU's name."""
+
+    used_bytes: int
+    total_bytes: int
+    card: str
+
+
+class CardProbe:
+    """Measures assignments one after the other, in a process that has a GPU to itself."""
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        """Load the data set. `settings` are `TrialSettings` as plain values."""
+        self._settings = TrialSettings.from_mapping({**settings, "gpu": 1.0})
+        prepare_process(self._settings)
+        self._dataset = self._settings.load_dataset()
+
+    def measure(self, assignment: AssignmentFields) -> MeasuredMemory:
+        """Return what an assignment takes; all of the GPU where that does not suffice.
+
+        What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
+        processes, beside which less is to be had.
+        """
+        torch.cuda.empty_cache()
+        try:
+            rehearse(Assignment(*assignment), self._settings, self._dataset)
+            free, total = torch.cuda.mem_get_info()
+        except torch.OutOfMemoryError:
+            free, total = 0, torch.cuda.mem_get_info()[1]
+        return {"used_bytes": total - free, "total_bytes": total, "card": torch.cuda.get_device_name()}
+
+
+def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:
+    """Train a few steps, evaluate all of the validation and test data as a sweep does, keep nothing; return the report.
+
+    On a GPU torch's allocator holds on to the most that was needed at once. Curvature would keep graphs in whatever
+    memory there is, here a whole GPU; what counts is what it cannot do without.
+    """
+    batch_size = assignment.values["optimizer"]["batch_size"]
+    train = dataset.train
+    few = train.first(STEPS * batch_size)
+    short = replace(
+        settings,
+        max_epochs=1,
+        rungs=(1,),
+        tables=None,
+        checkpoints=None,
+        store=None,
+        timeout_seconds=None,
+        report_seconds=math.inf,
+    )
+    with no_graphs_kept():
+        return Trial(assignment, short, replace(dataset, train=few)).advance()

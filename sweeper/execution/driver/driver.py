@@ -28,8 +28,10 @@ from sweeper.execution.controllers.base import Controller, Steering
 from sweeper.execution.driver.assignments import Assignments, Unit
 from sweeper.execution.driver.context import (
     NO_SHARES,
+    CheckpointKeeper,
     DriverSettings,
     Fold,
+    KeptCheckpoints,
     Recorder,
     Shares,
     Sink,
@@ -47,7 +49,6 @@ from sweeper.execution.driver.failures import (
     next_try,
 )
 from sweeper.execution.driver.judging import is_news, judged, last_failure, merged_report, skips_epochs
-from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, KeptCheckpoints
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
@@ -137,16 +138,12 @@ class Driver(Assignments):
         """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
         self.steering.ask_to_stop(reason)
 
-    def begin(
-        self,
-        reusable: Mapping[int, Iterable[TakenOver]] | None = None,
-        learned: Iterable[Learned] = (),
-    ) -> None:
+    def begin(self, reusable: Mapping[int, Iterable[TakenOver]] | None = None, learned: Iterable[Learned] = ()) -> None:
         """Journal that this driver takes the sweep up, and take over what another sweep has measured already.
 
         Args:
             reusable: configuration → its reports from elsewhere, in order; see `sweeper.execution.reuse`.
-            learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.execution.warm_start`.
+            learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.execution.reuse`.
                 They are journaled as this attempt's.
         """
         self._recorder.record(
@@ -277,7 +274,7 @@ class Driver(Assignments):
             tried = "; each is tried alone" if suspects else ""
             reason = f"{failure.reason} (it shared the process with {len(assignments) - 1} more{tried})"
             failure = replace(failure, reason=reason, counts=False)
-        for assignment in sorted(assignments, reverse=True):
+        for assignment in sorted(assignments, key=list, reverse=True):
             if suspects:
                 self._alone.update(assignment)
             self.on_failure(assignment, failure)

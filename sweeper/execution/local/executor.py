@@ -277,7 +277,7 @@ class Loop:
         """Halve all cohorts, for memory ran out in one; its trials continue from their checkpoints."""
         self._limit(lanes)
         reason = f"the cohort's memory ran out: it continues with {self.most_lanes} lanes"
-        for assignment in sorted(given_up, reverse=True):
+        for assignment in sorted(given_up, key=list, reverse=True):
             self._driver.on_failure(assignment, Failure(OUT_OF_MEMORY, reason, counts=False))
 
     def _limit(self, lanes: int) -> None:

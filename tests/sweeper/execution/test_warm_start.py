@@ -12,7 +12,7 @@ import pytest
 from sweeper.core.domains import choices_of
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import config_hash
-from sweeper.execution.warm_start import lessons
+from sweeper.execution.reuse import lessons
 from sweeper.figures.importance import chosen
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold

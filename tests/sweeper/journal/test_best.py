@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sweeper.core.ids import trial_name
-from sweeper.execution.driver.kept_checkpoints import KeptCheckpoints
+from sweeper.execution.driver.context import KeptCheckpoints
 from sweeper.journal.best import best_trial, rank_of
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Decision, Record, Reported

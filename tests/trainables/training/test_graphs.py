@@ -20,7 +20,7 @@ from trainables.training.graphs import (
 )
 from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, chosen_packing, packing_fault
 from trainables.training.loop import Replicate
-from trainables.worker.gpu_memory import STEPS
+from trainables.worker.worker import STEPS
 
 GRAPHS = TrainingSettings(graphs=True)
 RESNET = {"name": "resnet8", "width": 0.25}

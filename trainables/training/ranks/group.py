@@ -39,7 +39,7 @@ class Ranks:
     """
 
     def __init__(self, rank: int, size: int) -> None:
-        """Stand for rank `rank` of `size`, whose process group has been joined (`trainables.worker.rank_crew`)."""
+        """Stand for rank `rank` of `size`, whose process group has been joined (`trainables.worker.ranks`)."""
         self.rank, self.size = rank, size
 
     def alone(self, batch: int) -> bool:

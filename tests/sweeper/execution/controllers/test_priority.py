@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.priority import SILENCE_SECONDS, TELL_SECONDS, PriorityController
+from sweeper.execution.controllers.capacity import SILENCE_SECONDS, TELL_SECONDS, PriorityController
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep
 

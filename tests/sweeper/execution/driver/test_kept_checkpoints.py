@@ -9,7 +9,7 @@ import pytest
 
 import sweeper
 from sweeper.core.ids import trial_name
-from sweeper.execution.driver.kept_checkpoints import Keeping, KeptCheckpoints
+from sweeper.execution.driver.context import Keeping, KeptCheckpoints
 from sweeper.journal.best import best_trials
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.results import Results

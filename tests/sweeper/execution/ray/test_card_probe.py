@@ -82,7 +82,7 @@ def test_what_is_reserved_for_a_trial_lies_on_no_node_that_is_to_be_avoided():
     from ray.util import remove_placement_group
 
     from sweeper.execution.ray.executor import _bundle
-    from sweeper.execution.ray.view import other_nodes
+    from sweeper.execution.ray.session import other_nodes
 
     (node,) = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     found = {}
@@ -98,7 +98,7 @@ def test_what_is_reserved_for_a_trial_lies_on_no_node_that_is_to_be_avoided():
 
 def test_each_worker_of_a_trial_has_a_bundle_of_its_own():
     from sweeper.execution.ray.executor import _bundle
-    from sweeper.execution.ray.view import other_nodes
+    from sweeper.execution.ray.session import other_nodes
 
     reserved = _bundle({"cpu": 1.0, "gpu": 1.0}, {}, workers=3)
     assert reserved.bundles == [{"CPU": 1.0, "GPU": 1.0}] * 3

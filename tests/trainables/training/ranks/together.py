@@ -21,7 +21,7 @@ from trainables.datasets.image_stream import CropAndFlip
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate
 from trainables.training.ranks import RankedReplicate
-from trainables.worker.rank_crew import LOOPBACK, Meeting, join, open_store
+from trainables.worker.ranks import LOOPBACK, Meeting, join, open_store
 
 EPOCHS = 3
 SEED = 7

@@ -18,6 +18,7 @@ from sweeper.execution.local.processes import ForkServer, TrialProcess
 from tests.alive import wait_for_ends
 from tests.patience import patient
 from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
+from trainables.worker.ranks import LOOPBACK, RankFault, first_lost, network_of, open_store
 from trainables.worker.trial_reports import TrialReport
 
 VALUES = {
@@ -169,11 +170,11 @@ import os, signal, sys, time
 from multiprocessing import Pipe
 import psutil
 from trainables.training.ranks import Forget
-from trainables.worker import rank_crew
-from trainables.worker.rank_process import forked_crew
+from trainables.worker import ranks
+from trainables.worker.ranks import forked_crew
 from trainables.worker.trial_settings import TrialSettings
 
-rank_crew.NOTICED_SECONDS = 0.3
+ranks.NOTICED_SECONDS = 0.3
 settings = {"dataset": {"name": "digits"}, "max_epochs": 1, "rungs": [1], "objective": "val_nll", "evaluation": {}}
 crew = forked_crew(TrialSettings.from_mapping({**settings, "workers": 2}), Pipe()[0])
 with crew.together(Forget()):
@@ -189,3 +190,33 @@ def test_rank_0_ends_itself_where_an_exchange_does_not_notice_that_a_rank_is_mis
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=patient(100))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert "rank 1 of 2 was lost: its process was ended by SIGKILL; the exchange with it did not end" in done.stderr
+
+
+MISSED = RankFault("RuntimeError: Connection closed by peer", exchanging=True)
+OWN = RankFault("ValueError: no such file", exchanging=False)
+
+
+@pytest.mark.parametrize(
+    ("heard", "cause"),
+    [
+        ({3: MISSED, 1: None, 2: MISSED}, 1),
+        ({2: MISSED, 3: OWN, 1: MISSED}, 3),
+        ({1: OWN}, 1),
+        ({2: MISSED, 1: MISSED}, 2),
+    ],
+)
+def test_the_rank_that_missed_no_other_is_the_cause(heard: dict[int, RankFault | None], cause: int) -> None:
+    assert first_lost(heard) == cause
+
+
+def test_the_network_of_an_address_is_named_as_the_system_does() -> None:
+    name = network_of(LOOPBACK)
+    assert name is not None and LOOPBACK in {each.address for each in psutil.net_if_addrs()[name]}
+    assert network_of("192.0.2.1") is None, "reserved for documents: nobody's"
+
+
+def test_the_store_is_reached_by_its_own_network_alone() -> None:
+    """Torch would listen on every network of the machine, and asks nobody for a key."""
+    store = open_store(LOOPBACK, 2)
+    listening = {each.laddr for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    assert [address.ip for address in listening if address.port == store.port] == [LOOPBACK]

@@ -1,35 +1,42 @@
-"""Rank 0's side of a trial on several ranks: it gives the others orders, and learns at once when one of them ends.
+"""The ranks of a trial: rank 0 gives the others orders, which these follow, and all end when one of them does.
 
-Ranks find each other by a store at rank 0's address, and join one process group.
-
-Every other rank has a connection to rank 0. Orders go one way; the other way comes a `RankFault` before a rank ends of
-its own error, and the connection's end when it was killed. A trial without one of its ranks cannot go on: what rank 0
-does with them then raises RankLostError, by which its process ends as it would of any error, and the trial is tried
-again from its checkpoint. An exchange on a card may never notice that a rank is missing; so rank 0 ends itself
-where it has not noticed in time.
+Ranks find each other by a store at rank 0's address, and join one process group. Every other rank has a connection to
+rank 0. Orders go one way; the other way comes a `RankFault` before a rank ends of its own error, and the connection's
+end when it was killed. A trial without one of its ranks cannot go on: what rank 0 does with them then raises
+RankLostError, by which its process ends as it would of any error, and the trial is tried again from its checkpoint. An
+exchange on a card may never notice that a rank is missing; so rank 0 ends itself where it has not noticed in time.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import cast
+from queue import SimpleQueue
+from threading import Thread
+from typing import assert_never, cast
 
 import psutil
+import torch
 import torch.distributed as dist
+from threadpoolctl import threadpool_limits
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from trainables.training.ranks import Order, Ranks
+from trainables.training.ranks import Build, Forget, Load, Order, Predict, RankedReplicate, Ranks, Train
+from trainables.worker.hang_watchdog import die_with_parent, ended_by, exit_code
+from trainables.worker.trial_settings import DataSets, TrialSettings, prepare_process
 
 LOOPBACK = "127.0.0.1"
 
@@ -82,11 +89,7 @@ def join(meeting: Meeting, device: str, own_address: str, store: TCPStore | None
     if network is not None:  # by itself gloo takes what the host's name stands for, which containers may not know
         os.environ.setdefault("GLOO_SOCKET_IFNAME", network)
     dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        store=store,
-        rank=meeting.rank,
-        world_size=meeting.size,
-        timeout=limit,
+        "nccl" if device == "cuda" else "gloo", store=store, rank=meeting.rank, world_size=meeting.size, timeout=limit
     )
     return Ranks(meeting.rank, meeting.size)
 
@@ -249,3 +252,121 @@ class CrewOfProcesses:
                 sys.stderr.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.05)
+
+
+class Follower:
+    """One rank's twins of rank 0's replicates."""
+
+    def __init__(self, settings: TrialSettings, ranks: Ranks) -> None:
+        """Load the data set; this process has been prepared for `settings`."""
+        self._settings, self._ranks = settings, ranks
+        self._datasets = DataSets(settings)
+        self._twins: dict[int, RankedReplicate] = {}
+
+    def follow(self, order: Order) -> None:
+        """Do this rank's part of what rank 0 is about to do."""
+        match order:
+            case Build():
+                self._twins[order.replicate] = self._built(order)
+            case Load():
+                state = torch.load(io.BytesIO(order.state), map_location="cpu", weights_only=True)
+                self._twins[order.replicate].load_state_dict(state)
+            case Train():
+                self._twins[order.replicate].train_epoch()
+            case Predict():
+                twin = self._twins[order.replicate]
+                with twin.weights_of(order.stage):
+                    twin.predicted(twin.dataset.splits[order.split])
+            case Forget():
+                self._twins.clear()
+            case _:
+                assert_never(order)
+
+    def _built(self, order: Build) -> RankedReplicate:
+        settings = self._settings
+        return RankedReplicate(
+            order.configuration,
+            seed=order.seed,
+            dataset=self._datasets.named(order.dataset),
+            max_epochs=settings.max_epochs,
+            ranks=self._ranks,
+            device=settings.device,
+            training=settings.training,
+            bins=settings.evaluation.bins,
+        )
+
+
+def follow_orders(connection: Connection, settings: TrialSettings, own_address: str = LOOPBACK) -> None:
+    """Follow rank 0's orders; the process ends with the connection, whatever it is doing.
+
+    Args:
+        connection: to rank 0.
+        settings: of all trials of the sweep.
+        own_address: of this process's node.
+    """
+    orders: SimpleQueue[Meeting | Order] = SimpleQueue()
+    Thread(target=_listen, args=(connection, orders), daemon=True).start()
+    exchanging = False
+    try:
+        threadpool_limits(settings.threads)
+        prepare_process(settings)
+        meeting = orders.get()
+        assert isinstance(meeting, Meeting), "it comes first"
+        exchanging = True
+        follower = Follower(settings, join(meeting, settings.device, own_address))
+        while True:
+            order = orders.get()
+            assert not isinstance(order, Meeting), "it comes once"
+            exchanging = isinstance(order, (Train, Predict))
+            follower.follow(order)
+    except Exception as error:
+        traceback.print_exception(error)
+        missed = exchanging and isinstance(error, (RuntimeError, OSError)) and not isinstance(error, _OWN)
+        with suppress(OSError):  # rank 0 may have ended
+            connection.send(RankFault(f"{type(error).__name__}: {error}", missed))
+        os._exit(1)
+
+
+_OWN = (torch.OutOfMemoryError, NotImplementedError)
+"""RuntimeErrors that no other rank's end can be the cause of."""
+
+
+def _listen(connection: Connection, orders: SimpleQueue[Meeting | Order]) -> None:
+    """Pass on orders as they come; end this process, whatever it is doing, when rank 0 has ended."""
+    while True:
+        try:
+            orders.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def forked_crew(settings: TrialSettings, drivers: Connection) -> CrewOfProcesses:
+    """Fork the other ranks of a trial process on this machine, and meet them.
+
+    It has to come before this process's first torch operation: a fork after one lacks the threads of its pools. The
+    kernel ends the ranks with this process.
+
+    Args:
+        settings: of all trials of the sweep.
+        drivers: this process's connection to the driver, which the ranks let go of.
+    """
+    leader, connections, processes = os.getpid(), list[Connection](), list[int]()
+    for _ in range(1, settings.workers):
+        ours, theirs = Pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for inherited in (drivers, ours, *connections):
+                    inherited.close()
+                die_with_parent(leader)
+                follow_orders(theirs, settings)
+            finally:
+                os._exit(1)
+        theirs.close()
+        connections.append(ours)
+        processes.append(pid)
+
+    def end_of(rank: int) -> str:
+        return ended_by(exit_code(processes[rank - 1]))
+
+    return CrewOfProcesses(connections, LOOPBACK, settings.device, end_of)
