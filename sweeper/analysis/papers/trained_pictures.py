@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sweeper.figures.base import Axis, Bars, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, float_or_none, floats, int_of, measured_or_none, text_of
+from trainables.metrics.base import softmax64
 from trainables.metrics.bleu import TEMPERATURES, column_at
 from trainables.training.trajectory import TRAJECTORY_METRICS, TRAJECTORY_NORMS, WEIGHT_NORM
 
