@@ -141,8 +141,7 @@ def report(
     from sweeper.results import load, sweep_names
 
     if table is not None:
-        from sweeper.analysis.papers.table_formats import format_paper_table
-        from sweeper.analysis.papers.tables import paper_table
+        from sweeper.analysis.papers.tables import format_paper_table, paper_table
 
         named = [name, *(more or ())] if name is not None else []
         places = [local_sweep(each, output) for each in named] or [

@@ -4,6 +4,7 @@ program.pt2                 torch.export: network inputs → calibrated probabil
 weights_r0.safetensors      a replicate's weights, by the names that its architecture gives them
 model.json                  input and output, preprocessing, class names, where it comes from
 model_card.md               for people
+MLmodel, code/, …            what makes it one of MLflow's folders: `mlflow models serve --model-uri model/`
 model.onnx                  the program for runtimes without torch, where it was asked for
 """
 
@@ -11,18 +12,25 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
+import yaml
+from numpy.typing import NDArray
 
 from sweeper.core.errors import SweeperError, writing_to
+from sweeper.exporting import served
 from sweeper.exporting.card import measured_values, model_card
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
-from sweeper.exporting.mlflow_files import write_mlflow_files
 from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits, require_onnx, write_onnx
 from sweeper.storage.metadata import read_manifest
 from trainables.datasets.base import Split, evaluation_batches
@@ -290,3 +298,56 @@ def _write(
             write_mlflow_files(made, description, example[:1].numpy())
             made.rename(to)
             return whole
+
+
+CODE, LOADER = "code", "calibrated_model"
+EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
+"""The files of one sample, as MLflow reads it and as a client sends it."""
+
+
+def write_mlflow_files(folder: Path, description: Mapping[str, Any], example: NDArray[np.generic]) -> None:
+    """Add MLflow's description, environment, loader and input example to an exported model.
+
+    Args:
+        folder: with the program.
+        description: the contents of `model.json`.
+        example: one sample as the network takes it [1, …].
+    """
+    needed = [f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")]
+    shape = [-1, *description["input"]["shape"]]
+    model = {
+        "flavors": {
+            "python_function": {
+                "loader_module": LOADER,
+                "code": CODE,
+                "env": {"virtualenv": "python_env.yaml"},
+                "python_version": platform.python_version(),
+            }
+        },
+        "mlflow_version": version("mlflow"),
+        "model_uuid": uuid4().hex,
+        "signature": {
+            "inputs": _tensor(description["input"]["dtype"], shape),
+            "outputs": _tensor("float32", [-1, description["output"]["classes"]]),
+            "params": None,
+        },
+        "saved_input_example_info": {
+            "artifact_path": EXAMPLE,
+            "serving_input_path": SERVED_EXAMPLE,
+            "type": "ndarray",
+            "format": "tf-serving",
+        },
+        "utc_time_created": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}",
+    }
+    environment = {"python": platform.python_version(), "dependencies": ["-r requirements.txt"]}
+    (folder / EXAMPLE).write_text(json.dumps(example.tolist()), encoding="utf-8")
+    (folder / SERVED_EXAMPLE).write_text(json.dumps({"inputs": example.tolist()}), encoding="utf-8")
+    (folder / CODE).mkdir()
+    shutil.copyfile(served.__file__, folder / CODE / f"{LOADER}.py")
+    (folder / "MLmodel").write_text(yaml.safe_dump(model, sort_keys=False), encoding="utf-8")
+    (folder / "python_env.yaml").write_text(yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
+    (folder / "requirements.txt").write_text("\n".join(needed) + "\n", encoding="utf-8")
+
+
+def _tensor(dtype: str, shape: list[int]) -> str:
+    return json.dumps([{"type": "tensor", "tensor-spec": {"dtype": dtype, "shape": shape}}])

@@ -6,7 +6,6 @@ Names, reasons and paths come from files that somebody else may have written. Wh
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -19,6 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from sweeper.core.errors import SweeperError
+from sweeper.text.paper_tables import csv_text
 
 WIDTH = 120
 """Columns of text outside a terminal, as wide as a notebook's cell shows without scrolling."""
@@ -107,11 +107,7 @@ def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
     if kind == "json":
         return json.dumps(rows, indent=1, ensure_ascii=False)
     if kind == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(table.column_names)
-        writer.writerows(row.values() for row in rows)
-        return text.getvalue()
+        return csv_text([table.column_names, *([*row.values()] for row in rows)])
     if kind == "table":
         return text_table(table.column_names, rows)
     raise SweeperError(f"unknown format {kind!r}", f"formats: {', '.join(FORMATS)}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from search_spaces.published_numbers import PublishedNumber
 from sweeper.analysis.claims.numbers import Point, mean_correlation, other_settings
-from sweeper.analysis.papers.matching import options_of, written
+from sweeper.analysis.papers.recipes import options_of, written
 from sweeper.analysis.statistics.basics import ranks, spearman
 from sweeper.text.cells import Row, float_or_none, int_of, measured_values
 from trainables.posthoc.focal_temperature import GAMMAS

@@ -11,7 +11,8 @@ from statistics import fmean
 
 from search_spaces.published_numbers import PublishedNumber
 from sweeper.analysis.papers.figures import QUANTITIES, Comparison
-from sweeper.analysis.papers.matching import (
+from sweeper.analysis.papers.recipes import (
+    Recipe,
     Settings,
     configuration_settings,
     method_settings,
@@ -19,7 +20,6 @@ from sweeper.analysis.papers.matching import (
     on_dataset,
     trains,
 )
-from sweeper.analysis.papers.recipes import Recipe
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.core.json_types import Plain
 from sweeper.results import Results

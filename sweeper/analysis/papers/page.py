@@ -10,8 +10,7 @@ from pathlib import Path
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Verdict
-from sweeper.analysis.papers.table_formats import caption, grid
-from sweeper.analysis.papers.tables import PaperTable
+from sweeper.analysis.papers.tables import PaperTable, caption, grid
 from sweeper.analysis.papers.trained_pictures import trained_pictures, trajectories
 from sweeper.core.errors import writing_to
 from sweeper.figures.base import Figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,27 @@ from search_spaces.published_numbers import PublishedNumber, published_tables, r
 from sweeper.analysis.papers.finished import FinishedSweep, Found
 from sweeper.analysis.papers.focal_map_figures import GAMMAS
 from sweeper.analysis.papers.recipes import Recipe, recipe_of
-from sweeper.analysis.statistics.basics import Spread
+from sweeper.analysis.statistics.basics import Spread, spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
+from sweeper.text.paper_tables import TableText
 from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     from trainables.posthoc.confidence_regions import ClosestTemperature
 
+
+MISSING = "–"
+"""Placeholder for a number that no sweep, or the paper, has."""
+
+MOST_DEPARTURES = 4
+"""How many of a recipe's differences a caption names; the CSV names all."""
+
+CSV_COLUMNS = (
+    "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",
+    "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source", "recipe", "beside",
+    "beside_sd", "beside_n", "beside_sweep", "beside_departures",
+)  # fmt: skip
 
 _NUMBERS = re.compile(r"[0-9]+([.][0-9]+)?")
 """What reasons that are otherwise alike differ in."""
@@ -47,7 +60,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """A published number and what ours is.
 
     Attributes:
@@ -83,7 +96,7 @@ class PaperTable:
     """
 
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[PaperCell]
     sweeps: Sequence[str]
     rehearsals: Sequence[str]
     rehearsed: bool = False
@@ -140,12 +153,12 @@ def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool 
     return PaperTable(name, cells, [sweep.name for sweep in chosen], rehearsals, rehearsed)
 
 
-def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> Cell:
+def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> PaperCell:
     if not number.dataset:
-        return Cell(number, ours=Spread(formula_value(number), None, 1), sweep=FORMULA)
+        return PaperCell(number, ours=Spread(formula_value(number), None, 1), sweep=FORMULA)
     recipe = recipe_of(number)
     if recipe is None:
-        return Cell(number)
+        return PaperCell(number)
     if rehearsed:
         found = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
         return _filled(number, recipe, found, (), sweeps)
@@ -168,11 +181,11 @@ def _filled(
     found: Found | None,
     beside: tuple[Beside, ...],
     sweeps: Sequence[FinishedSweep],
-) -> Cell:
+) -> PaperCell:
     if found is None:
         reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
-        return Cell(number, recipe.space, beside=beside, reason=reason)
-    return Cell(number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside)
+        return PaperCell(number, recipe.space, beside=beside, reason=reason)
+    return PaperCell(number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside)
 
 
 def formula_value(number: PublishedNumber) -> float:
@@ -220,3 +233,115 @@ def _fit(classes: int, gamma: float) -> ClosestTemperature:
     from trainables.posthoc.confidence_regions import closest_temperature, simplex_logits
 
     return closest_temperature(gamma, simplex_logits(classes))
+
+
+def format_paper_table(table: PaperTable, form: str) -> str:
+    """Return the table as `markdown`, `latex` or `csv`: networks and metrics down, losses across; the paper above ours.
+
+    Raises:
+        SweeperError: for another format.
+    """
+    return TableText(*grid(table), 4, caption(table), _records(table)).written(form)
+
+
+def caption(table: PaperTable) -> str:
+    """Return in a sentence what the table holds."""
+    filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)]
+    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(filling)}"
+    if table.rehearsed:
+        sentence += ", rehearsals and no results"
+    elif table.rehearsals:
+        sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
+    sentence += ". Ours: mean ± standard deviation (n) over finished replicates."
+    if table.departures:
+        apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())
+        sentence += f" From other recipes, shown beside the table and never in a cell: {'; '.join(apart)}."
+    for reason, count in table.reasons.items():
+        sentence += f" {count} empty: {reason}."
+    return sentence
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "no sweep"
+
+
+def grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows for every network, method and metric: the paper's, ours, and another recipe's if any."""
+    columns = list(dict.fromkeys(_loss(cell.published) for cell in table.cells))
+    keys = list(dict.fromkeys(_row_key(cell.published) for cell in table.cells))
+    by_place = {(_row_key(cell.published), _loss(cell.published)): cell for cell in table.cells}
+    rows = []
+    for key in keys:
+        cells = [by_place.get((key, column)) for column in columns]
+        rows.append([*key, "paper", *(cell.published.printed if cell else MISSING for cell in cells)])
+        rows.append(["", "", "", "ours", *(_ours(cell) for cell in cells)])
+        if any(cell and cell.beside for cell in cells):
+            rows.append(["", "", "", "other recipe", *(_beside(cell) for cell in cells)])
+    return ["data, network", "metric", "calibration", "", *columns], rows
+
+
+def _row_key(number: PublishedNumber) -> tuple[str, str, str]:
+    others = {key: value for key, value in number.options.items() if not key.startswith("posthoc.")}
+    part = "".join(f", {key} {value}" for key, value in others.items() if "." in key)
+    network = ", ".join(filter(None, (number.dataset, number.architecture))) + part
+    options = ", ".join(
+        f"{key.removeprefix('posthoc.')} {value}" for key, value in number.options.items() if key.startswith("posthoc.")
+    )
+    posthoc = f"{number.posthoc} ({options})" if options else number.posthoc
+    return network, f"{number.split} {number.metric}".strip(), posthoc or "as trained"
+
+
+def _loss(number: PublishedNumber) -> str:
+    options = ", ".join(f"{key} {value}" for key, value in number.options.items() if "." not in key)
+    return " ".join(filter(None, (number.loss, options)))
+
+
+def _ours(cell: PaperCell | None) -> str:
+    if cell is None or cell.ours is None:
+        return MISSING
+    mean, scale = cell.ours.mean, scale_in_print(cell.published)
+    if printed_as_error(cell.published):
+        mean = 1 - mean
+    return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n})"
+
+
+def _beside(cell: PaperCell | None) -> str:
+    if cell is None or not cell.beside:
+        return MISSING
+    return _ours(replace(cell, ours=cell.beside[0].found.ours))
+
+
+def scale_in_print(number: PublishedNumber) -> float:
+    """Return the printed scale of our unit: 100 if the paper prints per cent."""
+    value = 1 - number.value if printed_as_error(number) else number.value
+    try:
+        return 100.0 if value and abs(float(number.printed) / value - 100) < 1 else 1.0
+    except ValueError:
+        return 1.0
+
+
+def printed_as_error(number: PublishedNumber) -> bool:
+    """Return whether the paper prints an accuracy's complement, in per cent."""
+    try:
+        return number.metric == "accuracy" and abs(float(number.printed) / 100 - (1 - number.value)) < 1e-6
+    except ValueError:
+        return False
+
+
+def _records(table: PaperTable) -> list[list[object]]:
+    """Return all that is known of every cell, header first."""
+    records: list[list[object]] = [[*CSV_COLUMNS]]
+    for cell in table.cells:
+        number, other = cell.published, cell.beside[0] if cell.beside else None
+        options = ";".join(f"{key}={value}" for key, value in number.options.items())
+        place = [table.name, number.dataset, number.architecture, number.loss, options, number.posthoc]
+        printed = [number.split, number.metric, number.printed, number.value, number.spread]
+        source = [cell.sweep, cell.trial, cell.candidates, number.source, cell.recipe]
+        apart = [other.found.sweep, "; ".join(other.departures)] if other else ["", ""]
+        beside = _measured(other.found.ours if other else None)
+        records.append([*place, *printed, *_measured(cell.ours), *source, *beside, *apart])
+    return records
+
+
+def _measured(found: Spread | None) -> list[object]:
+    return [found.mean, found.deviation, found.n] if found else [None, None, 0]

@@ -24,8 +24,7 @@ from PIL import Image
 
 import sweeper
 from sweeper.core.ids import SweepPaths
-from sweeper.exporting.folder import PROGRAM
-from sweeper.exporting.mlflow_files import write_mlflow_files
+from sweeper.exporting.folder import PROGRAM, write_mlflow_files
 from sweeper.exporting.program import CalibratedNetworks, exported_program
 from tests.patience import patient
 from tests.sweeper.exporting.swept import DIGITS, OWN, calibrated, swept, swept_images

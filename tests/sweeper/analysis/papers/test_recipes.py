@@ -11,8 +11,7 @@ import pytest
 from search_spaces import packaged_files
 from search_spaces.published_numbers import published_tables, read_published
 from sweeper.analysis.papers.finished import FinishedSweep
-from sweeper.analysis.papers.matching import trains
-from sweeper.analysis.papers.recipes import recipe_of, recipes_of, shipped_recipe
+from sweeper.analysis.papers.recipes import recipe_of, recipes_of, shipped_recipe, trains
 from sweeper.analysis.papers.tables import FORMULA, PaperTable, filled_table, paper_table
 from sweeper.results import Results
 from sweeper.space.loading import load_spec

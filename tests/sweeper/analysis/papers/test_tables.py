@@ -16,8 +16,7 @@ from search_spaces import packaged_files
 from search_spaces.published_numbers import published_tables, read_published
 from sweeper.analysis.papers.finished import FinishedSweep
 from sweeper.analysis.papers.recipes import recipe_of, shipped_recipe
-from sweeper.analysis.papers.table_formats import format_paper_table
-from sweeper.analysis.papers.tables import FORMULA, paper_table
+from sweeper.analysis.papers.tables import FORMULA, format_paper_table, paper_table
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS
