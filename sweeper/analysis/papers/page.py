@@ -114,8 +114,10 @@ def _html(page: PaperPage, curves: Sequence[Figure], pictures: Sequence[Figure],
 def _picture(figure: Figure) -> str:
     """Return a figure as an image with its caption: as one of its own file, whose names cannot meet another's."""
     said = html.escape(figure.caption)
+    shown = html.escape(": ".join(filter(None, (figure.caption, ", ".join(figure.legend)))))
     data = base64.b64encode(svg_text(figure).encode()).decode()
-    return f"<figure><img alt='{said}' src='data:image/svg+xml;base64,{data}'><figcaption>{said}</figcaption></figure>"
+    image = f"<img alt='{shown}' src='data:image/svg+xml;base64,{data}'>"
+    return f"<figure>{image}<figcaption>{said}</figcaption></figure>"
 
 
 def _claims(verdicts: Mapping[str, Sequence[Verdict]]) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sweeper.figures.base import Axis, Bars, Curve, Figure, Panel
 from sweeper.results import Results
-from sweeper.text.cells import Row, Value, float_or_none, floats, int_of, measured_or_none, text_of
+from sweeper.text.cells import Row, Value, float_or_none, int_of, measured_or_none, text_of
 from trainables.metrics.base import softmax64
 from trainables.metrics.bleu import TEMPERATURES, column_at
 from trainables.training.trajectory import TRAJECTORY_METRICS, TRAJECTORY_NORMS, WEIGHT_NORM
@@ -26,6 +26,8 @@ WRONG_BINS = 10
 
 MOST_POINTS = 400
 """Test points drawn in Fig. 8b and c."""
+GREY = 7
+"""The category whose colour is the palette's grey."""
 
 Line = Sequence[tuple[float, Value]]
 
@@ -100,8 +102,7 @@ def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) ->
 def _reliability_by_epoch(results: Results) -> Iterator[Figure]:
     """Yield Fig. 1: of the first finished cross-entropy network, a diagram of training data for each evaluation."""
     rows = results.rows(
-        "SELECT trial, epoch, bin, min(lower) AS lower, max(upper) AS upper, sum(n)::BIGINT AS n, "
-        "sum(n * accuracy) / nullif(sum(n), 0) AS accuracy "
+        "SELECT trial, epoch, bin, sum(n)::BIGINT AS n, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy "
         "FROM reliability WHERE split = 'train' AND trial = (SELECT min(trial) FROM trials "
         "WHERE config_loss_name = 'cross_entropy' AND status = 'completed') GROUP BY ALL ORDER BY epoch, bin"
     )
@@ -118,8 +119,7 @@ def _reliability_by_epoch(results: Results) -> Iterator[Figure]:
 def _diagram(rows: Sequence[Row], title: str) -> Panel:
     """Return one reliability diagram with the share of samples in each bin."""
     total = max(1, sum(int_of(row, "n") for row in rows))
-    lower, upper = floats(rows, "lower"), floats(rows, "upper")
-    middle, widths = [(a + b) / 2 for a, b in zip(lower, upper, strict=True)], np.subtract(upper, lower).tolist()
+    middle, widths = [(at + 0.5) / len(rows) for at in range(len(rows))], [1 / len(rows)] * len(rows)
     accuracy = Bars(middle, [float_or_none(row, "accuracy") or 0.0 for row in rows], widths=widths)
     shares = [int_of(row, "n") / total for row in rows]
     share = Curve(middle, shares, 1, line=1.6, size=4)
@@ -204,7 +204,7 @@ def _boundary(
     """Return points of both classes, and the line on which a network without bias is undecided."""
     reach = float(np.abs(inputs).max())
     marks = []
-    for target, paint in enumerate(("shade", "soft")):
+    for target, paint in enumerate((GREY, "ink")):
         x, y = inputs[:MOST_POINTS][targets[:MOST_POINTS] == target].T
         marks.append(Curve(x.tolist(), y.tolist(), paint, size=4))
     x, y = np.array([-weights[1], weights[0]]) / np.linalg.norm(weights) * reach
