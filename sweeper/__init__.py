@@ -16,19 +16,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-RUNNING = ("run", "plan", "resume", "status", "stop", "submit")
-"""What runs sweeps: functions of `sweeper.api.commands`."""
+from sweeper.api import COMMANDS as _MODULES
 
-ANALYSES = ("report", "compare", "recalibrate", "ensemble", "conformal", "claims", "what_if")
-"""What reads finished ones: functions of `sweeper.api.analyses`."""
-
-EXPORTS = ("export", "load_model", "figure", "table")
-"""What takes results home: functions of `sweeper.api.exports`."""
-
-COMMANDS = (*RUNNING, *ANALYSES)
+COMMANDS = ("run", "plan", "resume", "status", "stop", "submit", "report", "compare", "recalibrate", "ensemble",
+            "conformal", "claims", "what_if")  # fmt: skip
 """The functions with the names of commands."""
 
-_MODULES = {"commands": RUNNING, "analyses": ANALYSES, "exports": EXPORTS}
+EXPORTS = ("export", "load_model", "figure", "table")
+"""What takes results home."""
 
 __all__ = [*COMMANDS, *EXPORTS, "SweeperError", "results"]
 
@@ -43,7 +38,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("sweeper.results")
     if name == "SweeperError":
         return importlib.import_module("sweeper.core.errors").SweeperError
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"sweeper.api.{module}"), name)
+    if name in __all__:
+        return getattr(importlib.import_module(f"sweeper.api.{_MODULES.get(name, 'exports')}"), name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

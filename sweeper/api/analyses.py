@@ -1,4 +1,4 @@
-"""What is asked of finished sweeps, as functions: their report, comparisons, claims and what logits still tell.
+"""What is asked of finished sweeps, as functions: comparisons, claims, and what logits still tell.
 
 Like `sweeper.api.commands`: same names, options, defaults and messages as on the command line.
 """
@@ -8,65 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from sweeper.api.arguments import output_folder, overrides
-from sweeper.api.finished import ReportPage
-from sweeper.remote.reach import all_here, local_sweep, remote_output
-from sweeper.text.display import Shown
+from rich.text import Text
+
+from sweeper.api.arguments import CommandOption, Format, Name, Output, Several, Trust, listed, output_folder, overrides
+from sweeper.remote.reach import all_here, local_sweep
+from sweeper.text.display import Shown, format_table
 
 if TYPE_CHECKING:
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison import Comparison
+    from sweeper.analysis.papers.computed import ComputedFigure
     from sweeper.analysis.predictive.conformal import Conformal
     from sweeper.analysis.predictive.ensemble import EnsembleRow
     from sweeper.analysis.recalibration.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replay.replaying import Kept
+    from sweeper.results import Results
+
+AtLeastOne = CommandOption(least=1)
+Method = CommandOption(("--method", "-m"), complete="complete_method")
 
 
-def report(
-    name: str,
-    more: Sequence[str] = (),
-    *,
-    to: str | Path | None = None,
-    output: str | Path | None = None,
-    address: str | None = None,
-) -> ReportPage:
-    """Rewrite a sweep's `report.html` and return its path; like `sweeper report`.
+def _loaded(name: str, output: str | Path | None) -> Results:
+    from sweeper.results import load
+
+    return load(*local_sweep(name, output_folder(output)))
+
+
+def compare(
+    first: Name, second: Annotated[str, CommandOption(complete="complete_sweep")], *, output: Output = None
+) -> Shown[Comparison]:
+    """Compare two sweeps: settings, versions and hardware, and results over paired configurations.
 
     Args:
-        name: of the sweep.
-        more: further sweeps: then one page of all is written beside their folders.
-        to: the file to write instead, for those who may only read the sweep's folder.
-        output: directory or store of the sweeps.
-        address: of a Ray cluster that knows the sweep.
-
-    Raises:
-        SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
+        second: Name or path of the sweep to compare with.
     """
-    from sweeper.reporting.page import write_report
-    from sweeper.storage.lookup import find_sweep
-    from sweeper.storage.places import publish
-
-    if more:
-        from sweeper.reporting.page import write_several
-        from sweeper.results import load
-
-        names, folder = all_here([name, *more], output_folder(output), address)
-        members = [load(each, folder) for each in names]
-        beside = folder / f"report-{'-'.join(each.name for each in members)}.html"
-        return ReportPage(write_several(members, beside if to is None else Path(to)))
-    name, place = remote_output(name, output_folder(output), address)
-    root = find_sweep(*local_sweep(name, place)).root
-    if to is not None:
-        return ReportPage(write_report(root, Path(to)))
-    page = write_report(root)
-    publish(name, place)
-    return ReportPage(page)
-
-
-def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
-    """Compare the settings and results of two sweeps; like `sweeper compare`. Raises SweeperError."""
     from sweeper.analysis.comparison import compare as compare_sweeps
     from sweeper.analysis.comparison import view
     from sweeper.results import load
@@ -76,60 +53,18 @@ def compare(first: str, second: str, *, output: str | Path | None = None) -> Sho
     return Shown(found, view(found))
 
 
-def what_if(
-    name: str,
-    *,
-    scheduler: str | Sequence[str] = (),
-    within: str | Sequence[str] = (),
-    objective: str | Sequence[str] = (),
-    orders: int = 200,
-    trials: int | None = None,
-    workers: int = 2,
-    by: str | None = None,
-    judge: str | None = None,
-    seed: int = 0,
-    output: str | Path | None = None,
-) -> Shown[list[Kept]]:
-    """Replay a fully trained sweep through other schedulers; like `sweeper what-if`.
+def claims(name: str | None = None, *, claim: Sequence[str] = (), output: Output = None) -> Shown[list[Verdict]]:
+    """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided.
 
     Args:
-        name: of the sweep, or its folder; no trial of it was stopped early.
-        scheduler: schedulers as YAML, such as `{name: asha, reduction_factor: 2}`; ASHA by default.
-        within: strata, paths with commas such as `architecture,loss`, or `none` for one pool.
-        objective: metrics to compare by, such as `val_nll` or `val_s99:max`; the sweep's by default.
-        orders: random orders to replay.
-        trials: trials drawn for each order; all by default.
-        workers: trials that run at once.
-        by: strata to count survivors in; architecture and loss by default, where they vary.
-        judge: the metric that says which trial is the winner; on test data by default.
-        seed: of the orders.
-        output: directory or store of the sweep.
-
-    Raises:
-        SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
+        name: Name or path of a sweep. (default: list every claim and its rule)
+        claim: Claim to judge; repeatable. (default: the claims that the search space names)
     """
-    from sweeper.analysis.replay.view import as_json
-    from sweeper.analysis.replay.view import what_if as replayed
-    from sweeper.results import load
-
-    asked = ([text] if isinstance(text, str) else list(text) for text in (scheduler, within, objective))
-    sweep = load(*local_sweep(name, output_folder(output)))
-    found = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
-    return Shown(found.kept, found.look, json=[as_json(each) for each in found.kept])
-
-
-def claims(
-    name: str | None = None, *, claim: Sequence[str] = (), output: str | Path | None = None
-) -> Shown[list[Verdict]]:
-    """Judge claims of papers on a sweep, or list their rules; like `sweeper claims`. Raises SweeperError."""
-    from rich.text import Text
-
     from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
-    from sweeper.results import load
 
     if name is None:
-        return Shown([], claims_table())
-    found = load(*local_sweep(name, output_folder(output)))
+        return Shown([], claims_table(), wrap=False)
+    found = _loaded(name, output)
     verdicts, rehearsal = judge_claims(found, list(claim) or None), bool(found.rehearsed)
     return Shown(
         verdicts,
@@ -138,89 +73,157 @@ def claims(
     )
 
 
-def recalibrate(
-    name: str,
+def what_if(
+    name: Name,
     *,
-    method: str | Sequence[str] = (),
-    options: Mapping[str, object] | Sequence[str] = (),
-    bins: int | Sequence[int] = (),
-    metric: str | Sequence[str] = (),
-    trust: bool = False,
-    output: str | Path | None = None,
-    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda sweep: nullcontext(None),
-) -> Shown[Recalibrated]:
-    """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions; like `sweeper recalibrate`.
+    scheduler: Several = (),
+    within: Several = (),
+    objective: Several = (),
+    orders: Annotated[int, CommandOption(least=2)] = 200,
+    trials: Annotated[int | None, AtLeastOne] = None,
+    workers: Annotated[int, AtLeastOne] = 2,
+    by: str | None = None,
+    judge: str | None = None,
+    seed: Annotated[int, CommandOption(least=0)] = 0,
+    output: Output = None,
+) -> Shown[list[Kept]]:
+    """Replay a fully trained sweep through other schedulers: what they would keep, and what that costs.
 
     Args:
-        name: of the sweep.
-        method: one or several.
-        options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
-        bins: numbers of bins for calibration errors; by default the sweep's.
-        metric: one or several metrics to measure besides; they go into the column `metrics` as JSON.
-        trust: as of `resume`.
-        output: directory or store of the sweep.
+        scheduler: Scheduler as YAML, '{name: asha, reduction_factor: 2}'; repeatable. (default: asha)
+        within: Strata, 'architecture,loss', or none for one pool; repeatable. (default: none)
+        objective: Metric to compare by, or metric:max; repeatable. (default: the sweep's)
+        orders: Random orders to replay.
+        trials: Trials drawn for each order. (default: all)
+        workers: Trials that run concurrently.
+        by: Strata to count survivors in. (default: architecture,loss where they vary)
+        judge: Metric that determines the winner. (default: test NLL after temperature scaling)
+        seed: Seed of the orders.
+
+    Raises:
+        SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
+    """
+    from sweeper.analysis.replay.view import as_json
+    from sweeper.analysis.replay.view import what_if as replayed
+
+    asked = map(listed, (scheduler, within, objective))
+    sweep = _loaded(name, output)
+    found = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
+    return Shown(found.kept, found.look, json=[as_json(each) for each in found.kept])
+
+
+def recalibrate(
+    name: Name,
+    *,
+    method: Annotated[Several, Method] = (),
+    options: Annotated[Mapping[str, object] | Sequence[str], CommandOption(("--option",), kind=list[str])] = (),
+    bins: int | Sequence[int] = (),
+    metric: Several = (),
+    trust: Trust = False,
+    output: Output = None,
+    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda sweep: nullcontext(None),
+) -> Shown[Recalibrated]:
+    """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions. Nothing is retrained.
+
+    Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`). What
+    `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
+
+    Args:
+        method: Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable. (default: none)
+        options: Option of a method: key=value, or method.key=value if several have it; repeatable.
+        bins: Number of bins for calibration errors; repeatable. (default: the sweep's)
+        metric: Additional metric (see `sweeper spaces --metrics`); repeatable. (default: none)
         progress: gives for a sweep's name what is told how far it is.
 
     Raises:
         SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
     """
-    from rich.text import Text
-
     from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
     from sweeper.storage.places import publish
 
-    place = output_folder(output)
-    methods = [method] if isinstance(method, str) else list(method)
-    counts = [bins] if isinstance(bins, int) else list(bins)
-    measured = [metric] if isinstance(metric, str) else list(metric)
-    asked = overrides(options)
-    done = recalibrate_sweep(*local_sweep(name, place), methods, asked, counts, measured, progress, trust=trust)
+    place, counts = output_folder(output), [bins] if isinstance(bins, int) else list(bins)
+    done = recalibrate_sweep(
+        *local_sweep(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
+    )
     publish(name, place)
     return Shown(done, Text("\n".join(done.lines())))
 
 
 def ensemble(
-    name: str,
+    name: Name,
     *,
-    size: int = 10,
-    candidates: int = 50,
+    size: Annotated[int, CommandOption(least=1, most=1000)] = 10,
+    candidates: Annotated[int, AtLeastOne] = 50,
     picture: str | Path | None = None,
-    output: str | Path | None = None,
+    output: Output = None,
 ) -> Shown[list[EnsembleRow]]:
-    """Average the predictions of finished networks; like `sweeper ensemble`.
+    """Average the predictions of finished networks: replicates, and greedy ensembles. Nothing is retrained.
 
     Args:
-        name: of the sweep, or its folder.
-        size: members of the largest greedy ensemble.
-        candidates: best configurations to choose members from.
-        picture: an HTML file to draw test NLL against members into.
-        output: directory or store of the sweep.
+        size: Members of the largest greedy ensemble.
+        candidates: Best configurations to choose members from.
+        picture: Also write a figure, test NLL against members, to this HTML file. (default: none)
 
     Raises:
         SweeperError: no finished trial has predictions, or they are of different samples.
     """
     from sweeper.analysis.predictive.ensemble import ensembles, view, write_picture
-    from sweeper.results import load
 
-    rows = ensembles(load(*local_sweep(name, output_folder(output))), size=size, candidates=candidates)
+    rows = ensembles(_loaded(name, output), size=size, candidates=candidates)
     if picture is not None:
         write_picture(rows, Path(picture))
     return Shown(rows, view(rows))
 
 
 def conformal(
-    name: str,
+    name: Name,
     *,
     alpha: float = 0.1,
-    method: str | None = None,
+    method: Annotated[str | None, CommandOption(("--method", "-m"))] = None,
     crosswise: bool = False,
-    output: str | Path | None = None,
+    output: Output = None,
 ) -> Shown[Conformal]:
-    """Measure the best configuration's conformal prediction sets; like `sweeper conformal`. Raises SweeperError."""
-    from sweeper.analysis.predictive.conformal import conformal_sets, view
-    from sweeper.results import load
+    """Show coverage and size of the best configuration's conformal prediction sets: THR, APS and RAPS.
 
-    found = conformal_sets(
-        load(*local_sweep(name, output_folder(output))), alpha=alpha, method=method, crosswise=crosswise
-    )
+    Args:
+        alpha: Miscoverage rate, between 0 and 1.
+        method: Post-hoc method to apply first (see `sweeper spaces --posthoc`). (default: none)
+        crosswise: Fit the method to all folds but one in turn (CV+), not on one half of validation data: smaller sets,
+            a weaker guarantee.
+    """
+    from sweeper.analysis.predictive.conformal import conformal_sets, view
+
+    found = conformal_sets(_loaded(name, output), alpha=alpha, method=method, crosswise=crosswise)
     return Shown(found, view(found))
+
+
+def focal_map(
+    figure: str,
+    *,
+    gamma: Sequence[float] = (),
+    classes: int | None = None,
+    form: Format = "table",
+    picture: str | Path | None = None,
+) -> Shown[ComputedFigure]:
+    """Compare the focal calibration map with temperature scaling, and show its effect on confidences.
+
+    temperatures: properness Figs. 2 and 6; bounds: properness Fig. 3; confidence: posterior Fig. 2; curvature-1,
+    properness-1-left, properness-1-right, properness-2-right, properness-4, -5, -7, mukhoti-4a, mukhoti-6, posterior-1,
+    selective-1, selective-a-1, -2, -3, -5: losses, their weights and gradients, and maps. No training.
+
+    Args:
+        figure: Figure to compute: temperatures, bounds, confidence, or one by paper: mukhoti-4a.
+        gamma: γ of the focal map; repeatable. (default: those of the papers)
+        classes: Number of classes. (default: those of the papers)
+        picture: Also write the figure to this file: .html, .png, .svg or .pdf. (default: none)
+    """
+    import pyarrow as pa
+
+    from sweeper.analysis.papers.focal_map_figures import map_figure
+    from sweeper.reporting.html import write_figure
+
+    found = map_figure(figure, gamma, classes)
+    text = format_table(pa.Table.from_pylist(found.rows), form)
+    if picture is not None:
+        write_figure(found.figure(figure), Path(picture))
+    return Shown(found, text, notes=found.remarks)

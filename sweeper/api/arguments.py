@@ -1,31 +1,145 @@
-"""What callers of the functions give, as the commands expect it: overrides, and where results and MLflow are."""
+"""What commands take: parameters that several share, and how each is typed on the command line.
+
+A command is one function of `sweeper.api`. Its signature gives the command line names, types and defaults, its
+docstring the help: the text before `Args:` is the command's, each argument's text is that of its option, where
+`(default: …)` at the end says in words what is done without it. What neither can say is a `CommandOption` in the
+annotation; an argument without text of its own has the one that stands there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sweeper.core.json_types import Plain
+from sweeper.core.processes import Executor
 from sweeper.remote.reach import tracking
 
 if TYPE_CHECKING:
     from sweeper.monitoring.live import NotebookProgress, Progress
 
-Settings = Mapping[str, object] | Sequence[str] | None
-"""Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`."""
 
-Space = str | Path | Mapping[str, Plain]
+@dataclass(frozen=True)
+class CommandOption:
+    """How a parameter is typed on the command line.
+
+    Attributes:
+        flags: names other than the parameter's own, such as `("--output", "-o")`; a positional one with flags is typed
+            as an option.
+        help: what it is, where the docstring does not say.
+        kind: what is typed, where a function takes more; a parameter that is `negated` is true unless it is typed.
+        default: what is shown as the default, where the function finds it itself.
+        words: the default in words.
+        envvar: the environment's variable that is looked at.
+        least: smallest value.
+        most: largest value.
+        metavar: stands for the value in the help.
+        complete: the function of `sweeper.cli.completion` that completes it.
+        negated: whether the flag turns off what the parameter turns on.
+        required: whether it must be typed, though a function finds it elsewhere.
+    """
+
+    flags: Sequence[str] = ()
+    help: str = ""
+    kind: object = None
+    default: object = None
+    words: str = ""
+    envvar: str | None = None
+    least: float | None = None
+    most: float | None = None
+    metavar: str | None = None
+    complete: str = ""
+    negated: bool = False
+    required: bool = False
+
+
+Several = str | Sequence[str]
+"""One text or several; on the command line the option is repeated."""
+
+Say = Callable[[str], None]
+"""Takes text about what happens; a command prints it."""
+
+Space = Annotated[
+    str | Path | Mapping[str, Plain],
+    CommandOption(help="Search space file, or the name of a shipped one.", kind=str, complete="complete_space"),
+]
 """A search space: a file, the name of a shipped one, or its contents as a mapping."""
 
+Settings = Annotated[
+    Mapping[str, object] | Sequence[str] | None,
+    CommandOption(
+        help="Override a key of the search space, e.g. seed=1; repeatable.", kind=list[str], metavar="KEY=VALUE",
+        complete="complete_setting",
+    ),
+]  # fmt: skip
+"""Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`."""
 
-def overrides(settings: Settings) -> list[str]:
+Name = Annotated[str, CommandOption(help="Name of the sweep, or path of its results.", complete="complete_sweep")]
+Output = Annotated[
+    str | Path | None,
+    CommandOption(
+        ("--output", "-o"), "Directory of results, s3://…, gs://… or az://….", str, "results", envvar="SWEEPER_OUTPUT"
+    ),
+]
+Tracking = Annotated[
+    str | None,
+    CommandOption(
+        help="MLflow tracking store, or tensorboard: for event files in the sweep's folder.",
+        words="a local SQLite file", envvar="MLFLOW_TRACKING_URI",
+    ),
+]  # fmt: skip
+Mlflow = Annotated[bool, CommandOption(("--no-mlflow",), "Write Parquet tables only, no MLflow runs.", negated=True)]
+Rehearse = Annotated[
+    bool, CommandOption(help="Scale down to digits, small networks and a few epochs; results are marked.")
+]
+Address = Annotated[
+    str | None, CommandOption(help="Address of a Ray cluster.", words="start one here", envvar="RAY_ADDRESS")
+]
+ClusterAddress = Annotated[
+    str | None,
+    CommandOption(help="Dashboard of a Ray cluster, e.g. http://head:8265.", envvar="SWEEPER_ADDRESS"),
+]
+Cpus = Annotated[int | None, CommandOption(help="CPU cores to use on this machine.", words="all", least=1)]
+RunsOn = Annotated[
+    Executor,
+    CommandOption(
+        help="local: forked processes on this machine; ray; auto: local if there is no cluster and no GPU.",
+        envvar="SWEEPER_EXECUTOR",
+    ),
+]
+WaitForNodes = Annotated[
+    float,
+    CommandOption(help="Minutes to wait for the autoscaler to add the first node that fits a trial.", least=0),
+]
+Notify = Annotated[
+    Sequence[str],
+    CommandOption(
+        help="Notify on completion, failure or exhausted budget: '${SWEEP_WEBHOOK}' or a command; repeatable."
+    ),
+]
+AllowNotify = Annotated[
+    bool, CommandOption(help="Send the notifications that the file asks for; remembered for its directory.")
+]
+Trust = Annotated[bool, CommandOption(help="Run the code that came with the sweep; remembered for this code.")]
+Format = Annotated[
+    str, CommandOption(("--format",), "Output format: table, json, csv or parquet.", complete="complete_format")
+]
+
+
+def overrides(settings: Mapping[str, object] | Sequence[str] | None) -> list[str]:
     """Return overrides as `--set` writes them: a mapping's values as JSON, which is YAML too."""
     if isinstance(settings, Mapping):
         return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else list(settings or ())
+
+
+def listed(texts: Several) -> list[str]:
+    """Return one text or several as a list."""
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def output_folder(output: str | Path | None) -> str:

@@ -1,4 +1,4 @@
-"""The commands as functions, for notebooks and scripts: same names, options, defaults and messages.
+"""The commands of a sweep's life as functions: the same names, options, defaults and messages.
 
 `import sweeper` gives them as `sweeper.run`, `sweeper.plan` and so on. Where the command line prints, these return an
 object that shows the same; where it ends with an error, they raise `sweeper.core.errors.SweeperError` with its words.
@@ -8,23 +8,48 @@ Environment variables count as they do there: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from sweeper.api.arguments import Settings, Space, output_folder, overrides, progress_view, tracking_address
+from rich.console import Group
+
+from sweeper.api.arguments import (
+    Address,
+    AllowNotify,
+    ClusterAddress,
+    CommandOption,
+    Cpus,
+    Mlflow,
+    Name,
+    Notify,
+    Output,
+    Rehearse,
+    RunsOn,
+    Settings,
+    Several,
+    Space,
+    Tracking,
+    Trust,
+    WaitForNodes,
+    listed,
+    output_folder,
+    overrides,
+    progress_view,
+    tracking_address,
+)
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
-from sweeper.core.processes import Executor
 from sweeper.execution.local.processes import early_server
-from sweeper.remote.reach import connect, local_sweep
-from sweeper.text.display import Shown
+from sweeper.remote.reach import connect, local_sweep, remote_output
+from sweeper.text.display import SafeConsole, Shown, printable
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
-    from sweeper.monitoring.status import SweepStatus
+    from sweeper.monitoring.status import Look, SweepStatus
     from sweeper.planning.view import Plan
-    from sweeper.remote.cluster import RemoteSweep
+    from sweeper.remote.cluster import Cluster, RemoteSweep
 
 
 def run(
@@ -32,37 +57,25 @@ def run(
     *,
     set: Settings = None,
     name: str | None = None,
-    output: str | Path | None = None,
-    tracking_uri: str | None = None,
-    mlflow: bool = True,
-    address: str | None = None,
-    cpus: int | None = None,
-    executor: Executor = "auto",
-    rehearse: bool = False,
+    output: Output = None,
+    tracking_uri: Tracking = None,
+    mlflow: Mlflow = True,
+    address: Address = None,
+    cpus: Cpus = None,
+    executor: RunsOn = "auto",
+    rehearse: Rehearse = False,
     reuse: bool = False,
-    reuse_from: str | Sequence[str] = (),
-    wait_for_nodes: float = 30.0,
-    notify: Sequence[str] = (),
-    allow_notify: bool = False,
+    reuse_from: Annotated[Several, CommandOption(metavar="NAME")] = (),
+    wait_for_nodes: WaitForNodes = 30.0,
+    notify: Notify = (),
+    allow_notify: AllowNotify = False,
 ) -> FinishedRun:
-    """Run a sweep from a search space to its report; like `sweeper run`.
+    """Run a sweep: train the search space's configurations and write tables and a report.
 
     Args:
-        space: see `Space`.
-        set: see `Settings`.
-        name: of the sweep; by default the file's name, numbered (`sweep` for a mapping).
-        output: directory of results, or an object store's address; by default `results`.
-        tracking_uri: MLflow tracking store; by default a local SQLite file.
-        mlflow: whether to log to MLflow.
-        address: of a Ray cluster; by default one is started on this machine.
-        cpus: CPU cores to use on this machine; all by default.
-        executor: `local` for forked processes here, `ray`, or `auto`: local if there is no cluster and no GPU.
-        rehearse: run a scaled-down copy in minutes, on digits and small networks.
-        reuse: reuse trials that other sweeps of the output have already trained.
-        reuse_from: reuse trials of this sweep, or these, only.
-        wait_for_nodes: minutes to wait for the autoscaler to add the first node.
-        notify: webhooks and commands to notify.
-        allow_notify: send the notifications that the search space file asks for; remembered for its folder.
+        name: Name of the sweep. (default: the file's name, numbered)
+        reuse: Reuse trials that other sweeps in --output have already trained.
+        reuse_from: Reuse trials of this sweep only; repeatable. (default: none)
 
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
@@ -80,7 +93,7 @@ def run(
             tracking_address(tracking_uri, place) if mlflow else None,
             rehearse=rehearse,
             reuse=reuse,
-            reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
+            reuse_from=listed(reuse_from),
             wait_for_nodes=60 * wait_for_nodes,
             notify=notify,
             allow_notify=allow_notify,
@@ -91,44 +104,39 @@ def run(
 
 
 def resume(
-    name: str,
+    name: Name,
     *,
     failed: bool = False,
-    set: Settings = None,
+    set: Annotated[Settings, CommandOption(kind=list[str])] = None,
     discard_damaged: bool = False,
-    output: str | Path | None = None,
-    tracking_uri: str | None = None,
-    mlflow: bool = True,
-    address: str | None = None,
-    cpus: int | None = None,
-    executor: Executor = "auto",
-    wait_for_nodes: float = 30.0,
-    notify: Sequence[str] = (),
-    allow_notify: bool = False,
-    trust: bool = False,
-) -> FinishedRun:
-    """Resume an interrupted sweep; like `sweeper resume`.
+    output: Output = None,
+    tracking_uri: Tracking = None,
+    mlflow: Mlflow = True,
+    address: Address = None,
+    cpus: Cpus = None,
+    executor: RunsOn = "auto",
+    wait_for_nodes: WaitForNodes = 30.0,
+    notify: Notify = (),
+    allow_notify: AllowNotify = False,
+    trust: Trust = False,
+) -> FinishedRun | Submitted:
+    """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints.
 
     Args:
-        name: of the sweep, or its folder or address.
-        failed: retry failed trials, too.
-        set: settings that may change on resume, such as `{"budget.gpu_hours": 20}`.
-        discard_damaged: quarantine damaged journal records and all records after them.
-        output: directory or store of the sweep.
-        tracking_uri: as of `run`.
-        mlflow: as of `run`.
-        address: as of `run`.
-        cpus: as of `run`.
-        executor: as of `run`.
-        wait_for_nodes: as of `run`.
-        notify: as of `run`.
-        allow_notify: as of `run`.
-        trust: run the code that came with the sweep's folder, though this user has not run it before.
+        failed: Also retry failed trials.
+        set: Change the budget or other limits, e.g. budget.gpu_hours=20; repeatable.
+        discard_damaged: Quarantine damaged journal records and all records after them.
 
     Raises:
         SweeperError: there is no such sweep, or somebody else drives it.
     """
     address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None and address.startswith("http"):
+        if notify:
+            raise SweeperError(
+                "--notify works only for sweeps driven from this machine", "put it into the sweep: --set 'notify=[…]'"
+            )
+        return _resume_remotely(name, address, failed, overrides(set), wait_for_nodes, trust, allow_notify)
     from sweeper.storage.places import split_name
 
     name, place = split_name(name, output_folder(output))
@@ -162,41 +170,63 @@ def resume(
         return FinishedRun(resume_sweep(name, options, server), place, options.timings)
 
 
-def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown[Plan]:
-    """Estimate trials, time and cost of a search space; like `sweeper plan`. Raises SweeperError."""
+def _resume_remotely(
+    name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool, allow_notify: bool
+) -> Submitted:
+    """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
+    from sweeper.remote.submission import Request, submit_resume, submitter
+
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if not sweep.ended:
+        raise SweeperError(f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --address {address}`")
+    own = sweep.submitter == submitter()
+    request = Request(
+        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
+        trust=trust or own, allow_notify=allow_notify or own,
+    )  # fmt: skip
+    return Submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
+
+
+def plan(
+    space: Space,
+    *,
+    set: Settings = None,
+    rehearse: Rehearse = False,
+    cluster: str | Path | None = None,
+    prices: str | Path | None = None,
+) -> Shown[Plan]:
+    """Estimate trials, time and cost of a search space before any training.
+
+    Args:
+        cluster: Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there.
+        prices: Price table for --cluster. (default: sweeper/planning/prices.yaml)
+
+    Raises:
+        SweeperError: with every fault of the search space or of the cluster's file.
+    """
     from sweeper.planning.costs import measured_plan
     from sweeper.space.loading import load_spec
 
-    planned = measured_plan(load_spec(space, overrides(set), rehearse=rehearse))
-    return Shown(planned, planned, json=planned.to_dict())
+    spec = load_spec(space, overrides(set), rehearse=rehearse)
+    if cluster is not None:
+        from sweeper.planning.on_cluster import cluster_plan
+
+        planned, there = cluster_plan(spec, Path(cluster), None if prices is None else Path(prices))
+        return Shown(planned, Group(planned, there), json={**planned.to_dict(), "cluster": there.to_dict()})
+    planned = measured_plan(spec)
+    fault = SweeperError(f"the sweep cannot start here: {planned.obstacle}") if planned.obstacle else None
+    return Shown(planned, planned, json=planned.to_dict(), fault=fault)
 
 
-def status(
-    name: str | None = None, *, output: str | Path | None = None, address: str | None = None
-) -> Shown[list[SweepStatus]] | Shown[list[RemoteSweep]]:
-    """Show the progress of all sweeps, or of one; like `sweeper status`. Raises SweeperError.
+def stop(name: Name, *, output: Output = None, address: ClusterAddress = None) -> str:
+    """Ask a running sweep to stop. Results are kept; `sweeper resume` continues it.
 
-    `value` has one object per sweep: `SweepStatus`, or with an address `RemoteSweep`.
-    """
-    from sweeper.monitoring.status import status_of, statuses_table
-    from sweeper.storage.places import local_copies
+    Returns:
+        What was asked: of a cluster through the sweep's results, or by a signal where these cannot be reached.
 
-    if address is not None:
-        from sweeper.remote.cluster import sweeps_table
-
-        cluster = connect(address)
-        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
-        return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
-    place = output_folder(output)
-    own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
-    found = status_of(folder, own)
-    return Shown(found, statuses_table(found))
-
-
-def stop(name: str, *, output: str | Path | None = None, address: str | None = None) -> str:
-    """Ask a running sweep to stop; return what was asked. Raises SweeperError if it is not running.
-
-    With the `address` of a cluster, it is asked through its results, or by a signal where these cannot be reached.
+    Raises:
+        SweeperError: it is not running.
     """
     from sweeper.execution.runner import ask_to_stop
 
@@ -214,32 +244,117 @@ def stop(name: str, *, output: str | Path | None = None, address: str | None = N
         return f"asked the job {sweep.job} to stop"
 
 
-def submit(
-    space: Space,
-    address: str | None = None,
+def status(
+    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
     *,
-    output: str | None = None,
-    set: Settings = None,
-    name: str | None = None,
-    tracking_uri: str | None = None,
-    mlflow: bool = True,
-    ship_code: bool = True,
-    wait_for_nodes: float = 30.0,
-    allow_notify: bool = False,
-) -> Submitted:
-    """Run a sweep on a remote cluster; like `sweeper submit`. The returned object follows and stops it.
+    audit: bool = False,
+    watch: Annotated[bool, CommandOption(("--watch", "-w"))] = False,
+    output: Output = None,
+    address: ClusterAddress = None,
+) -> Shown[list[SweepStatus]] | Shown[list[RemoteSweep]] | Shown[list[str]] | Shown[Look | None]:
+    """Show the progress of sweeps.
 
     Args:
-        space: a file, or the name of a shipped one.
-        address: of the cluster's dashboard.
-        output: `s3://…`, `gs://…`, `az://…`, or a shared directory.
-        set: as of `run`.
-        name: as of `run`.
-        tracking_uri: MLflow server, as seen from the cluster.
-        mlflow: as of `run`.
-        wait_for_nodes: as of `run`.
-        ship_code: ship the local code with the job, or run the code in the cluster's image.
-        allow_notify: as of `run`.
+        name: Name of the sweep. (default: all)
+        audit: Recompute every decision from the journal and report differences.
+        watch: Watch until the sweep ends; Ctrl-C only stops watching.
+
+    Returns:
+        An object for each sweep: `SweepStatus`, or with an address `RemoteSweep`; of an audit, the differences.
+    """
+    from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
+    from sweeper.storage.places import local_copies
+
+    place = output_folder(output)
+    if watch and audit:
+        raise SweeperError(
+            "--watch and --audit exclude each other", "run --audit without --watch, or after the sweep has ended"
+        )
+    if watch:
+        return _watched(name, place, address)
+    if audit and name is not None:
+        name, folder = local_sweep(name, place, tables=False)
+        said, differences = audit_sweep(name, folder)
+        lines = [*said, *(f"  {difference}" for difference in differences)]
+        return Shown(differences, "\n".join(map(printable, lines)), complete=not differences)
+    if address is not None and not audit:
+        from sweeper.remote.cluster import sweeps_table
+
+        cluster = connect(address)
+        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
+        return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
+    own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
+    found = status_of(folder, own)
+    return Shown(found, statuses_table(found))
+
+
+def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:
+    """Show one sweep, or all, until they end, or until Ctrl-C; return the last look."""
+    from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, look_at_all, watch
+
+    if name is None and address is None:
+        seconds, look = LOOK_SECONDS, look_at_all(output)
+    elif name is None or (watched := _results_of(name, output, address)) is None:
+        assert address is not None
+        seconds, look = FAR_LOOK_SECONDS, _remote_look(connect(address), name)
+    else:
+        seconds, look = watched
+    seen = watch(look, seconds, SafeConsole())
+    if seen is None:
+        return Shown(None, notes=["stopped watching; sweeps keep running"])
+    return Shown(seen, complete=seen.complete)
+
+
+def _results_of(name: str, output: str, address: str | None) -> tuple[float, Callable[[], Look]] | None:
+    """Return how to watch a sweep through its journal, and how often; `None` if only the cluster knows the sweep."""
+    from sweeper.monitoring.status import SweepWatch
+
+    try:
+        watch = SweepWatch(*remote_output(name, output, address))
+    except (SweeperError, StoreError):
+        if address is None:
+            raise
+        return None
+    return watch.seconds, watch.look
+
+
+def _remote_look(cluster: Cluster, name: str | None) -> Callable[[], Look]:
+    """Return a function that checks a cluster's sweeps, or one, through its Jobs API until all drivers ended."""
+    from sweeper.monitoring.status import Look
+    from sweeper.remote.cluster import progress_of, sweeps_table
+
+    def look() -> Look:
+        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
+        lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
+        over = all(sweep.ended for sweep in sweeps)
+        return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
+
+    return look
+
+
+def submit(
+    space: Space,
+    address: Annotated[ClusterAddress, CommandOption(("--address",), envvar="SWEEPER_ADDRESS", required=True)] = None,
+    *,
+    output: Annotated[
+        Output, CommandOption(("--output", "-o"), kind=str, envvar="SWEEPER_OUTPUT", required=True)
+    ] = None,
+    set: Settings = None,
+    name: str | None = None,
+    tracking_uri: Tracking = None,
+    mlflow: Mlflow = True,
+    ship_code: bool = True,
+    wait_for_nodes: WaitForNodes = 30.0,
+    allow_notify: AllowNotify = False,
+) -> Submitted:
+    """Run a sweep on a remote cluster. Results go to an object store or a shared directory.
+
+    Args:
+        address: Dashboard of the Ray cluster, e.g. http://head:8265.
+        output: Where results go: s3://…, gs://…, az://…, a shared directory.
+        name: Name of the sweep. (default: the file's name, numbered)
+        tracking_uri: MLflow server, as seen from the cluster. (default: the cluster's MLFLOW_TRACKING_URI)
+        ship_code: Ship the local code with the job, or run the code in the cluster's image.
 
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
@@ -257,3 +372,59 @@ def submit(
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
     request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
     return Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
+
+
+def logs(
+    name: str,
+    *,
+    address: ClusterAddress = None,
+    follow: Annotated[bool, CommandOption(("--follow", "-f"))] = False,
+    output: Output = None,
+    write: Callable[[str], object] = sys.stdout.write,
+) -> Shown[None]:
+    """Print a sweep's log: the driver's log on a cluster (--address), the log of Ray and torch on this machine.
+
+    Args:
+        name: Name of the sweep.
+        follow: Follow the log until the sweep ends.
+        output: Directory of local results.
+        write: takes the log's text as it comes.
+    """
+    if address is None:
+        from sweeper.monitoring.status import local_log
+
+        for text in local_log(name, output_folder(output), follow=follow):
+            write(text)
+        return Shown(None)
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if follow:
+        return followed(cluster, sweep.job, write)
+    write(cluster.logs(sweep.job))
+    return Shown(None)
+
+
+def followed(cluster: Cluster, job: str, write: Callable[[str], object]) -> Shown[None]:
+    """Write a driver's log until it ends; the answer has its exit status, 1 where it was killed."""
+    for text in cluster.follow(job):
+        write(text)
+    ended = cluster.sweep(job)
+    killed = ended.exit_code is None and ended.state != "finished"
+    notes = [f"the job {job} {ended.state}: {ended.message.strip()}"] if killed else []
+    return Shown(None, notes=notes, exit_code=ended.exit_code if ended.exit_code is not None else int(killed))
+
+
+def token(file: str | Path) -> Shown[Path]:
+    """Create a token for a Ray cluster. It is never printed; copy the file to the cluster and its users.
+
+    Args:
+        file: File to write; only you can read it.
+    """
+    from sweeper.remote.tokens import create_token
+
+    create_token(Path(file))
+    notes = [
+        f"wrote a new token to {file}; every machine of the cluster and every user needs it:",
+        f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={Path(file).resolve()}",
+    ]
+    return Shown(Path(file), notes=notes)

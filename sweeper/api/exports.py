@@ -1,58 +1,248 @@
-"""Taking results home, as functions: `sweeper.export`, `load_model`, `figure` and `table`."""
+"""Results shown and taken home, as functions: tables, pages, figures, exported networks, and MLflow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from sweeper.api.arguments import output_folder
-from sweeper.remote.reach import local_sweep, local_tracking
-from sweeper.storage.places import READING, place_of, split_name
+from sweeper.api.arguments import (
+    ClusterAddress,
+    CommandOption,
+    Format,
+    Name,
+    Output,
+    Say,
+    Tracking,
+    Trust,
+    output_folder,
+)
+from sweeper.api.finished import ReportPage
+from sweeper.core.errors import SweeperError
+from sweeper.remote.reach import all_here, local_sweep, local_tracking, remote_output
+from sweeper.text.display import Shown, format_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sweeper.exporting.folder import Exported
     from sweeper.exporting.model import ExportedModel
+    from sweeper.results import Results
+    from sweeper.results.listing import TrialsTable
+
+WIDTH = 100
+"""Columns of listings outside a terminal."""
+
+SHOWN_SWEEPS = 5
+"""Sweeps whose links `sweeper ui` prints, the newest."""
+
+
+def results_(
+    names: Annotated[Sequence[str], CommandOption(complete="complete_sweep")],
+    *,
+    sql: str | None = None,
+    everything: Annotated[bool, CommandOption(("--all",))] = False,
+    columns: Annotated[Sequence[str], CommandOption(metavar="NAMES")] = (),
+    sort: Annotated[str | None, CommandOption(metavar="NAME")] = None,
+    form: Annotated[Format, CommandOption(("--format", "-f"), complete="complete_format")] = "table",
+    output: Output = None,
+    address: ClusterAddress = None,
+) -> Shown[TrialsTable] | Shown[pa.Table]:
+    """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
+
+    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded.
+
+    Args:
+        names: Names or paths of one or more sweeps.
+        sql: SQL query over the tables and the view `final`. (default: the best trials)
+        everything: Print all trials, not the best ten.
+        columns: Columns to print, e.g. test_nll,loss_gamma; repeatable. (default: the summary's)
+        sort: Column to sort by; -NAME for the largest first. (default: best first)
+        form: Output format: table, json, csv or parquet.
+    """
+    from sweeper.results import load
+    from sweeper.results.leaderboard import leaderboard
+    from sweeper.results.listing import best_trials, listed
+    from sweeper.results.results import load_several
+    from sweeper.text.labels import plural
+
+    if len(names) > 1 and sql is None:
+        raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
+    if sql is not None and (everything or columns or sort is not None):
+        raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
+    names, folder = all_here([*names], output_folder(output), address)
+    if sql is not None:
+        found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
+        rows = found.sql(sql)
+    elif form != "table":
+        rows = best_trials(load(names[0], folder), columns, sort)
+    else:
+        board = leaderboard(load(names[0], folder))
+        table = listed(board, columns, sort, everything=everything)
+        left_out = len(table.rows) < len(board.rows)
+        note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
+        return Shown(table, table, notes=[note] if left_out else [], width=WIDTH)
+    return Shown(rows, format_table(rows, form))
+
+
+def show(
+    name: Name,
+    trial: str | None = None,
+    *,
+    page: str | Path | None = None,
+    output: Output = None,
+    address: ClusterAddress = None,
+) -> Shown[Results] | Path:
+    """Show one trial: configuration, rungs and decisions, metrics with intervals, files.
+
+    Args:
+        trial: Trial, e.g. c00039, or its number. (default: the best)
+        page: HTML file to write instead, with learning curves and diagrams. (default: none)
+    """
+    from sweeper.results import load
+
+    names, folder = all_here([name], output_folder(output), address)
+    found = load(names[0], folder)
+    if page is not None:
+        from sweeper.reporting.page import write_trial_page
+
+        return write_trial_page(found, trial, Path(page))
+    from sweeper.results.trial_facts import trial_view
+
+    return Shown(found, trial_view(found, trial), width=WIDTH)
+
+
+def report(
+    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
+    more: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
+    *,
+    table: str | None = None,
+    form: Annotated[str | None, CommandOption(("--format", "-f"))] = None,
+    to: str | Path | None = None,
+    output: Output = None,
+    address: ClusterAddress = None,
+) -> ReportPage | str:
+    """Rewrite a sweep's report.html, put several sweeps on one page, or print a paper's table (--table).
+
+    Args:
+        name: Name or path of the sweep. [default with --table: all sweeps]
+        more: More sweeps to put on the same page. (default: none)
+        table: Table of a paper to fill in from sweeps, e.g. mukhoti-1. (default: none)
+        form: Format of --table: markdown, latex or csv. (default: markdown)
+        to: HTML file to write instead. (default: report.html of the sweep)
+
+    Raises:
+        SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
+    """
+    from sweeper.reporting.page import write_report
+    from sweeper.results import load, sweep_names
+    from sweeper.storage.lookup import find_sweep
+    from sweeper.storage.places import publish
+
+    place = output_folder(output)
+    if table is not None:
+        from sweeper.analysis.papers.tables import format_paper_table, paper_table
+
+        named = [name, *more] if name is not None else []
+        places = [local_sweep(each, place) for each in named] or [(found, Path(place)) for found in sweep_names(place)]
+        filled = paper_table(table, [load(*each) for each in places])
+        return format_paper_table(filled, form or "markdown")
+    if form is not None:
+        raise SweeperError(f"--format {form} only applies to --table", "add --table mukhoti-1, or omit --format")
+    if name is None:
+        raise SweeperError("no sweep was named", "give a name, or --table to fill in a paper's table")
+    if more:
+        from sweeper.reporting.page import write_several
+
+        names, folder = all_here([name, *more], place, address)
+        members = [load(each, folder) for each in names]
+        beside = folder / f"report-{'-'.join(each.name for each in members)}.html"
+        return ReportPage(write_several(members, beside if to is None else Path(to)))
+    name, place = remote_output(name, place, address)
+    root = find_sweep(*local_sweep(name, place)).root
+    if to is not None:
+        return ReportPage(write_report(root, Path(to)))
+    page = write_report(root)
+    publish(name, place)
+    return ReportPage(page)
+
+
+def sync(name: Name, *, output: Output = None, tracking_uri: Tracking = None) -> Shown[None]:
+    """Update MLflow from a sweep's journal. Safe to repeat."""
+    from sweeper.storage.lookup import find_sweep
+    from sweeper.tracking.sync import sync as synchronise
+
+    paths = find_sweep(*local_sweep(name, output_folder(output)))
+    return Shown(None, notes=[str(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)))])
+
+
+def ui(
+    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
+    *,
+    output: Output = None,
+    tracking_uri: Tracking = None,
+    port: Annotated[int, CommandOption(least=1, most=65535)] = 5000,
+    say: Say = lambda line: None,
+) -> Shown[None]:
+    """Browse sweeps in MLflow, each in a view with all its trials. It listens on this machine only (127.0.0.1).
+
+    Args:
+        name: Sweep to open. [default: the newest]
+        port: Port on 127.0.0.1.
+        say: takes the addresses and search filters.
+    """
+    from sweeper.storage.places import READING, place_of
+    from sweeper.tracking.mlflow.pages import address, as_lines, experiments, questions, serve
+
+    say("search filters for an MLflow experiment:")
+    for line in as_lines(questions()):
+        say(f"  {line}")
+    uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
+    server = uri if uri.startswith("http") else f"http://127.0.0.1:{port}"
+    found = experiments(uri, name)
+    for sweep, identifier in found[:SHOWN_SWEEPS]:
+        say(f"{sweep}: {address(server, identifier)}")
+    if len(found) > SHOWN_SWEEPS:
+        say(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}")
+    say(f"MLflow runs at {server} (Ctrl-C to stop)")
+    return Shown(None, exit_code=serve(uri, port))
 
 
 def export(
-    name: str,
-    to: str | Path,
+    name: Name,
+    to: Annotated[str | Path, CommandOption(("--to",))],
     *,
     trial: str = "best",
-    replicate: str | int = "0",
+    replicate: Annotated[str | int, CommandOption(kind=str)] = "0",
     posthoc: str = "temperature",
-    trust: bool = False,
-    retrain: bool = False,
     onnx: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    retrain: bool = False,
     mlflow: bool = False,
     register: str | None = None,
-    tracking_uri: str | None = None,
-    output: str | Path | None = None,
+    tracking_uri: Tracking = None,
+    trust: Trust = False,
+    output: Output = None,
+    say: Say = lambda line: None,
 ) -> Exported:
-    """Write a trained network as a calibrated program; like `sweeper export`.
+    """Export a trained network as a calibrated program: weights, torch.export program, model card.
 
     Args:
-        name: of the sweep.
-        to: the folder to make.
-        trial: its name, or `best`.
-        replicate: its number, or `all` for an ensemble of them.
-        posthoc: a method that the sweep measured, or `none`.
-        trust: as of `resume`.
-        retrain: train the trial again if its weights are gone.
-        onnx: write an ONNX file, too; needs the extra `onnx`.
+        to: Folder to create.
+        trial: Trial, e.g. c00039.
+        replicate: Number of a replicate, or all for their ensemble.
+        posthoc: Post-hoc method that the sweep measured, or none.
+        onnx: Also write an ONNX file (needs the extra onnx).
+        retrain: Retrain the trial if its weights are gone.
+        mlflow: Log the model in MLflow with its trial's run.
+        register: Register it in MLflow under this name, alias best. (default: none)
         say: takes lines on how far training again is.
-        mlflow: log the model in MLflow with its trial's run.
-        register: register it there, too, under this name with the alias `best`.
-        tracking_uri: MLflow's store; by default the sweep's.
-        output: directory or store of the sweep.
 
     Raises:
         SweeperError: why it cannot be exported; nothing was written.
     """
     from sweeper.exporting.folder import export_model
+    from sweeper.storage.places import READING, place_of, split_name
     from sweeper.tracking.mlflow.logged_model import log_model
 
     place = output_folder(output)
@@ -88,14 +278,14 @@ def load_model(path: str | Path) -> ExportedModel:
     return load(path)
 
 
-def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None = None) -> Path:
-    """Draw a figure of the report into a file, and return its path; like `sweeper figure`.
+def figure(
+    name: Name, figure: str, to: Annotated[str | Path, CommandOption(("--to",))], *, output: Output = None
+) -> Path:
+    """Draw a figure of the report for a paper: PDF, SVG or PNG.
 
     Args:
-        name: of the sweep.
-        figure: e.g. `learning_curves`.
-        to: the file; `.pdf`, `.svg` or `.png`.
-        output: directory or store of the sweep.
+        figure: Figure of the report, e.g. learning_curves.
+        to: File to write: .pdf, .svg or .png.
 
     Raises:
         SweeperError: an unknown figure or format, or one that does not apply to the sweep.
@@ -107,13 +297,11 @@ def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None 
     return Path(to)
 
 
-def table(name: str, *, form: str = "markdown", output: str | Path | None = None) -> str:
-    """Return the best of each loss on each network as a paper's table; like `sweeper table`.
+def table(name: Name, *, form: Annotated[str, CommandOption(("--format",))] = "markdown", output: Output = None) -> str:
+    """Print the best of each loss on each network for a paper: LaTeX, Markdown or CSV.
 
     Args:
-        name: of the sweep.
-        form: `latex`, `markdown` or `csv`.
-        output: directory or store of the sweep.
+        form: latex, markdown or csv.
 
     Raises:
         SweeperError: another format, or nothing was evaluated.

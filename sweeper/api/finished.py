@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sweeper.results import Results
 from sweeper.text.display import as_html, as_text
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ class FinishedRun:
 
     def __init__(self, outcome: Outcome | Settled, output: str, timings: Timings) -> None:
         """Take over a run's outcome; `output` is where its sweeps are."""
+        from sweeper.results import Results  # DuckDB and Arrow, which the list of commands does not need
+
         paths, self.timings = outcome.paths, timings
         self.name, self.folder, self.output = paths.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds

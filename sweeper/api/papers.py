@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from search_spaces import packaged_files
-from sweeper.analysis.judging import judge_claims, named_claims
-from sweeper.analysis.papers.finished import FinishedSweep
-from sweeper.analysis.papers.page import PaperPage, write_paper_page
-from sweeper.analysis.papers.recipes import Recipe, shipped_recipe
-from sweeper.analysis.papers.tables import filled_table
+from sweeper.api.arguments import (
+    Address,
+    CommandOption,
+    Cpus,
+    Mlflow,
+    Output,
+    Rehearse,
+    RunsOn,
+    Say,
+    Tracking,
+    output_folder,
+)
+from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
-from sweeper.results import Results
-from sweeper.space.loading import load_spec
-from sweeper.space.rehearsal import SUFFIX
-from sweeper.space.spec import SweepSpec
-from sweeper.storage.lookup import sweep_names
+from sweeper.core.processes import Executor
+from sweeper.text.display import Shown
 from trainables.registry.names import nearest
+
+if TYPE_CHECKING:
+    from sweeper.analysis.papers.finished import FinishedSweep
+    from sweeper.analysis.papers.page import PaperPage
+    from sweeper.analysis.papers.recipes import Recipe
+    from sweeper.results import Results
+    from sweeper.space.spec import SweepSpec
 
 PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
 
 FINISHED, UNFINISHED, MISSING = "finished", "unfinished", "missing"
-
-Said = Callable[[str], None]
-"""Takes a sentence about what happens."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,11 @@ def steps(paper: str, output: str | Path, *, rehearse: bool = False) -> list[Ste
     Raises:
         SweeperError: an unknown paper.
     """
+    from sweeper.analysis.papers.finished import FinishedSweep
+    from sweeper.analysis.papers.recipes import shipped_recipe
+    from sweeper.results import Results
+    from sweeper.storage.lookup import sweep_names
+
     if paper not in PAPERS:
         raise SweeperError(f"unknown paper {paper!r}", f"papers: {', '.join(PAPERS)}{nearest(paper, PAPERS)}")
     recipes = [recipe for recipe in map(shipped_recipe, packaged_files()) if recipe.spec.header.paper == paper]
@@ -104,35 +119,45 @@ def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, s
 
 
 def _rehearsed(recipe: Recipe) -> SweepSpec:
+    from sweeper.space.loading import load_spec
+
     return load_spec(packaged_files()[recipe.space], recipe.overrides, rehearse=True)
 
 
-def run_paper(
-    paper: str,
+def paper(
+    name: str,
     *,
-    output: str | Path = "results",
-    rehearse: bool = False,
-    run: bool = True,
+    rehearse: Rehearse = False,
+    run: Annotated[bool, CommandOption(("--no-run",), negated=True)] = True,
     page: str | Path | None = None,
-    say: Said = lambda sentence: None,
-    **options: object,
-) -> PaperPage:
-    """Run what is missing of a paper's experiments and write its page.
+    output: Output = None,
+    tracking_uri: Tracking = None,
+    mlflow: Mlflow = True,
+    address: Address = None,
+    cpus: Cpus = None,
+    executor: RunsOn = "auto",
+    say: Say = lambda sentence: None,
+) -> Shown[PaperPage]:
+    """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
+
+    Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed.
 
     Args:
-        paper: its short name.
-        output: folder of results.
-        rehearse: rehearse the experiments in place of running them.
-        run: whether to run anything; otherwise the page is made of what there is.
-        page: where to write the page; `paper-<name>.html` in `output` if unset.
+        name: Paper: curvature, properness, mukhoti, posterior or selective.
+        run: Run nothing; write the page from existing sweeps.
+        page: Path of the page. (default: paper-NAME.html in the results)
         say: is told what happens.
-        options: of `sweeper.api.commands.run` and `resume`: executor, address, cpus, mlflow, tracking_uri.
 
     Raises:
         SweeperError: an unknown paper; data or packages are missing, all of them named before anything is started; a
             sweep cannot be run.
     """
-    plan = steps(paper, output, rehearse=rehearse)
+    place = output_folder(output)
+    options: RunningOptions = {
+        "output": place, "tracking_uri": tracking_uri, "mlflow": mlflow, "address": address, "cpus": cpus,
+        "executor": executor,
+    }  # fmt: skip
+    plan = steps(name, place, rehearse=rehearse)
     for step in plan:
         say(step.line)
     if run:
@@ -146,21 +171,35 @@ def run_paper(
                 f"provide them (README, 'Where data come from'){other}, or use the existing sweeps with --no-run",
             )
         for step in plan:
-            _run(step, output, rehearse, say, options)
-    return write_page(paper, output, rehearse=rehearse, page=page)
+            _run(step, rehearse, say, options)
+    written = write_page(name, place, rehearse=rehearse, page=page)
+    return Shown(written, "\n".join(written.lines()))
 
 
-def _run(step: Step, output: str | Path, rehearse: bool, say: Said, options: dict[str, object]) -> None:
+class RunningOptions(TypedDict):
+    """What `run` and `resume` both take."""
+
+    output: str
+    tracking_uri: str | None
+    mlflow: bool
+    address: str | None
+    cpus: int | None
+    executor: Executor
+
+
+def _run(step: Step, rehearse: bool, say: Say, options: RunningOptions) -> None:
     from sweeper.api import commands
 
     if step.state == FINISHED:
         return
     say(f"{'resuming' if step.state == UNFINISHED else 'running'} {step.recipe.space}")
+    done: FinishedRun | Submitted
     if step.state == UNFINISHED:
-        done = commands.resume(step.sweep, failed=True, output=output, **options)  # type: ignore[arg-type]
+        done = commands.resume(step.sweep, failed=True, **options)
     else:
-        overrides = step.recipe.overrides
-        done = commands.run(step.recipe.space, set=overrides, output=output, rehearse=rehearse, **options)  # type: ignore[arg-type]
+        done = commands.run(step.recipe.space, set=step.recipe.overrides, rehearse=rehearse, **options)
+    if isinstance(done, Submitted):
+        raise SweeperError("a paper's sweeps are run from here", "give the address of Ray itself, not of a dashboard")
     if done.outcome != FINISHED:
         raise SweeperError(
             f"the sweep {done.name!r} was {done.outcome}", f"continue with the same command: {done.name}"
@@ -171,6 +210,14 @@ def write_page(
     paper: str, output: str | Path = "results", *, rehearse: bool = False, page: str | Path | None = None
 ) -> PaperPage:
     """Write a paper's page from the sweeps that a results folder has. Raises SweeperError."""
+    from sweeper.analysis.judging import judge_claims, named_claims
+    from sweeper.analysis.papers.finished import FinishedSweep
+    from sweeper.analysis.papers.page import write_paper_page
+    from sweeper.analysis.papers.tables import filled_table
+    from sweeper.results import Results
+    from sweeper.space.rehearsal import SUFFIX
+    from sweeper.storage.lookup import sweep_names
+
     plan = steps(paper, output, rehearse=rehearse)
     sweeps = [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
     names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli import analysis, housekeeping, reading, remote, sweeps
-from sweeper.cli.common import BAD_INPUT, DONE, discard_output
+from sweeper.cli.commands import add_commands
+from sweeper.cli.printing import BAD_INPUT, DONE, discard_output
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import SafeConsole
 from trainables.files.stores.base import StoreError
@@ -30,11 +30,6 @@ REFUSED = {
 """What to do about errors of the operating system that are no fault of this program."""
 
 
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a docstring, for the list of commands."""
-    return text.strip().split("\n")[0].partition(". ")[0].removesuffix(".") + "."
-
-
 app = typer.Typer(
     name="sweeper",
     help="Sweep loss families, γ, coverage, ν and architectures; measure calibration and curvature at every rung.",
@@ -43,11 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 100},
 )
-for group in (sweeps, reading, analysis, housekeeping, remote):
-    for command in group.commands.registered_commands:
-        # In full: a list of commands would cut it at 45 characters.
-        command.short_help = first_sentence(command.callback.__doc__ or "")
-    app.add_typer(group.commands)
+add_commands(app)
 
 
 def main() -> None:

@@ -10,15 +10,16 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from sweeper.core.errors import SweeperError
 from sweeper.text.paper_tables import csv_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WIDTH = 120
 """Columns of text outside a terminal, as wide as a notebook's cell shows without scrolling."""
@@ -50,28 +51,51 @@ class SafeConsole(Console):
 
 
 class Shown(Generic[T]):
-    """An answer with its values and how it looks; attributes of the values are attributes of the answer."""
+    """An answer with its values and how it looks; attributes of the values are attributes of the answer.
 
-    def __init__(self, value: T, look: RenderableType, *, json: object = None) -> None:
-        """Hold `value`, what a terminal shows of it, and what `--json` prints of it."""
-        self.value = value
-        self.json = json
-        self._look = look
+    Attributes:
+        value: the values.
+        look: what a terminal shows of them: lines as they are, bytes for a file or a pipe; `None` for nothing.
+        json: what `--json` prints of them.
+        notes: what a command says besides, on the standard error.
+        width: columns outside a terminal.
+        wrap: whether lines that are longer are broken.
+        fault: with what a command ends after it has printed the answer.
+        exit_code: of a command.
+    """
+
+    def __init__(
+        self,
+        value: T,
+        look: RenderableType | bytes | None = None,
+        *,
+        json: object = None,
+        notes: Sequence[str] = (),
+        width: int = 140,
+        wrap: bool = True,
+        fault: SweeperError | None = None,
+        complete: bool = True,
+        exit_code: int | None = None,
+    ) -> None:
+        """Hold an answer; one that is not `complete` makes its command exit with 1."""
+        self.value, self.look, self.json, self.notes = value, look, json, notes
+        self.width, self.wrap, self.fault = width, wrap, fault
+        self.exit_code = exit_code if exit_code is not None else int(not complete)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("value", "json"):
+        if name.startswith("_") or name == "value":
             raise AttributeError(name)
         return getattr(self.value, name)
 
     def __rich__(self) -> RenderableType:
         """Give rich what the command of the same name prints."""
-        return self._look
+        return self.look if self.look is not None and not isinstance(self.look, bytes) else ""
 
     def __repr__(self) -> str:
-        return as_text(self._look)
+        return as_text(self.__rich__())
 
     def _repr_html_(self) -> str:
-        return as_html(self._look)
+        return as_html(self.__rich__())
 
 
 def as_text(look: RenderableType) -> str:
@@ -100,6 +124,8 @@ def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
         SweeperError: for another format.
     """
     if kind == "parquet":
+        import pyarrow.parquet as pq  # 0.1 s that most commands save
+
         sink = io.BytesIO()
         pq.write_table(table, sink)
         return sink.getvalue()

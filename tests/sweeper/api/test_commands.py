@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import typer
 
 import sweeper
 from sweeper.api import arguments, commands
-from sweeper.cli.main import app
 from sweeper.results import Results, UnknownSweepError, load, sql
 from sweeper.results.queries import QueryError
 from sweeper.text.display import Shown, as_html, as_text
@@ -21,22 +18,6 @@ from tests.running import SPACE
 from tests.sweeper.synthetic_sweep import write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
-ANOTHER_WAY = {
-    # options of a command that are something else to a function
-    "settings": "set",
-    "no_mlflow": "mlflow",
-    "option": "options",
-}
-NOT_FOR_FUNCTIONS = {
-    "what_if": {"as_json"},
-    "run": {"timings"},  # an attribute of what they return
-    "resume": {"timings"},
-    "plan": {"as_json", "cluster", "prices"},  # values are attributes; prices concern a cluster's file
-    "status": {"audit", "watch"},
-    "report": {"table", "form"},
-    "claims": {"as_json"},
-    "submit": {"wait"},
-}
 
 
 def test_importing_the_package_imports_nothing_else():
@@ -64,18 +45,6 @@ def test_a_module_of_a_commands_name_is_both():
     lines = done.stdout.splitlines()
     assert lines[:2] == ["statuses_table sweeper.analysis.comparison Plan", "True module"], done.stdout + done.stderr
     assert "/nowhere" in lines[2] and lines[-1] == "module 'sweeper' has no attribute 'nothing'"
-
-
-@pytest.mark.parametrize("name", sweeper.COMMANDS)
-def test_a_function_takes_what_its_command_takes(name):
-    listed = typer.main.get_command(app).commands
-    options = {parameter.name for parameter in listed[name.replace("_", "-")].params} - NOT_FOR_FUNCTIONS.get(
-        name, set()
-    )
-    wanted = {ANOTHER_WAY.get(option, option) for option in options}
-    taken = set(inspect.signature(getattr(sweeper, name)).parameters)
-    assert wanted <= taken, wanted - taken
-    assert taken - wanted <= {"progress"}  # what the command line shows, and a script may
 
 
 def test_overrides_are_written_as_the_command_line_writes_them():

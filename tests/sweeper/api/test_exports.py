@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
-import pytest
-import typer
-
 import sweeper
 from sweeper.api import exports
-from sweeper.cli.main import app
 from tests.running import in_process
 from tests.sweeper.synthetic_sweep import write_sweep
-
-
-@pytest.mark.parametrize("name", ["export", "figure", "table"])
-def test_a_function_takes_what_its_command_takes(name):
-    listed = typer.main.get_command(app).commands[name].params  # type: ignore[attr-defined]
-    taken = set(inspect.signature(getattr(sweeper, name)).parameters) - {"say"}  # where a command prints by itself
-    assert taken == {parameter.name for parameter in listed}
 
 
 def test_everything_is_found_in_the_package():

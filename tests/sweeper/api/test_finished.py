@@ -28,7 +28,7 @@ evaluation: {bins: 15, curvature: false, bootstrap: 0}
 def test_a_trial_that_diverged_is_not_offered_a_retry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import typer
 
-    from sweeper.cli.common import finish
+    from sweeper.cli.printing import finished
 
     options = RunOptions(str(tmp_path / "results"), cpus=1)
     done = FinishedRun(
@@ -36,7 +36,7 @@ def test_a_trial_that_diverged_is_not_offered_a_retry(tmp_path: Path, capsys: py
     )
     assert done.counts["failed"] == 1 and done.retriable == 0
     with pytest.raises(typer.Exit):
-        finish(done)
+        finished(done, {})
     said = capsys.readouterr().out
     assert "failed: c00000" in said and "--failed" not in said
     assert "1 failed trial diverged; retries would diverge again" in said

@@ -33,7 +33,7 @@ def test_a_sweep_of_the_recipe_counts_under_any_name_and_one_of_another_does_not
 
 def test_the_page_shows_tables_claims_and_what_is_missing(tmp_path: Path) -> None:
     ideal_sweep(tmp_path, SPACE)
-    page = papers.run_paper("posterior", output=tmp_path, run=False)
+    page = papers.paper("posterior", output=tmp_path, run=False)
     text = page.path.read_text("utf-8")
     assert page.filled[0] == 3  # Fig. 2's formula, Fig. 5 g and Fig. 6's CIFAR10-s
     assert "focal_map_lowers_ece" in "".join(page.lines())
@@ -42,7 +42,7 @@ def test_the_page_shows_tables_claims_and_what_is_missing(tmp_path: Path) -> Non
 
 def test_trajectories_are_drawn(tmp_path: Path) -> None:
     ideal_sweep(tmp_path, "mukhoti_figures_7_8")
-    page = papers.run_paper("mukhoti", output=tmp_path, run=False, page=tmp_path / "here.html")
+    page = papers.paper("mukhoti", output=tmp_path, run=False, page=tmp_path / "here.html")
     text = page.path.read_text("utf-8")
     assert page.path == tmp_path / "here.html"
     assert text.count("<img") >= 2 and "last_layer_weight_norm" in text and "focal γ 1" in text
@@ -52,7 +52,7 @@ def test_missing_data_is_named_before_anything_is_started(tmp_path: Path, monkey
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "nothing"))
     monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
     with pytest.raises(SweeperError, match="experiments lack data or packages, nothing was started") as raised:
-        papers.run_paper("selective", output=tmp_path / "results")
+        papers.paper("selective", output=tmp_path / "results")
     assert all(f"selective_tables_{name}" in str(raised.value) for name in ("cifar10", "cifar100", "tiny_imagenet"))
 
 
@@ -62,14 +62,14 @@ def test_a_package_that_a_rehearsal_lacks_is_named_before_anything_is_started(
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
     with pytest.raises(SweeperError, match="1 experiment lacks data or packages, nothing was started") as raised:
-        papers.run_paper("mukhoti", output=tmp_path / "results", rehearse=True)
+        papers.paper("mukhoti", output=tmp_path / "results", rehearse=True)
     said = str(raised.value)
     assert "mukhoti_table_3_wmt14" in said and "pip install" in said and "rehearse with" not in said
 
 
 def test_an_unknown_paper_is_named(tmp_path: Path) -> None:
     with pytest.raises(SweeperError, match="unknown paper 'mukoti'"):
-        papers.run_paper("mukoti", output=tmp_path)
+        papers.paper("mukoti", output=tmp_path)
 
 
 @pytest.mark.integration
@@ -79,7 +79,7 @@ def test_a_rehearsal_runs_what_is_missing_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(papers, "packaged_files", lambda: files)
     said: list[str] = []
     for _ in range(2):
-        page = papers.run_paper(
+        page = papers.paper(
             "posterior", output=tmp_path, rehearse=True, say=said.append, executor="local", mlflow=False, cpus=1
         )
     assert said == [

@@ -1,0 +1,191 @@
+"""Search spaces, folders and the machine, as functions: `init`, `validate`, `spaces`, `doctor`, `delete` …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Group
+
+from sweeper.api.arguments import CommandOption, Name, Output, Rehearse, Settings, Space, output_folder, overrides
+from sweeper.core.errors import SweeperError, writing_to
+from sweeper.text.display import Shown
+
+if TYPE_CHECKING:
+    from sweeper.planning.doctor import Check
+    from sweeper.space.spec import SweepSpec
+    from sweeper.storage.lookup import Entry
+
+AtLeastOne = CommandOption(least=1)
+
+
+def init(
+    file: str | Path,
+    *,
+    dataset: str = "digits",
+    loss: Sequence[str] = (),
+    network: Sequence[str] = (),
+    grid: Annotated[Sequence[str], CommandOption(metavar="PATH=VALUES")] = (),
+    objective: str = "val_nll",
+    epochs: Annotated[int, AtLeastOne] = 27,
+    replicates: Annotated[int, AtLeastOne] = 2,
+) -> Shown[Path]:
+    """Write a commented search space to start from.
+
+    Args:
+        file: Search space file to write, e.g. mine.yaml.
+        dataset: Data set (`sweeper spaces --datasets` lists all).
+        loss: Loss family; repeatable. (default: cross_entropy and focal)
+        network: Network; repeatable. (default: mlp)
+        grid: Values to try, e.g. loss.gamma=1,2,5 or dataset.label_noise=0,0.1; repeatable. (default: none)
+        objective: Metric that trials are compared by.
+        epochs: Epochs of a trial that is not stopped.
+        replicates: Seeds of each configuration.
+    """
+    from sweeper.space.loading import load_spec
+    from sweeper.space.template import TemplateOptions, template
+    from trainables.files.atomic import write_text
+
+    file = Path(file)
+    if file.exists():
+        raise SweeperError(f"{file} already exists", "name another file")
+    values = {}
+    for text in grid:
+        path, equals, written = text.partition("=")
+        if not equals or not written:
+            raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
+        values[path.strip()] = [value.strip() for value in written.split(",")]
+    usual = TemplateOptions()
+    options = TemplateOptions(
+        dataset, loss or usual.losses, network or usual.architectures, values, objective, epochs, replicates
+    )
+    with writing_to(file, "name another file"):
+        write_text(file, template(options))
+    try:
+        load_spec(file)
+    except SweeperError as error:
+        return Shown(file, notes=[f"wrote {file}, which has errors"], fault=error)
+    return Shown(file, notes=[f"wrote {file}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
+
+
+def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) -> Shown[SweepSpec]:
+    """Check a search space and report all errors at once. Nothing is loaded or trained."""
+    from sweeper.space.configurations import configurations, varying_columns
+    from sweeper.space.loading import load_spec
+    from sweeper.text.labels import plural, short
+
+    spec = load_spec(space, overrides(set), rehearse=rehearse)
+    count = spec.samples if spec.searcher.learns else len(configurations(spec))
+    varying = ", ".join(dict.fromkeys(short(name) for name in varying_columns(spec.space))) or "nothing"
+    seeds = f"{plural(count, 'configuration')} × {spec.replicates.count} seeds"
+    return Shown(spec, f"{space} is valid: {seeds}; varies {varying}")
+
+
+def list_(*, output: Output = None) -> Shown[list[Entry]]:
+    """List the sweeps in the directory of results, latest first."""
+    from rich.table import Table
+
+    from sweeper.storage.lookup import entries
+    from sweeper.storage.places import local_copies
+
+    place = output_folder(output)
+    found = entries(local_copies(place))
+    if not found:
+        return Shown([], notes=[f"no sweeps in {place}; start one with `sweeper run quickstart`"])
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in ("sweep", "began (UTC)", "data set", "size", ""):
+        table.add_column(heading, no_wrap=heading != "sweep", justify="right" if heading == "size" else "left")
+    for each in found:
+        running = "running" if each.running else ""
+        table.add_row(each.name, each.began, each.dataset, f"{each.size / 2**20:,.1f} MiB", running)
+    return Shown(found, table, width=100)
+
+
+def delete(
+    name: Name,
+    *,
+    yes: Annotated[bool, CommandOption(("--yes", "-y"))] = False,
+    output: Output = None,
+    ask: Callable[[str], object] = lambda question: None,
+) -> Shown[Path]:
+    """Delete a sweep's results folder. Its MLflow runs stay.
+
+    Args:
+        yes: Do not ask for confirmation.
+        ask: puts the question to the user, and raises where the answer is no.
+    """
+    from sweeper.storage import lookup
+
+    place = output_folder(output)
+    root = lookup.at_rest(name, place).root
+    if not yes:
+        ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB)?")
+    size = lookup.delete(name, place)
+    return Shown(root, notes=[f"deleted {root}, {size / 2**20:,.1f} MiB"])
+
+
+def rename(name: Name, new: str, *, output: Output = None) -> Shown[Path]:
+    """Rename a sweep. MLflow keeps the old name until `sweeper sync` logs it under the new one.
+
+    Args:
+        new: New name.
+    """
+    from sweeper.storage import lookup
+
+    found = lookup.rename(name, new, output_folder(output))
+    return Shown(found, notes=[f"renamed to {found}"])
+
+
+def archive(name: Name, *, to: str | Path | None = None, output: Output = None) -> Shown[Path]:
+    """Pack a sweep's results folder into a .tar.gz file. The folder stays.
+
+    Args:
+        to: File to write. (default: NAME.tar.gz beside the sweep)
+    """
+    from sweeper.storage import lookup
+
+    file = lookup.archive(name, output_folder(output), None if to is None else Path(to))
+    return Shown(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
+
+
+def spaces(
+    *,
+    losses: bool = False,
+    architectures: bool = False,
+    datasets: bool = False,
+    optimizers: bool = False,
+    posthoc: bool = False,
+    metrics: bool = False,
+    schedulers: bool = False,
+    searchers: bool = False,
+) -> Shown[list[str]]:
+    """List the shipped search spaces, or the components that a search space may name.
+
+    Args:
+        losses: List loss families.
+        architectures: List architectures.
+        datasets: List data sets.
+        optimizers: List optimisers and their recipes.
+        posthoc: List post-hoc methods.
+        metrics: List optional metrics and their settings.
+        schedulers: List schedulers and their settings.
+        searchers: List searchers and their settings.
+    """
+    from sweeper.space import catalogue
+
+    wanted = (losses, architectures, datasets, optimizers, posthoc, metrics, schedulers, searchers)
+    chosen = [kind for kind, asked in zip(catalogue.KINDS, wanted, strict=True) if asked]
+    tables = [catalogue.components_table(kind) for kind in chosen] or [catalogue.spaces_table()]
+    return Shown(chosen, Group(*tables))
+
+
+def doctor() -> Shown[list[Check]]:
+    """Check that this machine can run sweeps, and suggest a fix for every problem."""
+    from sweeper.planning.doctor import checks
+
+    found, lines = checks(), list[str]()
+    for check in found:
+        lines.append(f"{'ok  ' if check.ok else 'FAIL'} {check.subject}: {check.finding}")
+        lines += [] if check.ok else [f"     {check.remedy}"]
+    return Shown(found, "\n".join(lines), complete=all(check.ok for check in found))

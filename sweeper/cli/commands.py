@@ -1,0 +1,139 @@
+"""Commands made of the functions of `sweeper.api`: options, help and types from one signature and docstring.
+
+`sweeper.api.arguments` says how to write a function that is a command. What it returns is printed by `display`, or by
+what `sweeper.cli.printing` has for it, whose own keyword arguments are further options of the command.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+
+from sweeper.api import COMMANDS, analyses, commands, exports, housekeeping, papers
+from sweeper.api.arguments import CommandOption
+from sweeper.cli import completion
+from sweeper.cli.printing import GIVEN, PRINTED, display
+
+ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+"""An argument of a docstring whose section is indented by four columns."""
+
+SECTION = re.compile(r"\n(Args|Returns|Raises):\n")
+WORDS = re.compile(r" \(default: (.+)\)$")
+
+
+MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers)}
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add every command to the program."""
+    for name, module in COMMANDS.items():
+        function = getattr(MODULES[module], name)
+        words = name.rstrip("_")
+        made = command(function, PRINTED.get(words, display))
+        # In full: a list of commands would cut it at 45 characters.
+        short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".") + "."
+        app.command(words.replace("_", "-"), short_help=short)(made)
+
+
+def command(function: Callable[..., Any], printed: Callable[..., None]) -> Callable[..., None]:
+    """Return a command: its parameters are those of a function and the keyword arguments of what prints its answer."""
+    own, further = parameters(function), parameters(printed)
+    negated = {name for name, (_, option) in own.items() if option.negated}
+
+    @functools.wraps(function)
+    def run(**typed: Any) -> None:
+        shown = {name: typed.pop(name) for name in further}
+        given = {name: value for name, value in typed.items() if value is not None and value != []}
+        given |= {name: not given[name] for name in negated}
+        helpers = {name: GIVEN[name] for name in inspect.signature(function).parameters.keys() & GIVEN.keys()}
+        printed(function(**given, **helpers), given, **shown)
+
+    merged = [each for each, _ in (*own.values(), *further.values())]
+    run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {}
+    run.__doc__ = SECTION.split(inspect.getdoc(function) or "")[0].strip()
+    return run
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, CommandOption]]:
+    """Return the parameters of a function as typer expects them, without what the command line gives by itself."""
+    texts = argument_texts(inspect.getdoc(function) or "")
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        # What prints an answer takes it and what was typed first; those are no options.
+        if name not in GIVEN and name not in ("found", "given"):
+            # Text, as every file has `from __future__ import annotations`. One at a time: other annotations, of values
+            # that are returned, are known to type checkers alone.
+            hint = eval(parameter.annotation, function.__globals__)
+            found[name] = _as_typed(parameter, hint, texts.get(name, ""))
+    return found
+
+
+def argument_texts(doc: str) -> dict[str, str]:
+    """Return what a docstring says of each argument, in one line."""
+    _, *sections = SECTION.split(f"\n{doc}")
+    listed = dict(zip(sections[::2], sections[1::2], strict=True)).get("Args", "")
+    return {name: " ".join(text.split()) for name, text in ARGUMENT.findall(listed)}
+
+
+def _as_typed(parameter: inspect.Parameter, hint: object, text: str) -> tuple[inspect.Parameter, CommandOption]:
+    """Return a parameter with typer's annotation and default, and what is said of how it is typed."""
+    kind, option = hint, CommandOption()
+    if get_origin(hint) is Annotated:
+        kind, *said = get_args(hint)
+        option = [each for each in said if isinstance(each, CommandOption)][-1]
+    text = text or option.help
+    words = WORDS.search(text)
+    shared: dict[str, Any] = {
+        "help": WORDS.sub("", text),
+        "show_default": words[1] if words else option.words or True,
+        "envvar": option.envvar,
+        "metavar": option.metavar,
+        "min": option.least,
+        "max": option.most,
+        "autocompletion": getattr(completion, option.complete) if option.complete else None,
+    }
+    typed = typed_as(option.kind or kind)
+    required = option.required or parameter.default is parameter.empty
+    default = option.default if option.default is not None else parameter.default
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not option.flags:
+        annotation = typer.Argument(
+            **{**shared, "show_default": False if required and not words else shared["show_default"]}
+        )
+    else:
+        flag = f"--{parameter.name.replace('_', '-')}"
+        flags = option.flags or ((flag,) if typed is not bool or not default else ())
+        annotation = typer.Option(*flags, **shared)
+    if get_origin(typed) is list and not required:
+        typed, default = typed | None, None
+    elif default is None:
+        typed = typed | None
+    elif option.negated:
+        default = not default
+    return (
+        inspect.Parameter(
+            parameter.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=parameter.empty if required else default,
+            annotation=Annotated[typed, annotation],
+        ),
+        option,
+    )
+
+
+def typed_as(kind: Any) -> Any:
+    """Return the type in which the command line takes what a function takes in several."""
+    kinds = (
+        [each for each in get_args(kind) if each is not NoneType] if get_origin(kind) in (Union, UnionType) else [kind]
+    )
+    several = next((each for each in kinds if get_origin(each) is get_origin(Sequence[str])), None)
+    if several is not None:
+        return list[get_args(several)[0]]  # type: ignore[misc]  # made for typer, which reads it
+    return Path if Path in kinds else kinds[0]

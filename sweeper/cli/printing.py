@@ -1,0 +1,262 @@
+"""What commands print, and what they are given to do so: progress, questions, and the summary after a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from sweeper.api.arguments import output_folder
+from sweeper.api.commands import followed
+from sweeper.api.finished import FinishedRun, Submitted
+from sweeper.core.errors import SweeperError
+from sweeper.text.display import SafeConsole, Shown, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+RESULTS = "results"
+
+PLAIN_LINE_SECONDS = 10.0
+"""Seconds between two lines of progress without a terminal."""
+
+AFTERWARDS_SQL = (
+    "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
+    "where split = 'test' group by all order by all"
+)
+
+Given = Mapping[str, Any]
+"""What was typed, by the function's parameters."""
+
+
+def say(line: str) -> None:
+    """Print a line on the standard error."""
+    typer.echo(line, err=True)
+
+
+def write(text: str) -> None:
+    """Print text as it comes."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
+    """Print a table or text in the width of the terminal, or in `width` columns elsewhere; or lines as they are."""
+    console = SafeConsole()
+    if not console.is_terminal:
+        console.width = width
+    console.print(content, soft_wrap=not wrap)
+
+
+def display(found: object, given: Given) -> None:
+    """Print an answer, then its notes, and end with its exit status."""
+    if not isinstance(found, Shown):
+        typer.echo(printable(str(found)))
+        return
+    if isinstance(found.look, bytes):
+        sys.stdout.buffer.write(found.look)
+    elif isinstance(found.look, str):
+        typer.echo(printable(found.look) if sys.stdout.isatty() else found.look)
+    elif found.look is not None:
+        show(found.look, found.width, wrap=found.wrap)
+    for note in found.notes:
+        say(note)
+    if found.fault is not None:
+        raise found.fault
+    raise typer.Exit(found.exit_code)
+
+
+def display_json(found: Shown[Any], given: Given, *, json: bool = False) -> None:
+    """Print an answer, or its values.
+
+    Args:
+        json: Print JSON instead of a table.
+    """
+    if json and found.json is not None:
+        found.look = json_module.dumps(found.json, indent=2)
+    display(found, given)
+
+
+def told(found: str, given: Given) -> None:
+    """Print a sentence about what was done."""
+    say(found)
+
+
+def finished(found: FinishedRun | Submitted, given: Given, *, timings: bool = False) -> None:
+    """Print a run's summary, the paths of its results, and the next commands, ready to paste.
+
+    The sweep's success does not depend on it: where it cannot be read or printed, a sentence on stderr says so.
+
+    Args:
+        timings: Print how long each phase took, in seconds.
+    """
+    if isinstance(found, Submitted):
+        submitted(found, given)
+        return
+    try:
+        _print_finished(found, timings)
+        sys.stdout.flush()
+    except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for a library
+        discard_output()
+        with contextlib.suppress(OSError):
+            why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "too little memory"
+            say(f"the summary could not be printed: {why}; see `sweeper results {found.name}`")
+    raise typer.Exit(DONE if found.complete else INCOMPLETE)
+
+
+def discard_output() -> None:
+    """Send what is still to be printed to the null device: nobody reads it, and flushing it would fail again."""
+    with contextlib.suppress(OSError, ValueError):  # no descriptor: a test's or a notebook's stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_finished(done: FinishedRun, timings: bool) -> None:
+    from sweeper.reporting.summary import summary
+    from sweeper.storage.places import DRIVING, place_of
+    from sweeper.text.labels import plural
+
+    show(summary(done.results))
+    tell: Callable[[str], None] = typer.echo
+    store = place_of(done.output, DRIVING).store
+    if store is None:
+        tell(f"\nresults  {_short(done.folder)}")
+        if done.report.path.exists():  # a second Ctrl-C leaves none
+            tell(f"report   {_short(done.report.path)}")
+    else:
+        tell(f"\nresults  {store.child(done.name).uri}")
+    for note in done.notes:
+        tell(f"note     {note}")
+    if done.counts["failed"] > done.retriable:
+        diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
+        tell(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
+    where = "" if done.output == RESULTS else f" --output {done.output}"
+    next_commands = [
+        f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
+        "where split = 'test' group by all order by 1, 3\"",
+        f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
+    ]
+    if done.outcome != "finished":
+        tell(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
+        next_commands.insert(0, f"sweeper resume {done.name}{where}")
+    elif done.retriable:
+        next_commands.insert(0, f"sweeper resume {done.name}{where} --failed")
+    tell("\nnext")
+    for command in next_commands:
+        tell(f"  {command}")
+    if timings:
+        show(_phases(done))
+
+
+def _phases(done: FinishedRun) -> Table:
+    """Return how long each phase of a run took, counted from the start of this process to now."""
+    from sweeper.core.ids import SweepPaths
+    from sweeper.journal.journal import read_journal
+    from sweeper.monitoring.timings import process_began
+
+    done.timings.began = process_began()
+    done.timings.read(read_journal(SweepPaths(done.folder).journal))
+    done.timings.note("summary printed")
+    return done.timings.table()
+
+
+def _short(path: Path) -> str:
+    """Return a path relative to the current folder where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def submitted(found: Submitted, given: Given, *, wait: bool = False) -> None:
+    """Print what was submitted and the next commands.
+
+    Args:
+        wait: Follow the log until the sweep ends, and exit with its status.
+    """
+    say(f"submitted {found.name} as job {found.job}")
+    say("next")
+    for words in ("status", f"logs {found.name} --follow", f"results {found.name}", f"stop {found.name}"):
+        say(f"  sweeper {words} --address {found.address}")
+    if wait:
+        display(followed(found.cluster, found.job, write), given)
+
+
+def exported(found: Any, given: Given) -> None:
+    """Print where an exported model is."""
+    typer.echo(found.sentence())
+
+
+def recalibrated(found: Shown[Any], given: Given) -> None:
+    """Print what was computed, and the next commands."""
+    from sweeper.storage.places import split_name
+
+    for line in found.lines():
+        say(line)
+    output = output_folder(given.get("output"))
+    sweep, where = Path(split_name(given["name"], output)[0]).name, "" if output == RESULTS else f" --output {output}"
+    say(f'next\n  sweeper results {sweep}{where} --sql "{AFTERWARDS_SQL}"')
+    say(f"  sweeper report {sweep}{where}\n  sweeper sync {sweep}{where}")
+
+
+class RecalibrationProgress:
+    """Progress of a recalibration: a bar on a terminal, a plain line every ten seconds elsewhere.
+
+    A context manager; call it with samples done, total samples and evaluations done.
+    """
+
+    def __init__(self, console: Console, sweep: str) -> None:
+        """Show the progress of recalibrating `sweep` on `console`."""
+        self._console, self._sweep = console, sweep
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(f"recalibrating {sweep}", total=None)
+        self._said = time.monotonic()
+
+    def __enter__(self) -> RecalibrationProgress:
+        """Draw the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+    def __call__(self, done: int, total: int, evaluations: int) -> None:
+        """Show that `done` of `total` samples, in `evaluations` evaluations, are done."""
+        self._bar.update(self._task, completed=done, total=total)
+        if not self._console.is_terminal and time.monotonic() - self._said >= PLAIN_LINE_SECONDS:
+            self._said = time.monotonic()
+            self._console.print(f"recalibrating {self._sweep}: {done / total:.0%}, {evaluations:,} evaluations")
+
+
+PRINTED: dict[str, Callable[..., None]] = {
+    **dict.fromkeys(("run", "resume"), finished),
+    **dict.fromkeys(("plan", "claims", "what_if"), display_json),
+    "submit": submitted,
+    "stop": told,
+    "export": exported,
+    "recalibrate": recalibrated,
+}
+"""What prints the answers of a command that is not simply displayed."""
+
+GIVEN: dict[str, Callable[..., Any]] = {
+    "say": say,
+    "write": write,
+    "ask": partial(typer.confirm, abort=True, err=True),
+    "progress": partial(RecalibrationProgress, SafeConsole(stderr=True)),
+}
+"""Arguments of functions that are no options: the command line gives them."""
