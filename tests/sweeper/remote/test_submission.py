@@ -44,8 +44,8 @@ def test_the_driver_waits_for_nodes_as_long_as_the_submitter_said(tmp_path: Path
     for command in jobs.commands:
         understood = _understood(command)
         assert understood["wait_for_nodes"] == minutes
-        assert understood["output"] == str(tmp_path) and understood["no_mlflow"] is True
-        assert understood["settings"] == ["seed=3"]
+        assert understood["output"] == str(tmp_path) and understood["mlflow"] is True  # the flag --no-mlflow
+        assert understood["set"] == ["seed=3"]
 
 
 @pytest.mark.parametrize("command", ["run", "submit", "resume"])
