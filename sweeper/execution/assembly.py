@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,15 @@ FOR_THE_END = ("sweeper.reporting.page", "scipy.stats")
 
 def import_meanwhile(*modules: str) -> threading.Thread:
     """Import modules one after the other in a thread, and return it; one that fails is left to who needs it."""
-    thread = threading.Thread(target=_import, args=modules, daemon=True, name="imports")
+
+    def load() -> None:
+        with suppress(ImportError):
+            for name in modules:
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=load, daemon=True, name="imports")
     thread.start()
     return thread
-
-
-def _import(*modules: str) -> None:
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            return
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,7 @@ class DriverContext:
     """What a driver is made of once Ray runs and says how much fits."""
 
     sweep: Sweep
+    options: RunOptions
     state: SweepState
     rungs: RungState
     tables: ParquetSink
@@ -82,13 +81,13 @@ class DriverContext:
     notifier: Notifier
     interrupts: Interrupts
 
-    def run(self, options: RunOptions, executor: Executor) -> Driver:
+    def run(self, executor: Executor) -> Driver:
         """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
         prepare_end = functools.partial(import_meanwhile, *FOR_THE_END)
         job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
         with executor.session(job) as session:
-            driver = self._driver(session, options, [self._budget(self._of_trial(session.resources))])
-            self._begin(driver, options)
+            driver = self._driver(session, [self._budget(session.resources)])
+            self._begin(driver)
             with _stopped_by_signal(driver):
                 session.execute(driver)
         return driver
@@ -97,31 +96,27 @@ class DriverContext:
         settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
         return settings | {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
 
-    def _of_trial(self, resources: Mapping[str, float]) -> dict[str, float]:
-        """Return a trial's resources from those of one of its workers."""
-        return {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
-
-    def _begin(self, driver: Driver, options: RunOptions) -> None:
+    def _begin(self, driver: Driver) -> None:
         """Let the driver take the sweep up, with what earlier sweeps have to give."""
-        learned = lessons(self.sweep.spec, dataset_facts(self.dataset), self._beside(options), known=self.state.learned)
-        reusable = reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming)
-        driver.begin(reusable, [lesson.record() for lesson in learned])
+        output = self.options.output
+        # Earlier sweeps are next to this one, which may be resumed by its path from anywhere.
+        beside = output if is_store_address(output) else self.sweep.paths.root.parent
+        learned = lessons(self.sweep.spec, dataset_facts(self.dataset), beside, known=self.state.learned)
+        reusable = reusable_trials(self.sweep, self.state.unfinished(), output, self.tables.incoming)
+        driver.begin(reusable, learned)
         self.progress.stage("running")
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
         limits, told = self.sweep.spec.budget or Budget(), self.notifier.budget_reached
-        return BudgetWatch(limits, self.spending, self.worked, resources, os.environ, tell=told)
+        of_trial = {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
+        return BudgetWatch(limits, self.spending, self.worked, of_trial, os.environ, tell=told)
 
-    def take_up(self, options: RunOptions) -> Driver:
+    def take_up(self) -> Driver:
         """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
-        prepare(options.address)  # a searcher imports Ray
-        driver = self._driver(Session({}, 1, lambda driver: None), options)
+        prepare(self.options.address)  # a searcher imports Ray
+        driver = self._driver(Session({}, 1, lambda driver: None))
         driver.begin()
         return driver
-
-    def _beside(self, options: RunOptions) -> str | Path:
-        """Return where earlier sweeps are: next to this one, which may be resumed by its path from anywhere."""
-        return options.output if is_store_address(options.output) else self.sweep.paths.root.parent
 
     def _searcher(self) -> Searcher | None:
         """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
@@ -147,7 +142,7 @@ class DriverContext:
             gpu_hour_price=price_from(os.environ) if named is None else named,
         )
 
-    def _driver(self, session: Session, options: RunOptions, controllers: Sequence[Controller] = ()) -> Driver:
+    def _driver(self, session: Session, controllers: Sequence[Controller] = ()) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
         return Driver(
             self.sweep.paths,
@@ -161,7 +156,7 @@ class DriverContext:
             sinks=[self.tables, self.progress, self.notifier, *session.sinks],
             controllers=[_Heartbeat(self.lease, self.mirror), *controllers, *session.controllers],
             folds=[self.worked, self.spending],
-            failed_too=options.failed_too,
+            failed_too=self.options.failed_too,
             slots=session.slots,
             searcher=self._searcher(),
             other_nodes=session.other_nodes,

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -35,13 +34,11 @@ from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
-from sweeper.monitoring.live import Progress
 from sweeper.monitoring.notifications import Notifier
 from sweeper.space.notify import Target
 from sweeper.storage.lease import Lease
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
-from sweeper.tables.writer import ParquetSink
 from sweeper.text.display import SafeConsole
 from sweeper.text.labels import plural
 from sweeper.tracking.base import kind_of
@@ -169,13 +166,24 @@ def drive(
         interrupts = Interrupts(progress.say)
         with interrupts.listening(), progress, follower, notifier:
             context = DriverContext(
-                sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, spending, notifier, interrupts
+                sweep,
+                options,
+                state,
+                rungs,
+                tables,
+                progress,
+                lease,
+                mirror,
+                dataset,
+                worked,
+                spending,
+                notifier,
+                interrupts,
             )
-            ended = _run_unfinished(context, options, server, notes)
-            ending = Ending(sweep, options, mirror, tables, follower, notifier, progress, started)
+            ended = _run_unfinished(context, server, notes)
             try:
                 with interrupts.skippable():
-                    notes += ending.write(state, ended)
+                    notes += _write_end(context, follower, ended, started)
             except KeyboardInterrupt:
                 notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
@@ -183,19 +191,19 @@ def drive(
 
 
 def _run_unfinished(
-    context: DriverContext, options: RunOptions, server: ForkServer | None, notes: list[str]
+    context: DriverContext, server: ForkServer | None, notes: list[str]
 ) -> tuple[str, str | None] | None:
     """Run what is unfinished; return how that ended and why it stopped, `None` where a driver had ended it before.
 
     Things to know are added to `notes`.
     """
-    state = context.state
+    state, options = context.state, context.options
     # Nothing may be left to do but to say so: the last driver died between the last report and the end.
     unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
     if not unfinished and state.outcome is not None:
         return None
     begun = begun_trials(state)
-    driver = context.run(options, executor_for(options, server)) if unfinished else context.take_up(options)
+    driver = context.run(executor_for(options, server)) if unfinished else context.take_up()
     outcome, reason = driver.finish(), driver.closing
     notes += [f"stopped: {reason}"] if reason else []
     notes += repeatability_notes(state, begun, deterministic=context.sweep.spec.training.deterministic)
@@ -222,56 +230,46 @@ def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) 
     check()
 
 
-@dataclass(frozen=True)
-class Ending:
-    """What follows when the last trial has ended."""
+def _report_lacking(sweep: Sweep) -> list[str]:
+    """Write the report; return a note where it cannot be made, for the sweep is complete without it.
 
-    sweep: Sweep
-    options: RunOptions
-    mirror: Mirror | SharedFolder
-    tables: ParquetSink
-    follower: Follower
-    notifier: Notifier
-    progress: Progress
-    started: float
+    Raises DiskFullError.
+    """
+    from sweeper.reporting.page import write_report
 
-    def _report(self) -> list[str]:
-        """Write the report; return a note where it cannot be made, for the sweep is complete without it.
+    named = sweep.paths.in_commands
+    try:
+        write_report(sweep.paths.root)
+    except DiskFullError as error:
+        remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
+        raise DiskFullError(error.message, remedy) from error
+    except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for scipy
+        why = str(error).partition("\n")[0] or "there is too little memory"
+        return [f"the report could not be written: {why}; `sweeper report {named}` writes it"]
+    return []
 
-        Raises DiskFullError.
-        """
-        from sweeper.reporting.page import write_report  # at the start it would delay the first trial
 
-        named = self.sweep.paths.in_commands
-        try:
-            write_report(self.sweep.paths.root)
-        except DiskFullError as error:
-            remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
-            raise DiskFullError(error.message, remedy) from error
-        except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for scipy
-            why = str(error).partition("\n")[0] or "there is too little memory"
-            return [f"the report could not be written: {why}; `sweeper report {named}` writes it"]
-        return []
-
-    def write(self, state: SweepState, ended: tuple[str, str | None] | None) -> list[str]:
-        """Write tables and report, notify of the end, and give its tracker a bounded time; return things to know."""
-        options = self.options
-        self.progress.stage("writing tables and report")
-        self.mirror.collect()
-        self.tables.close()
-        report_lacking = self._report()
-        options.timings.note("tables and report written")
-        self.mirror.complete(ended=not state.unfinished())
-        if ended is not None:
-            self.notifier.ended(*ended)
-        if options.tracker is not None:
-            self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
-        lacking = report_lacking + self.tables.notes + self.follower.wait(patience(time.monotonic() - self.started))
-        notes = lacking + self.notifier.wait()
-        options.timings.note("tracking complete")
-        if self.mirror.store is None and not lacking and not state.unfinished() and not self.sweep.spec.confirm:
-            mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
-        return notes
+def _write_end(
+    context: DriverContext, follower: Follower, ended: tuple[str, str | None] | None, started: float
+) -> list[str]:
+    """Write tables and report, notify of the end, and give the tracker a bounded time; return things to know."""
+    options, state, mirror, progress = context.options, context.state, context.mirror, context.progress
+    progress.stage("writing tables and report")
+    mirror.collect()
+    context.tables.close()
+    lacking = _report_lacking(context.sweep)
+    options.timings.note("tables and report written")
+    mirror.complete(ended=not state.unfinished())
+    if ended is not None:
+        context.notifier.ended(*ended)
+    if options.tracker is not None:
+        progress.stage(f"finishing {kind_of(options.tracker).name} logging")
+    lacking += context.tables.notes + follower.wait(patience(time.monotonic() - started))
+    notes = lacking + context.notifier.wait()
+    options.timings.note("tracking complete")
+    if mirror.store is None and not lacking and not state.unfinished() and not context.sweep.spec.confirm:
+        mark_settled(context.sweep.paths, state.count(), options.tracker, retriable(state))
+    return notes
 
 
 _SCRIPT = 'read -r word || printf "%s\\n" "$1" >&2'

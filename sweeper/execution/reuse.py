@@ -171,8 +171,8 @@ def choose_sources(
     return chosen
 
 
-class ReusableTrials(Mapping[int, Iterator[TakenOver]]):
-    """Trial → its reports from elsewhere, for those that are the same here.
+class ReusableTrials:
+    """Gives a trial's reports from elsewhere, if it is the same here.
 
     Which configuration a searcher chooses is known only then: such a trial is compared when it is asked for.
     """
@@ -186,19 +186,10 @@ class ReusableTrials(Mapping[int, Iterator[TakenOver]]):
         """Add a trial that has ended elsewhere, by its index and the hash of its configuration there."""
         self._found.setdefault(index, []).append((digest, reports))
 
-    def __getitem__(self, index: int) -> Iterator[TakenOver]:
-        digest = _digest(self._here, index)
-        return next(reports for there, reports in self._found[index] if there == digest)
-
-    def __contains__(self, index: object) -> bool:
-        digest = _digest(self._here, index) if isinstance(index, int) and index in self._found else None
-        return digest is not None and any(there == digest for there, _ in self._found[index])  # type: ignore[index]
-
-    def __iter__(self) -> Iterator[int]:
-        return (index for index in self._found if index in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    def __call__(self, index: int) -> Iterator[TakenOver] | None:
+        """Return a trial's reports, in order."""
+        digest = _digest(self._here, index) if index in self._found else None
+        return next((reports for there, reports in self._found.get(index, ()) if there == digest), None)
 
 
 def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path) -> ReusableTrials:
@@ -219,7 +210,7 @@ def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, inc
     for name in _manifest(sweep).get(MANIFEST_KEY, ()):
         try:
             source = _open(name, output, tables=True)
-            ended = _ended_reports(source, sweep.configurations, [i for i in wanted if i not in found])
+            ended = _ended_reports(source, sweep.configurations, [i for i in wanted if found(i) is None])
         except SweeperError:
             continue
         tables = TablesOfTrials(source.paths)
@@ -310,32 +301,9 @@ LEARNED = "warm_start"
 """The manifest's list of what was learned from which sweep."""
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """What one earlier sweep teaches.
-
-    Attributes:
-        sweep: its name, as the search space gives it.
-        observations: of every finished trial in the space; its value is the objective at the end.
-        outside: how many finished trials lie outside of the space.
-    """
-
-    sweep: str
-    observations: list[Observation]
-    outside: int
-
-    def record(self) -> Learned:
-        """Return the body of the journal record that makes it known; its attempt is that of who journals it."""
-        return Learned(0, self.sweep, self.observations, self.outside)
-
-    def summary(self) -> dict[str, object]:
-        """Return what the manifest says of it."""
-        return {"sweep": self.sweep, "observations": len(self.observations), "outside": self.outside}
-
-
 def lessons(
     spec: SweepSpec, facts: Mapping[str, object], output: str | Path, known: Mapping[str, object] | None = None
-) -> list[Lesson]:
+) -> list[Learned]:
     """Return what the sweeps of `searcher.warm_start` teach, in that order.
 
     Args:
@@ -347,7 +315,7 @@ def lessons(
     Raises:
         InvalidSearchSpace: with every sweep that does not exist, cannot be read, or measured something else.
     """
-    found, faults = list[Lesson](), list[Fault]()
+    found, faults = list[Learned](), list[Fault]()
     for index, name in enumerate(dict.fromkeys(spec.searcher.warm_start)):
         if known and name in known:
             continue
@@ -367,7 +335,13 @@ def lessons(
     return found
 
 
-def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
+def summary(learned: Learned) -> dict[str, object]:
+    """Return what the manifest says of a lesson."""
+    return {"sweep": learned.sweep, "observations": len(learned.observations), "outside": learned.outside}
+
+
+def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Learned:
+    """Return the objective at the end of every finished trial in the space, and how many lie outside of it."""
     state = fold(read_journal(source.paths.journal), len(source.configurations))
     observations, outside = list[Observation](), 0
     for index, trial in state.trials.items():
@@ -379,7 +353,7 @@ def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
             outside += 1
         else:
             observations.append(Observation(trial_name(index), choices, value))
-    return Lesson(name, observations, outside)
+    return Learned(0, name, observations, outside)  # the attempt is that of who journals it
 
 
 def _unlike(spec: SweepSpec, facts: Mapping[str, object], source: Sweep) -> list[str]:

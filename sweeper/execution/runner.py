@@ -31,7 +31,7 @@ from sweeper.execution.local.executor import this_machine
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import amend, check_unchanged, refuse_lost_journal
-from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons
+from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.results import Results
@@ -173,24 +173,13 @@ def run_sweep(
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     with early_server(options.executor, options.address, server) as running:
-        return _run_with(running, space, overrides, name, options)
-
-
-def _run_with(
-    server: ForkServer | None,
-    space: Path | str | Mapping[str, Any],
-    overrides: Sequence[str],
-    name: str | None,
-    options: RunOptions,
-) -> Outcome:
-    spec = load_spec(space, overrides, rehearse=options.rehearse)
-    stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
-    asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
-    require_allowed(asked, folder_of(locate(str(space))) if asked else "", allowed=options.allow_notify)
-    if spec.is_rehearsal:
-        stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-    outcome = _run_spec(server, spec, stem, name, options)
-    return _confirmed(outcome, options)
+        spec = load_spec(space, overrides, rehearse=options.rehearse)
+        stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
+        asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
+        require_allowed(asked, folder_of(locate(str(space))) if asked else "", allowed=options.allow_notify)
+        if spec.is_rehearsal:
+            stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
+        return _confirmed(_run_spec(running, spec, stem, name, options), options)
 
 
 def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
@@ -227,7 +216,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
     sources = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)
-    learned = [lesson.summary() for lesson in lessons(spec, facts, options.output)]
+    learned = [summary(each) for each in lessons(spec, facts, options.output)]
     manifest = {
         **build_manifest(spec, facts),
         **({MANIFEST_KEY: sources.names} if sources.names else {}),

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
@@ -18,15 +21,14 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.view import Cost, Plan
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.spec import SweepSpec
+from trainables.datasets import DataSet, Split
 from trainables.files.container import usable_cores
 from trainables.registry import DataSetSize
-from trainables.training.lanes import COHORT, cohort_key
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from trainables.datasets import DataSet, Split
-    from trainables.training.loop import Replicate
+from trainables.training.acceleration import prepare_arithmetic
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.lanes import COHORT, Cohort, cohort_key
+from trainables.training.lanes.packing import measured_width
+from trainables.training.loop import Replicate
 
 MEASURED_SAMPLES = 2048
 """A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
@@ -68,8 +70,6 @@ def _cost_text(network: str, cost: Cost) -> str:
 
 def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
     """Return whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no GPU."""
-    import torch
-
     if torch.cuda.is_available() and spec.resources.gpu != 0:
         return False
     samples = min(size.train, MEASURED_SAMPLES) * TRAINING_PASSES
@@ -81,8 +81,6 @@ def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
 
 def class_balance(targets: Tensor, classes: int) -> str:
     """Return a sentence on classes of which the largest has IMBALANCED times its equal share, else nothing."""
-    import torch
-
     counts = torch.bincount(targets, minlength=classes)
     largest, smallest = int(counts.max()), int(counts.min())
     share = largest / max(1, int(counts.sum()))
@@ -105,10 +103,6 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None, *, cohorts: boo
     Raises:
         SweeperError: the data set's files are missing or damaged, or a network does not suit it.
     """
-    import torch
-
-    from trainables.training.acceleration import prepare_arithmetic
-
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
     whole = whole if whole is not None else prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
@@ -139,9 +133,6 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
 def _measure(
     configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str, cohorts: bool
 ) -> Cost:
-    from trainables.training.evaluation import EvaluationSettings
-    from trainables.training.loop import Replicate
-
     training = spec.training.settings
 
     def build(seed: int = 0) -> Replicate:
@@ -200,8 +191,6 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
         return 0
     if spec.replicates.lanes != "auto":
         return spec.replicates.lanes
-    from trainables.training.lanes.packing import measured_width
-
     processes = max(1, int(usable_cores() / max(1.0, spec.resources.cpu)))
     most = -(-len(configurations(spec)) * spec.replicates.count // processes)
     return measured_width(build, device, most, processes)
@@ -209,8 +198,6 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 
 def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
     """Return a lane's share of the seconds that an epoch of a full cohort takes, the first epoch left out."""
-    from trainables.training.lanes import Cohort
-
     cohort = Cohort(first := build(0), lanes)
     for seed in range(lanes):
         cohort.join(build(seed) if seed else first)
@@ -222,8 +209,6 @@ def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
 
 def _evaluating(replicate: Replicate, settings: dict[str, Any]) -> float:
     """Return the seconds of one evaluation at a rung."""
-    from trainables.training.evaluation import EvaluationSettings
-
     started = time.perf_counter()
     replicate.evaluate(EvaluationSettings.from_mapping(settings), "rung")
     return time.perf_counter() - started
@@ -245,8 +230,6 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

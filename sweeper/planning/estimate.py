@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+import torch
 import yaml
+from torch.utils.flop_counter import FlopCounterMode
 
 from sweeper.planning.preparation import distinct
 from sweeper.space.configurations import examples
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS
+from trainables.datasets.splits import build_split
 from trainables.losses import LOSSES
-from trainables.models import ARCHITECTURES
+from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import DataSetSize
 from trainables.training.fine_tuning import radius_of
 
@@ -119,11 +122,6 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
 
     Raises ValueError when the network cannot take the data set's shape.
     """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from trainables.models import build_model
-
     described = {k: v for k, v in architecture.items() if k not in ("pretrained", "weights_file")}
     trees = ARCHITECTURES.has_tag(described["name"], "follows_data")
     # What it computes is in its data, which the meta device does not hold.
@@ -154,8 +152,6 @@ def shifted_samples(spec: SweepSpec, test: int) -> int:
 
     Other data sets are counted as large as the test split.
     """
-    from trainables.datasets.splits import build_split
-
     shifts = [build_split(entry) for entry in spec.evaluation.shifts]
     return sum(len(shift.names) * min(shift.samples or test, test) for shift in shifts)
 
@@ -177,15 +173,11 @@ def _samples(size: DataSetSize, splits: Iterable[str]) -> int:
 
 
 def _kind(size: DataSetSize) -> Any:
-    import torch
-
     return torch.int32 if size.text else torch.float32
 
 
 def _example(network: str, size: DataSetSize) -> Any:
     """Return an average sample of data that decide what a network computes."""
-    import torch
-
     if ARCHITECTURES.has_tag(network, "translation"):
         return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
     return _example_trees(size)
@@ -193,8 +185,6 @@ def _example(network: str, size: DataSetSize) -> Any:
 
 def _example_trees(size: DataSetSize) -> Any:
     """Return one tree of as many nodes as an average sentence of SST has (19 words): a left-branching one."""
-    import torch
-
     words, nodes = 19, size.input_shape[0]
     rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)
     rows[0] = torch.tensor([2, 0, 0, 0])

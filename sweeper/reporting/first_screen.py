@@ -155,8 +155,8 @@ def majority_warning(board: Leaderboard) -> list[Answer]:
         return []
     balanced = float_or_none(best, "val_balanced_accuracy")
     recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
-    others = [float_or_none(row, "val_balanced_accuracy") for row in board.finished]
-    if balanced is not None and balanced >= max(value for value in others if value is not None):
+    others = [float_or_none(row, "val_balanced_accuracy") for row in board.finished]  # none where all others failed
+    if balanced is not None and balanced >= max((value for value in others if value is not None), default=balanced):
         remedy = "no finished configuration has a higher one: train longer"
     else:
         remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"

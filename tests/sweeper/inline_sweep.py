@@ -11,8 +11,9 @@ import torch
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, Lesson, choose_sources, lessons, reusable_trials
+from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, reusable_trials, summary
 from sweeper.journal.journal import Journal
+from sweeper.journal.records import Learned
 from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
 from sweeper.space.configurations import column_types
@@ -50,13 +51,13 @@ class Inline:
         sources = choose_sources(spec, facts, self.output, every=every, named=named)
         self.notes = sources.notes
         learned = lessons(spec, facts, self.output)
-        told = {LEARNED: [lesson.summary() for lesson in learned]} if learned else {}
+        told = {LEARNED: [summary(lesson) for lesson in learned]} if learned else {}
         manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources.names, **told}
         sweep = create_sweep(spec, "small", name, self.output, manifest)
         self.drive(sweep, settings, learned)
         return sweep
 
-    def drive(self, sweep: Sweep, settings: dict[str, Any], learned: Sequence[Lesson] = ()) -> None:
+    def drive(self, sweep: Sweep, settings: dict[str, Any], learned: Sequence[Learned] = ()) -> None:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.schedule.begin()
         searcher = None
         if spec.searcher.learns:
@@ -73,7 +74,7 @@ class Inline:
             searcher=searcher,
         )  # fmt: skip
         reusable = reusable_trials(sweep, state.unfinished(), self.output, tables.incoming)
-        driver.begin(reusable, [lesson.record() for lesson in learned])
+        driver.begin(reusable, learned)
         self.trained = []
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

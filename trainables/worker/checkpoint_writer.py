@@ -11,6 +11,7 @@ after five hours and a copy of 0.1 s give 60 s.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,13 +78,21 @@ class CheckpointWriter:
 
     def write_within(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint in the middle of an epoch, as `write` does."""
-        self._begin(self._write_within, state)
+        self._begin(state, self._written_within)
 
-    def _begin(self, work: Callable[[Mapping[str, Any]], None], state: Mapping[str, Any]) -> None:
+    def _begin(self, state: Mapping[str, Any], write: Callable[[Path, Mapping[str, Any]], None]) -> None:
         self.settle()
-        copied = self._copy(state)
+        copied, folder = self._copy(state), self._files.checkpoints
+        assert folder is not None
+
+        def work() -> None:
+            try:
+                write(folder, copied)
+            except Exception as error:  # whoever trains is told at the next one
+                self._error = error
+
         self._last = self._clock()
-        self._thread = threading.Thread(target=work, args=(copied,), name="checkpoint", daemon=True)
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
     def write(self, epoch: int, state: Mapping[str, Any]) -> None:
@@ -92,7 +101,7 @@ class CheckpointWriter:
         Raises what kept the one before from being written: OSError, or StoreError.
         """
         self._epoch = epoch
-        self._begin(lambda copied: self._write(epoch, copied), state)
+        self._begin(state, functools.partial(self._written, epoch))
 
     def settle(self) -> None:
         """Wait until what was begun is written. Raises what kept it from that."""
@@ -113,26 +122,16 @@ class CheckpointWriter:
     def _under_way(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _write(self, epoch: int, state: Mapping[str, Any]) -> None:
-        folder = self._files.checkpoints
-        assert folder is not None
-        try:
-            self._files.checkpoint_written(write_checkpoint(folder, epoch, state), epoch)
-            self._unpruned = True
-            if self._partial or (folder / PARTIAL).exists():
-                self._files.remove_partial()
-                self._partial = False
-        except Exception as error:  # whoever trains is told at the next one
-            self._error = error
+    def _written(self, epoch: int, folder: Path, state: Mapping[str, Any]) -> None:
+        self._files.checkpoint_written(write_checkpoint(folder, epoch, state), epoch)
+        self._unpruned = True
+        if self._partial or (folder / PARTIAL).exists():
+            self._files.remove_partial()
+            self._partial = False
 
-    def _write_within(self, state: Mapping[str, Any]) -> None:
-        folder = self._files.checkpoints
-        assert folder is not None
-        try:
-            self._files.partial_written(write_partial(folder, state))
-            self._partial = True
-        except Exception as error:  # whoever trains is told at the next one
-            self._error = error
+    def _written_within(self, folder: Path, state: Mapping[str, Any]) -> None:
+        self._files.partial_written(write_partial(folder, state))
+        self._partial = True
 
 
 class HostCopy:

@@ -42,8 +42,11 @@ def checkpoint_epochs(folder: Path) -> list[int]:
 
 def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
     """Write a checkpoint under a temporary name and rename it, so that its final name never holds half of one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = checkpoint_file(folder, epoch)
+    return _write(checkpoint_file(folder, epoch), state)
+
+
+def _write(path: Path, state: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         # By its path torch would call the archive inside after the file, and refuses a name that is all suffix.
         save_state(state, file)
@@ -125,11 +128,7 @@ PARTIAL = "partial.pt"
 
 def write_partial(folder: Path, state: Mapping[str, Any]) -> Path:
     """Write the checkpoint in the middle of an epoch, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PARTIAL
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(dict(state), file)
-    return path
+    return _write(folder / PARTIAL, state)
 
 
 def load_partial(folder: Path) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from trainables.registry.names import measured_as
@@ -17,7 +17,7 @@ Row: TypeAlias = Mapping[str, Any]
 `replicate` and `epoch`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialReport:
     """What one process measured since its last report.
 
@@ -40,64 +40,35 @@ class TrialReport:
 
     configuration: int
     epoch: int
-    objective: float | None
+    objective: float | None = None
+    failure: str | None = None
+    failure_kind: str | None = None
     device: str
-    packing: str | None
+    packing: str | None = None
     wall_seconds: float
     epochs: Sequence[Row] = ()
     evaluations: Sequence[Row] = ()
-    failure: str | None = None
-    failure_kind: str | None = None
     replicate_errors: Mapping[int, str] = field(default_factory=dict)
     replicate_kinds: Mapping[int, str] = field(default_factory=dict)
     gpu: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for Ray and for checkpoints, which are read with `weights_only`."""
-        return {
-            "configuration": self.configuration,
-            "epoch": self.epoch,
-            "objective": self.objective,
-            "failure": self.failure,
-            "failure_kind": self.failure_kind,
-            "device": self.device,
-            "packing": self.packing,
-            "wall_seconds": self.wall_seconds,
-            "epochs": list(self.epochs),
-            "evaluations": list(self.evaluations),
-            **numbered_texts("replicate_errors", self.replicate_errors),
-            **numbered_texts("replicate_kinds", self.replicate_kinds),
-            **named_share(self.gpu),
-        }
+        plain = {**vars(self), "epochs": list(self.epochs), "evaluations": list(self.evaluations)}
+        for name in _BY_REPLICATE:  # JSON knows no numbers as keys
+            plain[name] = {str(number): text for number, text in plain[name].items()}
+        return {name: value for name, value in plain.items() if value or name not in (*_BY_REPLICATE, "gpu")}
 
     @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> TrialReport:
+    def from_dict(written: Mapping[str, Any]) -> TrialReport:
         """Read what `to_dict` wrote, and what release 0.1 and its journal wrote, where some fields may be missing."""
-        return TrialReport(
-            configuration=fields["configuration"],
-            epoch=fields["epoch"],
-            objective=fields.get("objective"),
-            device=fields["device"],
-            packing=fields.get("packing"),
-            wall_seconds=fields["wall_seconds"],
-            epochs=fields["epochs"],
-            evaluations=fields["evaluations"],
-            failure=fields.get("failure"),
-            failure_kind=fields.get("failure_kind"),
-            replicate_errors={int(number): text for number, text in fields.get("replicate_errors", {}).items()},
-            replicate_kinds={int(number): text for number, text in fields.get("replicate_kinds", {}).items()},
-            gpu=fields.get("gpu"),
-        )
+        given = {each.name: written[each.name] for each in fields(TrialReport) if each.name in written}
+        for name in _BY_REPLICATE:
+            given[name] = {int(number): text for number, text in given.get(name, {}).items()}
+        return TrialReport(**given)
 
 
-def named_share(gpu: float | None) -> dict[str, float]:
-    """Return a share of a GPU as a report's field; nothing where none is known."""
-    return {} if gpu is None else {"gpu": gpu}
-
-
-def numbered_texts(key: str, texts: Mapping[int, str]) -> dict[str, dict[str, str]]:
-    """Return texts by replicate under `key`, numbers as text, for JSON knows no other keys; nothing for none."""
-    return {key: {str(number): text for number, text in texts.items()}} if texts else {}
+_BY_REPLICATE = ("replicate_errors", "replicate_kinds")
 
 
 def non_finite(rows: Sequence[Row]) -> dict[int, str]:

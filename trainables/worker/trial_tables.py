@@ -26,45 +26,27 @@ if TYPE_CHECKING:  # they bring torch along, which a process that only reads tab
 EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
 """The columns that say which evaluation a row belongs to."""
 
-RELIABILITY_SCHEMA = pa.schema(
-    [
-        *EVALUATION,
-        ("split", pa.string()),
-        ("bin", pa.int64()),
-        ("lower", pa.float64()),
-        ("upper", pa.float64()),
-        ("n", pa.int64()),
-        ("confidence", pa.float64()),
-        ("accuracy", pa.float64()),
-    ]
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    """Return a table's schema: which evaluation a row belongs to, and these columns."""
+    return pa.schema([*EVALUATION, *columns.items()])
+
+
+_TEXT, _COUNT, _NUMBER = pa.string(), pa.int64(), pa.float64()
+
+RELIABILITY_SCHEMA = _schema(
+    split=_TEXT, bin=_COUNT, lower=_NUMBER, upper=_NUMBER, n=_COUNT, confidence=_NUMBER, accuracy=_NUMBER
 )
 """One row per confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
 
-SPECTRA_SCHEMA = pa.schema(
-    [
-        *EVALUATION,
-        ("loss", pa.string()),
-        ("samples", pa.int64()),
-        ("eigenvalue", pa.float64()),
-        ("density", pa.float64()),
-        ("weight", pa.float64()),
-    ]
-)
+SPECTRA_SCHEMA = _schema(loss=_TEXT, samples=_COUNT, eigenvalue=_NUMBER, density=_NUMBER, weight=_NUMBER)
 """The spectral density of a Hessian, one row per point of its even grid; `loss` is `cross_entropy` or `training`,
 `samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point."""
 
 
 def predictions_schema(classes: int) -> pa.Schema:
     """Return the schema of `predictions`, one row per sample, for `classes` classes (`logits` float32 [classes])."""
-    return pa.schema(
-        [
-            *EVALUATION,
-            ("split", pa.string()),
-            ("sample", pa.int64()),
-            ("target", pa.int64()),
-            ("logits", pa.list_(pa.float32(), classes)),
-        ]
-    )
+    return _schema(split=_TEXT, sample=_COUNT, target=_COUNT, logits=pa.list_(pa.float32(), classes))
 
 
 def token_predictions_schema(kept: int) -> pa.Schema:
@@ -72,17 +54,14 @@ def token_predictions_schema(kept: int) -> pa.Schema:
 
     Of thousands of logits the `kept` largest are there, with their classes; `log_sum_exp` is that of all.
     """
-    return pa.schema(
-        [
-            *EVALUATION,
-            ("split", pa.string()),
-            ("sample", pa.int64()),
-            ("target", pa.int64()),
-            ("target_logit", pa.float32()),
-            ("log_sum_exp", pa.float64()),
-            ("top_logits", pa.list_(pa.float32(), kept)),
-            ("top_classes", pa.list_(pa.int32(), kept)),
-        ]
+    return _schema(
+        split=_TEXT,
+        sample=_COUNT,
+        target=_COUNT,
+        target_logit=pa.float32(),
+        log_sum_exp=_NUMBER,
+        top_logits=pa.list_(pa.float32(), kept),
+        top_classes=pa.list_(pa.int32(), kept),
     )
 
 
@@ -221,15 +200,13 @@ def write_token_predictions(
 def _token_batch(key: tuple[str, int, int, str], tokens: TokenStatistics, schema: pa.Schema) -> pa.RecordBatch:
     kept = tokens.top_logits.shape[1]
     columns = [
-        *(pa.repeat(pa.scalar(value), len(tokens)) for value in key),
-        pa.array(np.arange(len(tokens), dtype=np.int64)),
         pa.array(tokens.targets),
         pa.array(tokens.target_logits),
         pa.array(tokens.log_sum_exp()),
         pa.FixedSizeListArray.from_arrays(pa.array(tokens.top_logits.reshape(-1)), kept),
         pa.FixedSizeListArray.from_arrays(pa.array(tokens.top_classes.astype(np.int32).reshape(-1)), kept),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return _batch(key, columns, schema)
 
 
 def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, targets: np.ndarray) -> pa.RecordBatch:
@@ -238,14 +215,16 @@ def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, target
             f"predictions of {key[0]}, split {key[3]}: logits {logits.shape} and targets {targets.shape} "
             "must be [N, K] and [N]"
         )
-    samples, classes = logits.shape
-    columns = [
-        *(pa.repeat(pa.scalar(value), samples) for value in key),
-        pa.array(np.arange(samples, dtype=np.int64)),
-        pa.array(targets.astype(np.int64)),
-        pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(logits).reshape(-1)), classes),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=predictions_schema(classes))
+    classes = logits.shape[1]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(logits).reshape(-1)), classes)
+    return _batch(key, [pa.array(targets.astype(np.int64)), lists], predictions_schema(classes))
+
+
+def _batch(key: tuple[str, int, int, str], columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a split's rows: trial, replicate, epoch and split, the sample's number, and `columns`."""
+    count = len(columns[0])
+    before = [*(pa.repeat(pa.scalar(value), count) for value in key), pa.array(np.arange(count, dtype=np.int64))]
+    return pa.RecordBatch.from_arrays(before + columns, schema=schema)
 
 
 def evaluation_rows(evaluations: Mapping[int, Evaluation], epoch: int) -> list[Row]:

@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -128,7 +128,6 @@ class Driver(Assignments):
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
         self.full_disks = FullDisks(paths.root, other_nodes)
         self.broken: Exception | None = None
-        self._reusable: Mapping[int, Iterable[TakenOver]] = {}
         self._starts = Starts(clock)
         self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
         if failed_too:
@@ -138,13 +137,17 @@ class Driver(Assignments):
         """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
         self.steering.ask_to_stop(reason)
 
-    def begin(self, reusable: Mapping[int, Iterable[TakenOver]] | None = None, learned: Iterable[Learned] = ()) -> None:
+    def begin(
+        self,
+        reusable: Callable[[int], Iterable[TakenOver] | None] = lambda index: None,
+        learned: Iterable[Learned] = (),
+    ) -> None:
         """Journal that this driver takes the sweep up, and take over what another sweep has measured already.
 
         Args:
-            reusable: configuration → its reports from elsewhere, in order; see `sweeper.execution.reuse`.
-            learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.execution.reuse`.
-                They are journaled as this attempt's.
+            reusable: returns a configuration's reports from elsewhere, in order, if there are any; see
+                `sweeper.execution.reuse`. One that a searcher chooses is asked for then.
+            learned: what earlier sweeps' trials came to, for the searcher to know. It is journaled as this attempt's.
         """
         self._recorder.record(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
@@ -153,8 +156,7 @@ class Driver(Assignments):
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
             self._recorder.record(replace(each, attempt=self.state.attempt))
-        # It may be empty for now: what a searcher will have chosen is compared then.
-        self._reusable = {} if reusable is None else reusable
+        self._reusable = reusable
         unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
         self._take_over(unfinished)
         self._end_pauses()
@@ -316,9 +318,10 @@ class Driver(Assignments):
 
     def _take_over(self, indices: Sequence[int]) -> None:
         """Judge reports from elsewhere as if they came in now; a trial that they do not carry to its end is trained."""
-        reused = [index for index in indices if index in self._reusable]
-        for index in reused:
-            for report, source in self._reusable[index]:
+        reused = False
+        for index in indices:
+            for report, source in self._reusable(index) or ():
+                reused = True
                 self._on_report(report, source)
                 if self._is_over((index, None)):
                     break

@@ -17,17 +17,8 @@ from pathlib import Path
 from sweeper.journal.state import ReplicateState, TrialState
 from trainables.files.atomic import temporary_file
 
-PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, STORE, HUNG, CRASH, ERROR = (
-    "preempted",
-    "out_of_memory",
-    "gpu_out_of_memory",
-    "storage",
-    "store",
-    "hung",
-    "crash",
-    "error",
-)
-
+PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE = "preempted", "out_of_memory", "gpu_out_of_memory", "storage"
+STORE, HUNG, CRASH, ERROR = "store", "hung", "crash", "error"
 
 MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
 """The kinds of failure that say nothing against a trial that shared its process."""

@@ -67,21 +67,27 @@ def memory_kills_end_trials() -> Iterator[None]:
 NODE_LABEL = "ray.io/node-id"
 """The label by which Ray names each node."""
 
-_DRIVERS: dict[str, Driver] = {}
-_INTERRUPTS: dict[str, Interrupts] = {}
+_RUNNING: dict[str, tuple[Driver, Interrupts | None]] = {}
 
 
-@contextmanager
-def _driver(token: str) -> Iterator[Driver]:
-    """Give the driver that `token` stands for, and keep what it raises: Tune would make a trial's failure of it."""
-    driver = _DRIVERS[token]
-    if driver.broken is not None:
-        raise driver.broken
-    try:
-        yield driver
-    except Exception as error:
-        driver.broken = error
-        raise
+class _Told:
+    """What Tune pickles and calls: it knows the driver by a token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    @contextmanager
+    def driver(self) -> Iterator[Driver]:
+        """Give the driver, and keep what it raises: Tune would make a trial's failure of it."""
+        driver, _ = _RUNNING[self._token]
+        if driver.broken is not None:
+            raise driver.broken
+        try:
+            yield driver
+        except Exception as error:
+            driver.broken = error
+            raise
 
 
 def execute(
@@ -109,10 +115,9 @@ def execute(
     for name in _ADVISORS:
         logging.getLogger(name).addFilter(_NO_ADVICE)
     token = secrets.token_hex(8)
-    _DRIVERS[token] = driver
+    _RUNNING[token] = driver, interrupts
     if interrupts is not None:
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-        _INTERRUPTS[token] = interrupts
     prepared = tune.with_resources(
         tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources), workers=workers)
     )
@@ -143,8 +148,7 @@ def execute(
         except Exception as error:
             raise driver.broken or error from None
         finally:
-            del _DRIVERS[token]
-            _INTERRUPTS.pop(token, None)
+            del _RUNNING[token]
     if driver.broken is not None:
         raise driver.broken
 
@@ -173,17 +177,12 @@ class _NoReporter(ProgressReporter):
         """Show nothing."""
 
 
-class AssignmentSearcher(Searcher):
+class AssignmentSearcher(_Told, Searcher):
     """Suggests the driver's next assignment; waits while a failed one may come back."""
-
-    def __init__(self, token: str) -> None:
-        """Ask the driver that `token` stands for."""
-        super().__init__()
-        self._token = token
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next assignment, `None` when there is none now, or Tune's word for never again."""
-        with _driver(self._token) as driver:
+        with self.driver() as driver:
             assignment = driver.next_assignment()
             if assignment is not None:
                 return {
@@ -204,18 +203,13 @@ class AssignmentSearcher(Searcher):
         """Restore nothing: the journal is the state."""
 
 
-class ReportingScheduler(FIFOScheduler):
+class ReportingScheduler(_Told, FIFOScheduler):
     """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
-
-    def __init__(self, token: str) -> None:
-        """Report to the driver that `token` stands for."""
-        super().__init__()
-        self._token = token
 
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
         reports = result["reports"]
-        with _driver(self._token) as driver:
+        with self.driver() as driver:
             measured = [TrialReport.from_dict(report) for report in reports]
             over = driver.on_reports(_assignment(trial), measured, result["exhausted"])
         # Tune keeps every trial's last result in memory; the journal has these rows already.
@@ -224,29 +218,21 @@ class ReportingScheduler(FIFOScheduler):
 
     def on_trial_error(self, controller: Any, trial: Any) -> None:
         """Tell the driver that the trial's process died, and of what."""
-        with _driver(self._token) as driver:
+        with self.driver() as driver:
             driver.on_failure(_assignment(trial), _failure_of(trial))
 
 
-class StartedCallback(Callback):
+class StartedCallback(_Told, Callback):
     """Reports to the driver which assignments have begun."""
-
-    def __init__(self, token: str) -> None:
-        """Tell the driver that `token` stands for."""
-        self._token = token
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Pass the news on."""
-        with _driver(self._token) as driver:
+        with self.driver() as driver:
             driver.on_started(_assignment(trial))
 
 
-class AskedToStop(Stopper):
+class AskedToStop(_Told, Stopper):
     """Ends the sweep when the driver was asked to."""
-
-    def __init__(self, token: str) -> None:
-        """Ask the driver that `token` stands for."""
-        self._token = token
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Never stop a single trial: the scheduler does."""
@@ -254,9 +240,9 @@ class AskedToStop(Stopper):
 
     def stop_all(self) -> bool:
         """Return whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
-        with _driver(self._token) as driver:
+        with self.driver() as driver:
             driver.flush()
-            pressed = _INTERRUPTS.get(self._token)
+            pressed = _RUNNING[self._token][1]
             return driver.should_stop() or (pressed is not None and pressed.presses > 0)
 
 

@@ -26,7 +26,7 @@ SILENT = Decision(None, "continue", "no rung", None, None, 0)
 @pytest.mark.parametrize("decision", [TOLD, SILENT], ids=["everything is said", "nothing but what must be"])
 def test_every_decision_fits_its_table(decision: Decision) -> None:
     schema = table_schemas({}, 10, ())["decisions"]
-    report = TrialReport(3, 9, 0.2, "cpu", None, 1.0)
+    report = TrialReport(configuration=3, epoch=9, objective=0.2, device="cpu", wall_seconds=1.0)
     bodies = Reported(report, 1, "completed", decision), Judged(4, 1, 9, "waiting", decision)
     for body in bodies:
         rows = JournalRows().project(Record(1, 12.5, body))["decisions"]
