@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -69,45 +69,55 @@ def plan(
     lengths = np.diff([0, *rungs])
     epochs = simulated @ lengths * replicates
     evaluations = simulated.sum(axis=1) * replicates
-    seconds = None
+    taken, packing, rehearsed = takes(spec.resources), spec.replicates.packing, tuple(spec.rehearsed)
+    if spec.resources.workers > 1:
+        several = spec.resources.workers
+        assumed = (
+            f"This assumes that {several} workers train {several} times as fast as one; evaluations are not divided."
+        )
+        note = " ".join(filter(None, [note, assumed]))
+    reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
+    again = min(MOST_CONFIRMED, trials) * spec.confirm
+    planned = Plan(
+        trials,
+        replicates,
+        reaching,
+        Range.of(epochs),
+        Range.of(evaluations),
+        workers,
+        None,
+        dict(costs or {}),
+        note,
+        rehearsed=rehearsed,
+        packing=packing,
+        takes=taken,
+        searcher=searched(spec),
+        cohorts=cohort_lines(spec),
+        strata=_strata(spec, rungs, names, by_stratum) if isinstance(schedule, Stratified) else {},
+        confirm=again * spec.scheduler.max_epochs,
+    )
     if costs:
         shares = architecture_shares(spec)
-        epoch = sum(share * costs[name].epoch_seconds for name, share in shares.items())
-        evaluation = sum(share * costs[name].evaluation_seconds for name, share in shares.items())
-        measured_once = sum(share * costs[name].shifted_seconds for name, share in shares.items())
-        shifted = simulated[:, -1] * replicates * measured_once
-        epoch /= spec.resources.workers
+
+        def mean(of: Callable[[Cost], float]) -> float:
+            return sum(share * of(costs[name]) for name, share in shares.items())
+
+        epoch = mean(lambda cost: cost.epoch_seconds) / spec.resources.workers
+        evaluation, once = mean(lambda cost: cost.evaluation_seconds), mean(lambda cost: cost.shifted_seconds)
+        hessian, shifted = mean(lambda cost: cost.curvature_seconds), simulated[:, -1] * replicates * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
-        seconds = Range.of(START_SECONDS + work / workers)
-    reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
-    counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
-    packing, taken = spec.replicates.packing, takes(spec.resources)
-    if spec.resources.workers > 1:
-        note = " ".join(filter(None, [note, shared_out(spec.resources.workers)]))
-    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
-    again = min(MOST_CONFIRMED, trials) * spec.confirm
-    planned = replace(planned, confirm=again * spec.scheduler.max_epochs)
-    planned = replace(planned, searcher=searched(spec), cohorts=cohort_lines(spec))
-    if costs and seconds is not None:
-        hessian = sum(share * costs[name].curvature_seconds for name, share in architecture_shares(spec).items())
-        one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + measured_once
+        one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
         planned = replace(
             planned,
+            seconds=Range.of(START_SECONDS + work / workers),
             confirm_seconds=START_SECONDS + again * one / workers,
             curvature_share=float((evaluations * hessian).mean() / work.mean()),
             shifted_share=float(shifted.mean() / work.mean()),
         )
-    if isinstance(schedule, Stratified):
-        planned = replace(planned, strata=_strata(spec, rungs, names, by_stratum))
     if not estimated:
         return planned
     finished = float(simulated[:, -1].mean()) * replicates
     return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished))
-
-
-def shared_out(workers: int) -> str:
-    """Return what an estimate for several workers a trial rests on."""
-    return f"This assumes that {workers} workers train {workers} times as fast as one; evaluations are not divided."
 
 
 def searched(spec: SweepSpec) -> str:

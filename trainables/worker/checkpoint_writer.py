@@ -130,7 +130,7 @@ class CheckpointWriter:
             self._partial = False
 
     def _written_within(self, folder: Path, state: Mapping[str, Any]) -> None:
-        self._files.partial_written(write_partial(folder, state))
+        self._files.checkpoint_written(write_partial(folder, state))
         self._partial = True
 
 

@@ -193,18 +193,11 @@ class TrialFiles:
         names = self._store.entries(self._place, recursive=False)
         self._store.download_all({name: self.checkpoints / Path(name).name for name in names})
 
-    def checkpoint_written(self, path: Path, epoch: int) -> None:
-        """Upload a checkpoint that has its final name."""
-        if self._store is not None:
-            self._put(f"{self._place}/{path.name}", path)
+    def checkpoint_written(self, path: Path, epoch: int | None = None) -> None:
+        """Upload a checkpoint that has its final name; `None` for the one in the middle of an epoch."""
+        self._upload(f"{self._place}/{path.name}", path)
+        if self._store is not None and epoch is not None:
             self._stored.add(epoch)
-            path.unlink()
-
-    def partial_written(self, path: Path) -> None:
-        """Upload the checkpoint in the middle of an epoch."""
-        if self._store is not None:
-            self._put(f"{self._place}/{PARTIAL}", path)
-            path.unlink()
 
     def remove_partial(self) -> None:
         """Remove the checkpoint in the middle of an epoch: the epoch has its own."""
@@ -216,15 +209,14 @@ class TrialFiles:
 
     def table_written(self, path: Path) -> None:
         """Upload a table's part that has its final name."""
-        if self._store is not None:
-            self._put(f"{INCOMING}/{path.parent.name}/{path.name}", path)
-            path.unlink()
+        self._upload(f"{INCOMING}/{path.parent.name}/{path.name}", path)
 
-    def _put(self, name: str, path: Path) -> None:
-        """Put a file, as patiently as the driver puts its journal."""
+    def _upload(self, name: str, path: Path) -> None:
+        """Put a file in the store, if there is one, as patiently as the driver puts its journal; then remove it."""
         store = self._store
-        assert store is not None
-        patiently(lambda: store.put(name, path))
+        if store is not None:
+            patiently(lambda: store.put(name, path))
+            path.unlink()
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` of this trial's checkpoints."""

@@ -72,3 +72,18 @@ class WorkerFailed:
 
     type_name: str
     text: str
+
+
+@dataclass(frozen=True)
+class CardMemory:
+    """What a configuration's process took of a GPU that it had to itself.
+
+    Attributes:
+        used_bytes: at its peak, CUDA's own context and libraries included.
+        total_bytes: of the GPU.
+        card: its name.
+    """
+
+    used_bytes: int
+    total_bytes: int
+    card: str

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 import torch
 
@@ -18,7 +17,7 @@ from trainables.curvature.surface import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.training.ranks import Crew
 from trainables.worker.hang_watchdog import Watchdog
-from trainables.worker.messages import WorkerCommand, WorkerReport
+from trainables.worker.messages import CardMemory, WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
@@ -107,18 +106,6 @@ STEPS = 3
 """Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients."""
 
 
-AssignmentFields = tuple[int, str, Mapping[str, object], Sequence[int]]
-"""Configuration, trial, values and seeds, as `Assignment` has them."""
-
-
-class MeasuredMemory(TypedDict):
-    """Bytes that a configuration takes of a GPU, bytes that the GPU has, and the GPU's name."""
-
-    used_bytes: int
-    total_bytes: int
-    card: str
-
-
 class CardProbe:
     """Measures assignments one after the other, in a process that has a GPU to itself."""
 
@@ -128,7 +115,7 @@ class CardProbe:
         prepare_process(self._settings)
         self._dataset = self._settings.load_dataset()
 
-    def measure(self, assignment: AssignmentFields) -> MeasuredMemory:
+    def measure(self, assignment: Sequence[object]) -> CardMemory:
         """Return what an assignment takes; all of the GPU where that does not suffice.
 
         What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
@@ -136,11 +123,11 @@ class CardProbe:
         """
         torch.cuda.empty_cache()
         try:
-            rehearse(Assignment(*assignment), self._settings, self._dataset)
+            rehearse(Assignment(*assignment), self._settings, self._dataset)  # type: ignore[arg-type]
             free, total = torch.cuda.mem_get_info()
         except torch.OutOfMemoryError:
             free, total = 0, torch.cuda.mem_get_info()[1]
-        return {"used_bytes": total - free, "total_bytes": total, "card": torch.cuda.get_device_name()}
+        return CardMemory(total - free, total, torch.cuda.get_device_name())
 
 
 def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sweeper.space.configurations import examples
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import kept_choice
 from trainables.training.lanes.packing import TRIALS
+from trainables.worker.messages import CardMemory
 
 DEFAULT_SHARE = 0.25
 """Where memory could not be measured. Our choice: small networks use far less, and what needs more gets more."""
@@ -30,21 +31,6 @@ MOST_PROCESSES = 16
 
 LOOKED_AT = 2000
 """Configurations that are examined for what to measure; later ones of a kind unseen get the largest share."""
-
-
-@dataclass(frozen=True)
-class CardMemory:
-    """What a configuration's process took of a GPU that it had to itself.
-
-    Attributes:
-        used_bytes: at its peak, CUDA's own context and libraries included.
-        total_bytes: of the GPU.
-        card: its name.
-    """
-
-    used_bytes: int
-    total_bytes: int
-    card: str
 
 
 def share_for(memory: CardMemory) -> float:
@@ -135,10 +121,9 @@ def _measured(memory: CardMemory | None) -> CardMemory:
     return memory
 
 
-Probe = Callable[[Sequence[Any]], dict[str, Any] | None]
-
-
-def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] | None:
+def shares_of(
+    sweep: Sweep, gpu: float, probe: Callable[[Sequence[object]], CardMemory | None]
+) -> Callable[[int], float] | None:
     """Return configuration → share of a GPU, or `None` where trials take whole cards or none.
 
     Args:
@@ -157,7 +142,6 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
 
     def measure(index: int) -> CardMemory | None:
         seeds = spec.replicate_seeds.of(index)[:replicates]
-        found = probe([index, trial_name(index), looked_at[index], seeds])
-        return CardMemory(**found) if found is not None else None
+        return probe([index, trial_name(index), looked_at[index], seeds])
 
     return CardShares(sweep.configurations, facts, sweep.paths.card_memory, measure, looked_at)

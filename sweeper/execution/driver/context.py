@@ -282,43 +282,37 @@ class InFlight:
     def __init__(self, limit: int | None) -> None:
         """Allow `limit` at once, `None` for any number."""
         self._limit = limit
-        self._all: set[tuple[int, ...]] = set()
-        self._begun: set[tuple[int, ...]] = set()
+        self._begun: dict[tuple[int, ...], bool] = {}
 
     def __contains__(self, assignment: Sequence[int]) -> bool:
         """Return whether an assignment is given out and not over."""
-        return tuple(assignment) in self._all
+        return tuple(assignment) in self._begun
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Yield the assignments that are given out and not over."""
-        return iter(self._all)
+        return iter(self._begun)
 
     def __len__(self) -> int:
         """Return how many are given out."""
-        return len(self._all)
+        return len(self._begun)
 
     @property
     def ahead(self) -> int:
         """How many of them no process has begun yet."""
-        return len(self._all - self._begun)
+        return sum(not begun for begun in self._begun.values())
 
     @property
     def full(self) -> bool:
         """Whether the limit is reached."""
-        return self._limit is not None and len(self._all) >= self._limit
+        return self._limit is not None and len(self) >= self._limit
 
-    def add(self, assignment: Sequence[int]) -> None:
-        """Give an assignment out."""
-        self._all.add(tuple(assignment))
-
-    def begin(self, assignment: Sequence[int]) -> None:
-        """Record that a process has begun with an assignment."""
-        self._begun.add(tuple(assignment))
+    def add(self, assignment: Sequence[int], *, begun: bool = False) -> None:
+        """Give an assignment out, or record that a process has begun with it."""
+        self._begun[tuple(assignment)] = begun
 
     def retire(self, assignment: Sequence[int]) -> None:
         """Take an assignment off: it is over, or its process has died."""
-        self._all.discard(tuple(assignment))
-        self._begun.discard(tuple(assignment))
+        self._begun.pop(tuple(assignment), None)
 
 
 START_SECONDS = 1.0

@@ -185,7 +185,7 @@ class Driver(Assignments):
 
         A replicate's start is recorded at once, a configuration's when the first report takes its time.
         """
-        self._in_flight.begin(assignment)
+        self._in_flight.add(assignment, begun=True)
         if self.settings.apart:
             index, number = assignment
             self._recorder.record(Started(index, self.state.attempt, replicate=number))

@@ -41,6 +41,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.prometheus import METRICS
+from trainables.worker.messages import CardMemory
 from trainables.worker.worker import CardProbe
 
 STATUS_SECONDS = 5.0
@@ -140,7 +141,7 @@ PROBE_PATIENCE_SECONDS = 120.0
 @contextmanager
 def card_probe(
     settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
-) -> Iterator[Callable[[Sequence[Any]], dict[str, Any] | None]]:
+) -> Iterator[Callable[[Sequence[object]], CardMemory | None]]:
     """Give what measures an assignment's memory in a process that has a GPU to itself; it ends with this.
 
     What is given returns `None` where no GPU could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
@@ -154,7 +155,7 @@ def card_probe(
     processes: list[Any] = []
     in_vain = False
 
-    def probe(assignment: Sequence[Any]) -> dict[str, Any] | None:
+    def probe(assignment: Sequence[object]) -> CardMemory | None:
         nonlocal in_vain
         if in_vain:
             return None
@@ -162,7 +163,8 @@ def card_probe(
             if not processes:
                 processes.append(ray.remote(num_gpus=1, num_cpus=cpus)(measurer).remote(dict(settings)))
                 ray.get(processes[0].__ray_ready__.remote(), timeout=PROBE_PATIENCE_SECONDS)
-            return dict(ray.get(processes[0].measure.remote(list(assignment)), timeout=PROBE_PATIENCE_SECONDS))
+            measured: CardMemory = ray.get(processes[0].measure.remote(assignment), timeout=PROBE_PATIENCE_SECONDS)
+            return measured
         except RayError as error:
             in_vain = isinstance(error, GetTimeoutError)
             return None

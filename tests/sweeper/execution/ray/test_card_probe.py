@@ -9,6 +9,7 @@ import pytest
 from sweeper.core.processes import prepare
 from tests.faults.processes import wait_until
 from tests.shared_card import HUNGRY, run_on_one_card
+from trainables.worker.messages import CardMemory
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +56,7 @@ class _Measurer:
     def measure(self, assignment):
         if assignment[0] == 1:
             raise ValueError("a network that suits no data")
-        return {"used_bytes": len(self.cards), "total_bytes": assignment[0], "card": self.settings["device"]}
+        return CardMemory(len(self.cards), assignment[0], self.settings["device"])
 
 
 def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
@@ -67,11 +68,11 @@ def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
     wait_until(lambda: ray.available_resources().get("GPU") == 1.0)
     with session.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
         assert ray.available_resources()["GPU"] == 1.0, "nothing to measure yet"
-        assert probe([7]) == {"used_bytes": 1, "total_bytes": 7, "card": "cuda"}
+        assert probe([7]) == CardMemory(1, 7, "cuda")
         assert probe([1]) is None
-        assert probe([8])["total_bytes"] == 8
+        assert probe([8]).total_bytes == 8
     with session.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
-        assert probe([9])["total_bytes"] == 9, "the card is free again"
+        assert probe([9]).total_bytes == 9, "the card is free again"
     monkeypatch.setattr(session, "PROBE_PATIENCE_SECONDS", 0.5)
     with session.card_probe({"device": "cuda"}, 99.0, _Measurer) as probe:
         assert probe([7]) is None and probe([7]) is None, "no such node"
