@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from trainables.curvature.statistics import CURVATURE_FIELDS, statistic_of
-from trainables.curvature.statistics.base import LOSS_WORDS
+from trainables.curvature.statistics import CURVATURE_FIELDS
+from trainables.curvature.statistics.base import LOSS_WORDS, statistic_of
 from trainables.registry import entry_label
 from trainables.registry.names import CROSS_FITTED
 from trainables.worker.trial_tables import (
@@ -181,7 +181,7 @@ def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:
     """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
     if trajectory is None:
         return {}
-    from trainables.training.trajectory import trajectory_columns  # brings torch along
+    from trainables.training.prediction import trajectory_columns  # brings torch along
 
     return trajectory_columns(trajectory)
 

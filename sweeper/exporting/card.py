@@ -8,7 +8,7 @@ from typing import Any
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen
 from sweeper.results import Results
 from sweeper.text.labels import label
-from trainables.curvature.statistics import headline_columns
+from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluate_probabilities, reliability_bins
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.bootstrap import bootstrap_standard_error

@@ -11,7 +11,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, number
-from trainables.curvature.statistics import headline_columns
+from trainables.curvature.statistics.base import headline_columns
 
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 """The losses whose Hessian an evaluation may measure; a sweep may ask for one alone."""

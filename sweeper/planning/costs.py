@@ -26,8 +26,8 @@ from trainables.files.container import usable_cores
 from trainables.registry import DataSetSize
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes import COHORT, Cohort, cohort_key
-from trainables.training.lanes.packing import measured_width
+from trainables.training.lanes.cohort import Cohort
+from trainables.training.lanes.packing import COHORT, cohort_key, measured_width
 from trainables.training.loop import Replicate
 
 MEASURED_SAMPLES = 2048

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sweeper.planning.preparation import distinct
 from sweeper.space.configurations import examples
 from sweeper.space.spec import SweepSpec
-from trainables.datasets import DATASETS
+from trainables.datasets.base import DATASETS
 from trainables.datasets.splits import build_split
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES, build_model

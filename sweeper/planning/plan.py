@@ -26,7 +26,7 @@ from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
 from sweeper.space.strata import stratum_sizes
 from sweeper.text.labels import plural
 from trainables.files.container import usable_cores
-from trainables.training.lanes import COHORT, cohort_key
+from trainables.training.lanes.packing import COHORT, cohort_key
 
 SIMULATED_TRIALS = 2000
 """Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""

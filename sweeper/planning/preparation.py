@@ -14,19 +14,27 @@ from sweeper.space.components import variants
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import SweepSpec
-from trainables.datasets import DATASETS, load_dataset
-from trainables.datasets.base import DataSet, batch_fault
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DATASETS, DataSet, batch_fault
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
-from trainables.training.acceleration import acceleration_fault, compiler_fault
-from trainables.training.graphs import graphs_fault
-from trainables.training.lanes import COHORT, cohort_fault
-from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, TRIALS, is_own, lane_fault, packing_fault
+from trainables.training.acceleration import acceleration_fault, compiler_fault, graphs_fault
+from trainables.training.lanes.packing import (
+    AUTO,
+    COHORT,
+    FUSED,
+    SEQUENTIAL,
+    TRIALS,
+    cohort_fault,
+    is_own,
+    lane_fault,
+    packing_fault,
+)
 from trainables.training.loop import Replicate
-from trainables.training.ranks import ranks_fault
+from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 

@@ -14,7 +14,7 @@ from sweeper.results.leaderboard import MARK, Leaderboard, varying_columns
 from sweeper.results.overview import stratum_column
 from sweeper.text.cells import Rows, Value, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, label, number, plural, short
-from trainables.curvature.statistics import headline_columns
+from trainables.curvature.statistics.base import headline_columns
 
 DECISIONS_SQL = (
     "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, {stratum}, decided_at\n"

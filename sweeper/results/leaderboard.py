@@ -17,7 +17,7 @@ from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
-from trainables.curvature.statistics import headline_columns
+from trainables.curvature.statistics.base import headline_columns
 
 if TYPE_CHECKING:
     from sweeper.results.results import Results

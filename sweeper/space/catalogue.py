@@ -85,7 +85,7 @@ def installed_registries() -> Registries:
     """Return what is built into the project. Imports torch, so only commands that need it call it."""
     from sweeper.analysis.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
-    from trainables.datasets import DATASETS
+    from trainables.datasets.base import DATASETS
     from trainables.datasets.splits import EVALUATION_SPLITS
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES

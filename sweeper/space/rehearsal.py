@@ -249,7 +249,8 @@ SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 
 def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
     """Return the data set of a rehearsal; what was replaced is added to `said`."""
-    from trainables.datasets import DATASETS, digits_stand_in
+    from trainables.datasets import digits_stand_in
+    from trainables.datasets.base import DATASETS
     from trainables.datasets.images import LIKE_CIFAR
 
     name = dataset["name"]
@@ -274,14 +275,14 @@ def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, 
 
 def known_splits(dataset: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the splits that a rehearsal's data set has; a file's own `rehearsal` may name another one's later."""
-    from trainables.datasets import DATASETS
+    from trainables.datasets.base import DATASETS
 
     return DATASETS[dataset["name"]].splits
 
 
 def options_of(name: str) -> tuple[str, ...]:
     """Return the names of the options that a data set takes."""
-    from trainables.datasets import DATASETS
+    from trainables.datasets.base import DATASETS
 
     return tuple(hyperparameter.name for hyperparameter in DATASETS[name].hyperparameters)
 

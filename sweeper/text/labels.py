@@ -57,7 +57,7 @@ def describe(row: Row, columns: Sequence[str]) -> str:
 
 def label(name: str) -> str:
     """Return a hyperparameter's or metric's name as the field writes it; a post-hoc method's comes after the metric."""
-    from trainables.curvature.statistics import statistic_words
+    from trainables.curvature.statistics.base import statistic_words
     from trainables.metrics.base import metric_of
 
     if (words := LABELS.get(name) or statistic_words(name)) is not None:

@@ -34,7 +34,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_overhead import SPACE, loop_seconds, measured
 from trainables.datasets import load_dataset
-from trainables.training.lanes import Cohort
+from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
 
 BATCHES = (16, 32, 64, 128)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import configuration
 from trainables.datasets import load_dataset
-from trainables.training.lanes import Lanes
+from trainables.training.lanes.cohort import Lanes
 from trainables.training.loop import Replicate
 from trainables.training.prediction import predict
 

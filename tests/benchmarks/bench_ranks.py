@@ -27,7 +27,7 @@ from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_replicates import configuration, data_for
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate
-from trainables.training.ranks import RankedReplicate
+from trainables.training.ranks.replicate import RankedReplicate
 from trainables.worker.ranks import LOOPBACK, Meeting, join, open_store
 
 

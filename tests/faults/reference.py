@@ -23,8 +23,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from tests.running import metrics_by_key, same
 from tests.sweeper.records import fields, made_body
-from trainables.training.lanes import COHORT
-from trainables.training.lanes.packing import SEQUENTIAL
+from trainables.training.lanes.packing import COHORT, SEQUENTIAL
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 

@@ -22,8 +22,7 @@ from trainables.losses import LOSSES
 from trainables.posthoc.focal_grid import focal_grid
 from trainables.posthoc.focal_temperature import GAMMAS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS
-from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
-from trainables.training.graphs import graphs_fault
+from trainables.training.acceleration import PLAIN, TrainingSettings, graphs_fault, prepare_arithmetic
 from trainables.training.loop import Replicate
 from trainables.training.prediction import predict
 

@@ -10,7 +10,7 @@ import pytest
 from search_spaces import packaged_files
 from search_spaces.published_numbers import COLUMNS, FIGURE_QUANTITIES, published_tables, read_published
 from sweeper.analysis.papers.recipes import OF_FIGURES, is_method_of, recipe_of, shipped_recipe
-from trainables.datasets import DATASETS
+from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import further_metric_names

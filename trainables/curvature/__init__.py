@@ -10,16 +10,13 @@ from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.curvature.statistics.base import CurvatureSettings, settings_faults
 
 if TYPE_CHECKING:
-    from trainables.curvature.density import spectral_density
     from trainables.curvature.failures import CurvatureUnavailable
-    from trainables.curvature.hessian import hessian_vector_product
-    from trainables.curvature.measure import measure_curvature
+    from trainables.curvature.measure import measure_curvature, spectral_density
 
 __all__ = [
     "CURVATURE_FIELDS",
     "CurvatureSettings",
     "CurvatureUnavailable",
-    "hessian_vector_product",
     "measure_curvature",
     "settings_faults",
     "spectral_density",
@@ -30,6 +27,6 @@ def __getattr__(name: str) -> object:
     """Load what computes, and torch with it, when it is first asked for: readers of results only want the columns."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from trainables.curvature import density, failures, hessian, measure
+    from trainables.curvature import measure
 
-    return next(vars(module)[name] for module in (density, failures, hessian, measure) if name in vars(module))
+    return vars(measure)[name]

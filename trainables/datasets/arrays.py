@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, stratified_split
+from trainables.datasets.base import DataSet, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.registry import SPLITS, Component, Hyperparameter
 
@@ -111,8 +110,7 @@ def load_arrays(
         mean = inputs[parts[0]].mean(0, dtype=np.float64)
         std = inputs[parts[0]].std(0, dtype=np.float64)
         inputs = ((inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
-    train, val, test = (Split(torch.from_numpy(inputs[part]), torch.from_numpy(targets[part])) for part in parts)
-    return DataSet("arrays", train, val, test, int(targets.max()) + 1, inputs.shape[1:], hash_of_splits(*parts))
+    return divided("arrays", inputs, targets, parts, int(targets.max()) + 1)
 
 
 def _checked(
@@ -132,7 +130,7 @@ def _checked(
     return inputs.astype(np.float32), targets.astype(np.int64)
 
 
-FRACTION: dict[str, Any] = {"minimum": 0, "maximum": 0.9, "open_minimum": True, "source": "our choice"}
+FRACTION: dict[str, Any] = {"range": "(0, 0.9]", "source": "our choice"}
 
 COMPONENTS = (
     Component(

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream
 from trainables.datasets.streaming import streamed
-from trainables.datasets.translation import Translation
-from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
+from trainables.datasets.text import Translation
+from trainables.extensions.targets import OwnFamily, described, hyperparameters_of
 from trainables.registry import SPLITS, Component, ExtensionError, Hyperparameter, Registry
 
 Indices = NDArray[np.int64]
@@ -99,9 +99,7 @@ NOISE_SEED = 0
 LABEL_NOISE = Hyperparameter(
     "label_noise",
     "number",
-    minimum=0,
-    maximum=1,
-    open_maximum=True,
+    range="[0, 1)",
     reason="the share of training labels that are flipped",
     source="mukhoti App. B flips a tenth",
 )
@@ -275,6 +273,24 @@ class DataSet:
         return self.with_splits(lambda split: split.to(device, streamed))
 
 
+def divided(
+    name: str,
+    inputs: NDArray[np.generic],
+    targets: NDArray[np.int64],
+    parts: Sequence[Indices],
+    classes: int,
+    split_hash: str | None = None,
+    **facts: Any,
+) -> DataSet:
+    """Return the data set of arrays [N, ...] and classes [N] with training, validation and test samples `parts`.
+
+    The hash is that of the indices unless it is given; `facts` are other attributes of the `DataSet`.
+    """
+    train, val, test = (Split(torch.from_numpy(inputs[part]), torch.from_numpy(targets[part])) for part in parts)
+    chosen = hash_of_splits(*parts) if split_hash is None else split_hash
+    return DataSet(name, train, val, test, classes, inputs.shape[1:], chosen, **facts)
+
+
 def _own_dataset(target: Any, path: str, name: str) -> Component:
     if not callable(target) or target is DataSet:
         raise ExtensionError(f"{path} is {described(target)}; a data set is a function that returns a DataSet")
@@ -303,7 +319,6 @@ def batches(
     split: Split,
     batch_size: int,
     generator: torch.Generator,
-    drop_last: bool = False,
     part: Callable[[slice], slice] = lambda rows: rows,
     skip: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -317,15 +332,15 @@ def batches(
         batch_size: samples a batch, or tokens with their padding where the split has lengths; the last batch may be
             shorter.
         generator: CPU generator.
-        drop_last: leave out a shorter last batch.
         part: of a batch's rows of the epoch's order, those whose inputs are wanted; targets are the whole batch's.
         skip: batches at the beginning that are not wanted; nothing is read for them.
 
     Raises:
-        ValueError: the batch size is below 1, or `drop_last` leaves no batch.
+        ValueError: the batch size is below 1.
     """
     samples = len(split)
-    check_batch_size(batch_size, samples, drop_last)
+    if batch_size < 1:
+        raise ValueError(f"batch_size = {batch_size} must be at least 1")
     chosen = torch.randperm(samples, generator=generator)
     if split.lengths is not None:
         for places in of_like_length(split.lengths, chosen, batch_size, generator)[skip:]:
@@ -337,8 +352,7 @@ def batches(
         seeds = torch.randint(2**62, (samples,), generator=generator)
     if split.augmentation is not None:
         draws = split.augmentation.draw(samples, generator).to(split.targets.device)
-    end = samples - samples % batch_size if drop_last else samples
-    whole = [slice(start, min(start + batch_size, end)) for start in range(0, end, batch_size)][skip:]
+    whole = [slice(start, min(start + batch_size, samples)) for start in range(0, samples, batch_size)][skip:]
     parts = [(part(rows), rows) for rows in whole]
     if split.source is not None:
         drawn = None if seeds is None else [seeds[own] for own, _ in parts]
@@ -412,14 +426,3 @@ def batch_fault(dataset: DataSet, batch_size: int) -> str | None:
         whose = f"the {most} training {what} of {dataset.name}"
         return f"batch_size = {batch_size} is larger than {whose}; choose at most {most}"
     return None
-
-
-def check_batch_size(batch_size: int, samples: int, drop_last: bool = False) -> None:
-    """Raise ValueError when `batch_size` is below 1 or when no full batch is left to train on."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size = {batch_size} must be at least 1")
-    if batch_size > samples and drop_last:
-        raise ValueError(
-            f"batch_size = {batch_size} is larger than the split of {samples} samples, which leaves no full batch; "
-            f"choose at most {samples}, or keep the short last batch"
-        )

@@ -215,9 +215,7 @@ OPTIONS = (
     FOLDER,
     DOWNLOAD,
     Hyperparameter("split", "text", choices=("shuffled", "stratified"), source="mukhoti App. D; selective"),
-    Hyperparameter(
-        "class_fraction", "number", minimum=0, maximum=1, open_minimum=True, source="posterior's CIFAR10-s: 0.1"
-    ),
+    Hyperparameter("class_fraction", "number", range="(0, 1]", source="posterior's CIFAR10-s: 0.1"),
     AUGMENT,
     IMAGE_SIZE,
 )

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.base import LABEL_NOISE, DataSet, Split, flip_labels, hash_of_splits, stratified_split
+from trainables.datasets.base import LABEL_NOISE, DataSet, divided, flip_labels, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset, images_on_paper
@@ -101,11 +101,7 @@ def load_digits(label_noise: float = 0.0) -> DataSet:
     pixels = images.astype(np.float32)[:, None] / LEVELS
     reference = pixels[parts[0]]
     pixels = (pixels - reference.mean(dtype=np.float64)) / reference.std(dtype=np.float64)
-    train, val, test = (
-        Split(torch.from_numpy(np.ascontiguousarray(pixels[part], np.float32)), torch.from_numpy(targets[part]))
-        for part in parts
-    )
-    return DataSet("digits", train, val, test, 10, (1, 8, 8), hash_of_splits(*parts), CLASS_NAMES)
+    return divided("digits", pixels.astype(np.float32), targets, parts, 10, class_names=CLASS_NAMES)
 
 
 @functools.lru_cache(maxsize=2)

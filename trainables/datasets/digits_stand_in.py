@@ -7,13 +7,10 @@ two. The task is the same real one in every form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import LABEL_NOISE, DataSet, Split, flip_labels, hash_of_splits
+from trainables.datasets.base import LABEL_NOISE, DataSet, divided, flip_labels
 from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays, enlarged_digits
 from trainables.datasets.images import AUGMENT
 from trainables.datasets.sentiment import Tree, encoded_tree
@@ -25,8 +22,6 @@ FIRST_WORD = 2  # 0 is padding and 1 an unknown word, as in the text data sets
 PLACES = 64
 VOCABULARY = FIRST_WORD + PLACES * SHADES
 TREE_SIDE = 4
-
-Parts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def load_digits_stand_in(
@@ -59,26 +54,13 @@ def load_digits_stand_in(
     images, digits, whole = digit_arrays()
     sizes = (train_samples, validation_samples, test_samples)
     parts = tuple(part[:count] for part, count in zip(whole, sizes, strict=True))
-    train, val, test = parts
-    targets = digits % classes
+    train, targets = parts[0], digits % classes
     targets[train] = flip_labels(targets[train], label_noise, classes)
     if form == "images":
         return enlarged_digits(NAME, images, targets, parts, (channels, size, classes), augment)
-    return _text(images, targets, (train, val, test), classes, _sentences if form == "tokens" else _trees)
-
-
-def _text(
-    images: NDArray[np.uint8],
-    targets: NDArray[np.int64],
-    parts: Parts,
-    classes: int,
-    encode: Callable[[NDArray[np.uint8]], NDArray[np.int32]],
-) -> DataSet:
-    encoded = encode(images)
-    train, val, test = (Split(torch.from_numpy(encoded[part]), torch.from_numpy(targets[part])) for part in parts)
+    encoded = _sentences(images) if form == "tokens" else _trees(images)
     names = tuple(map(str, range(classes)))
-    shape = encoded.shape[1:]
-    return DataSet(NAME, train, val, test, classes, shape, hash_of_splits(*parts), names, VOCABULARY)
+    return divided(NAME, encoded, targets, parts, classes, class_names=names, vocabulary=VOCABULARY)
 
 
 def _words(shades: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -92,7 +92,7 @@ def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list
         )
 
 
-FRACTION: dict[str, Any] = {"minimum": 0, "maximum": 0.9, "open_minimum": True, "source": "our choice"}
+FRACTION: dict[str, Any] = {"range": "(0, 0.9]", "source": "our choice"}
 
 COMPONENTS = (
     Component(

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits
+from trainables.datasets.base import DataSet, Indices, divided
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared_arrays
 from trainables.datasets.images import DOWNLOAD, FOLDER
 from trainables.datasets.text import WORD_VECTORS, frequent_words, padded_ids, read_word_vectors, words_of
@@ -117,11 +116,8 @@ def load_newsgroups(
         parts = newsgroup_split(len(files))
     except ValueError as error:
         raise DataSetUnavailableError(messages, str(error), REMEDY) from error
-    train, val, test = (
-        Split(torch.from_numpy(arrays["inputs"][part]), torch.from_numpy(targets[part])) for part in parts
-    )
-    dataset = DataSet(
-        "newsgroups20", train, val, test, len(names), (length,), hash_of_splits(*parts), names, vocabulary
+    dataset = divided(
+        "newsgroups20", arrays["inputs"], targets, parts, len(names), class_names=names, vocabulary=vocabulary
     )
     if word_vectors is None:
         return dataset

@@ -75,7 +75,7 @@ COMPONENTS = (
             _samples("train_samples", 4000, "our choice: two layers learn the order from them"),
             _samples("validation_samples", 200, "our choice"),
             _samples("test_samples", 200, "our choice"),
-            Hyperparameter("noise", "number", minimum=0, maximum=1, source="our choice"),
+            Hyperparameter("noise", "number", range="[0, 1]", source="our choice"),
             Hyperparameter("seed", "integer", minimum=0, source="arbitrary"),
         ),
         summary="numbers in English and, backwards, in German: a pair of languages learnt in minutes",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, temporary_beside
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.datasets.translation import Translation
+from trainables.datasets.text import Translation
 from trainables.registry import SPLITS
 
 UNUSED_DAYS = 30
@@ -68,23 +68,16 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
         DataSetUnavailableError: as `load`; or this node's data are not those that the sweep was started with.
     """
     folder = data_folder() / "shared" / key
-    found = _mapped(folder, key)
-    if found is not None:
-        return found
-    with ExitStack() as guard:
-        with contextlib.suppress(DataSetUnavailableError, OSError):
-            guard.enter_context(locked(folder))
-        found = _mapped(folder, key)
-        if found is not None:
-            return found
+
+    def checked() -> DataSet:
         dataset = load()
         if content_key(dataset) != key:
             raise DataSetUnavailableError(
                 data_folder(), "contains other data than the sweep was started with", "copy the same files"
             )
-        with contextlib.suppress(DataSetUnavailableError, OSError):
-            _write(dataset, folder)
-    return _mapped(folder, key) or dataset
+        return dataset
+
+    return _shared(folder, lambda: _mapped(folder, key), checked, lambda dataset: _write(dataset, folder))
 
 
 def node_copy(dataset: DataSet) -> DataSet:
@@ -102,19 +95,30 @@ def shared_arrays(key: str, compute: Callable[[], dict[str, NDArray[np.generic]]
         compute: returns them, called under a lock.
     """
     folder = data_folder() / "shared" / key
-    found = _mapped_arrays(folder)
+    return _shared(folder, lambda: _mapped_arrays(folder), compute, lambda arrays: _publish(folder, arrays, {}))
+
+
+Held = TypeVar("Held")
+
+
+def _shared(
+    folder: Path, mapped: Callable[[], Held | None], make: Callable[[], Held], write: Callable[[Held], None]
+) -> Held:
+    """Return what `folder` holds, made and written by the first process of a node; what was made if it is no use."""
+    found = mapped()
     if found is not None:
         return found
     with ExitStack() as guard:
         with contextlib.suppress(DataSetUnavailableError, OSError):
             guard.enter_context(locked(folder))
-        found = _mapped_arrays(folder)
+        found = mapped()
         if found is not None:
             return found
-        arrays = compute()
+        made = make()
         with contextlib.suppress(DataSetUnavailableError, OSError):
-            _publish(folder, arrays, {})
-    return _mapped_arrays(folder) or arrays
+            write(made)
+    found = mapped()
+    return made if found is None else found
 
 
 def _mapped_arrays(folder: Path) -> dict[str, NDArray[np.generic]] | None:

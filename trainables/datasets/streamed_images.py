@@ -174,11 +174,9 @@ def class_names(path: Path) -> list[str] | None:
 
 DECODING = (
     AUGMENT,
-    Hyperparameter(
-        "area", "number", 0.08, minimum=0, maximum=1, open_minimum=True, source="Szegedy et al. 2015, section 6"
-    ),
+    Hyperparameter("area", "number", 0.08, range="(0, 1]", source="Szegedy et al. 2015, section 6"),
     Hyperparameter("randaugment", "integer", 0, minimum=0, source="Cubuk et al. 2020: 2 for ResNet-50"),
-    Hyperparameter("magnitude", "integer", 9, minimum=0, maximum=30, source="Cubuk et al. 2020: 9 for ResNet-50"),
+    Hyperparameter("magnitude", "integer", 9, range="[0, 30]", source="Cubuk et al. 2020: 9 for ResNet-50"),
     Hyperparameter("workers", "integer", None, minimum=0, reason="decoding processes; resources.cpu by default"),
 )
 

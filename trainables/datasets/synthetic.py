@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split, hash_of_splits
+from trainables.datasets.base import DataSet, divided, hash_of_splits
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 MEANS = (-2.0, 0.0, 2.0)
@@ -118,18 +118,9 @@ def _dataset(
     """Cut consecutive samples into splits; the hash names their indices and the seed they were drawn with."""
     ends = np.cumsum(sizes)
     parts = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    chosen, known = hash_of_splits(*parts, np.array([seed])), torch.from_numpy(posterior[parts[2]])
     inputs, classes = points.astype(np.float32), targets.astype(np.int64)
-    train, val, test = (Split(torch.from_numpy(inputs[part]), torch.from_numpy(classes[part])) for part in parts)
-    return DataSet(
-        name,
-        train,
-        val,
-        test,
-        posterior.shape[1],
-        inputs.shape[1:],
-        hash_of_splits(*parts, np.array([seed])),
-        posterior=torch.from_numpy(posterior[parts[2]]),
-    )
+    return divided(name, inputs, classes, parts, posterior.shape[1], chosen, posterior=known)
 
 
 SEED = Hyperparameter("seed", "integer", minimum=0, maximum=2**32 - 1, source="our choice")
@@ -163,7 +154,7 @@ COMPONENTS = (
         load_mukhoti_linear,
         (
             *_sizes(4000, 1000, 1000, "mukhoti App. B; validation is our addition"),
-            Hyperparameter("flipped", "number", minimum=0, maximum=0.5, source="mukhoti App. B"),
+            Hyperparameter("flipped", "number", range="[0, 0.5]", source="mukhoti App. B"),
             SEED,
         ),
         summary="two linearly separable classes of two clusters with flipped labels, true probabilities known",

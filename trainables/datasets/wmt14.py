@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, prepared_arrays
 from trainables.datasets.images import FOLDER
-from trainables.datasets.translation import (
+from trainables.datasets.text import (
     Translation,
     encoded_pairs,
     loaded_tokenizer,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss, State, full_precision, widened
+from trainables.losses.base import Loss, Number, State, full_precision, true_class_logs, widened
 from trainables.losses.focal import SMOOTHING, FocalTypeLoss
-from trainables.losses.numerics import Number, true_class_logs
 from trainables.registry import Component, Hyperparameter
 
 SWITCH = 0.2  # |γ| below which focal and inverse focal change places (Ghosh et al. 2022, S_th)

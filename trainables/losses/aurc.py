@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss, full_precision, widened
+from trainables.losses.base import SCORE_NAMES, Loss, full_precision, score_from_log_probabilities, true_class, widened
 from trainables.losses.cross_entropy import WeightedCrossEntropy
-from trainables.losses.numerics import SCORE_NAMES, score_from_log_probabilities, true_class
 from trainables.registry import Component, Hyperparameter
 
 

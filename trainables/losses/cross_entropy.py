@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import Loss
-from trainables.losses.numerics import Number, as_type, true_class
+from trainables.losses.base import Loss, Number, as_type, true_class
 from trainables.registry import Component, Hyperparameter
 
 
@@ -74,9 +73,7 @@ COMPONENTS = (
         hyperparameters=(
             Hyperparameter(
                 "alpha",
-                minimum=0.0,
-                maximum=1.0,
-                open_maximum=True,
+                range="[0, 1)",
                 reason="it is the share of the target's probability given to other classes; at 1 the target has none",
                 source="mukhoti §5.1",
             ),

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from trainables.losses.base import Number, true_class
 from trainables.losses.focal import NON_NEGATIVE, SMOOTHING, FocalTypeLoss
-from trainables.losses.numerics import Number, true_class
 from trainables.registry import Component, Hyperparameter
 
 
@@ -85,8 +85,7 @@ COMPONENTS = (
         hyperparameters=(
             Hyperparameter(
                 "gamma",
-                minimum=0.0,
-                maximum=100.0,
+                range="[0, 100]",
                 reason=NON_NEGATIVE + "; the weight reaches 2^γ, which float32 cannot hold beyond 2^127",
                 source="selective Table 2: 5 for ResNet-50 on CIFAR-10 and CIFAR-100",
             ),

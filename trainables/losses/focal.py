@@ -11,8 +11,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss, State, widened
-from trainables.losses.numerics import Number, as_type, is_zero, log_complements, smoothed_targets, true_class_logs
+from trainables.losses.base import (
+    Loss,
+    Number,
+    State,
+    as_type,
+    is_zero,
+    log_complements,
+    smoothed_targets,
+    true_class_logs,
+    widened,
+)
 from trainables.registry import Component, Hyperparameter, number_in
 
 
@@ -77,9 +86,7 @@ class Focal(FocalTypeLoss):
 SMOOTHING = (
     Hyperparameter(
         "smoothing",
-        minimum=0.0,
-        maximum=1.0,
-        open_maximum=True,
+        range="[0, 1)",
         reason="it is the share of the target's probability given to other classes; at 1 the target has none",
         source="0: one-hot targets; posterior §6.1 uses 0.1 in its label-smoothing paradigm",
     ),
@@ -202,15 +209,13 @@ COMPONENTS = (
             Hyperparameter("variant", "text", choices=tuple(SCHEDULES), source="mukhoti App. E"),
             Hyperparameter(
                 "first_switch",
-                minimum=0.0,
-                maximum=1.0,
+                range="[0, 1]",
                 reason="it is a share of the run's epochs",
                 source="mukhoti App. E: epoch 100 of 350; Tiny-ImageNet 30 of 100",
             ),
             Hyperparameter(
                 "second_switch",
-                minimum=0.0,
-                maximum=1.0,
+                range="[0, 1]",
                 reason="it is a share of the run's epochs",
                 source="mukhoti App. E: epoch 250 of 350; Tiny-ImageNet 70 of 100",
             ),

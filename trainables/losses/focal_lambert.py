@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainables.losses.base import Number
 from trainables.losses.focal import SMOOTHING, Focal
-from trainables.losses.numerics import Number
 from trainables.registry import Component, Hyperparameter, Options, number_in
 
 NEWTON_STEPS = 12  # quadratic from a tight bound: float64 accuracy after 6
@@ -66,10 +66,7 @@ COMPONENTS = (
         hyperparameters=(
             Hyperparameter(
                 "p0",
-                minimum=0.0,
-                maximum=0.5,
-                open_minimum=True,
-                open_maximum=True,
+                range="(0, 0.5)",
                 reason="for p₀ ≥ 0.5 the only γ ≥ 0 with equal gradients is 0",
                 source="mukhoti §4: γ*(.25) = 3.07, the γ of most samples in FLSD-53",
             ),

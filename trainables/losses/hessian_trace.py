@@ -1,4 +1,10 @@
-"""Explicit curvature regularisation: a base loss plus the trace of its Hessian (curvature Eq. 33)."""
+"""Explicit curvature regularisation: a base loss plus the trace of its Hessian (curvature Eq. 33).
+
+It differentiates three times, so normalisation layers are composed of elementary operations: PyTorch's second
+derivatives of batch normalisation in training mode and of layer normalisation treat the saved mean and variance as
+constants, so that a third derivative through them is wrong without a warning (torch 2.13: relative error 0.35 and 2.6
+on a two-layer network, against central differences). Composed of elementary operations, every order is right.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,96 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.curvature.trace import generator_on, random_signs
-from trainables.losses.base import LOSSES, Loss, State, build_loss
-from trainables.losses.composed_normalisation import ComposedNormalisation
-from trainables.losses.numerics import Number, as_type, is_zero
+from trainables.losses.base import LOSSES, Loss, Number, State, as_type, build_loss, is_zero
 from trainables.registry import Component, Hyperparameter, HyperparameterValue
+
+
+class ComposedNormalisation(TorchFunctionMode):
+    """Within this context batch normalisation (training) and layer normalisation are composed."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Replace calls of these two functions; leave all others unchanged."""
+        return _COMPOSED.get(func, func)(*args, **(kwargs or {}))
+
+
+def _batch_norm(
+    inputs: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return `functional.batch_norm` of inputs [N, C, ...], and update the running statistics in place as it does."""
+    if not training:
+        return functional.batch_norm(inputs, running_mean, running_var, weight, bias, False, momentum, eps)
+    dimensions = [d for d in range(inputs.dim()) if d != 1]
+    mean, variance = inputs.mean(dimensions), inputs.var(dimensions, unbiased=False)
+    take_in_statistics(running_mean, running_var, mean, variance, inputs.numel() // inputs.shape[1], momentum)
+    return normalised_by(inputs, mean, variance, weight, bias, eps)
+
+
+def take_in_statistics(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    count: int | Tensor,
+    momentum: float,
+) -> None:
+    """Move running statistics [C] towards a batch's mean and biased variance [C] over `count` values, in place."""
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
+            running_var.mul_(1 - momentum).add_(momentum * variance.detach() * (count / (count - 1)))
+
+
+def normalised_by(
+    inputs: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Return inputs [N, C, ...] normalised by mean and variance [C], scaled and shifted by weight and bias [C]."""
+    shape = [1, -1, *[1] * (inputs.dim() - 2)]
+    normalised = (inputs - mean.view(shape)) * (variance.view(shape) + eps).rsqrt()
+    return _affine(normalised, weight, bias, shape)
+
+
+def _layer_norm(
+    inputs: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return `functional.layer_norm` of inputs [..., *normalized_shape]."""
+    dimensions = list(range(-len(normalized_shape), 0))
+    mean = inputs.mean(dimensions, keepdim=True)
+    variance = inputs.var(dimensions, unbiased=False, keepdim=True)
+    return _affine((inputs - mean) * (variance + eps).rsqrt(), weight, bias, list(normalized_shape))
+
+
+def _affine(normalised: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int]) -> Tensor:
+    scaled = normalised if weight is None else normalised * weight.view(shape)
+    return scaled if bias is None else scaled + bias.view(shape)
+
+
+_COMPOSED: Mapping[Callable[..., object], Callable[..., object]] = {
+    functional.batch_norm: _batch_norm,
+    functional.layer_norm: _layer_norm,
+}
+
 
 Tree = dict[str, Tensor]
 Value = TypeVar("Value")
@@ -68,33 +157,6 @@ class HessianTrace(Loss):
             probe = self._signs(parameters)
             trace = trace + inner(hessian_vector_product(gradients, parameters, probe, training=True), probe)
         return value + as_type(self.weight, value) * trace / self.probes
-
-    def functional(
-        self,
-        apply: Callable[[Tree, Tensor], Tensor],
-        parameters: Tree,
-        inputs: Tensor,
-        targets: Tensor,
-        probes: Sequence[Tree],
-    ) -> Tensor:
-        """Return the same value for `apply(parameters, inputs)` → logits, built from `torch.func` transforms.
-
-        It can be differentiated by `torch.func.grad` and mapped over stacked parameters and probes by
-        `torch.func.vmap`; draw the probes beforehand with `draw`.
-        """
-
-        def mean_loss(at: Tree) -> Tensor:
-            return self.base(apply(at, inputs), targets)
-
-        def curvature(probe: Tree) -> Tensor:
-            def slope(at: Tree) -> Tensor:
-                return inner(torch.func.grad(mean_loss)(at).values(), probe.values())
-
-            return inner(torch.func.grad(slope)(parameters).values(), probe.values())
-
-        value = mean_loss(parameters)
-        trace = torch.stack([curvature(probe) for probe in probes]).mean()
-        return value + as_type(self.weight, value) * trace
 
     def draw(self, parameters: Tree) -> list[Tree]:
         """Return M probes of ±1 shaped like `parameters`, the next ones of the generator."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from trainables.losses.base import Number
 from trainables.losses.focal import SMOOTHING, FocalTypeLoss
-from trainables.losses.numerics import Number
 from trainables.registry import Component, Hyperparameter, number_in
 
 # The gradient in p is ≤ 0 everywhere iff γ ≤ (1 + p)/(−p ln p) for all p; the right side is smallest at

@@ -8,8 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss
-from trainables.losses.numerics import Number, as_type, true_class
+from trainables.losses.base import Loss, Number, as_type, true_class
 from trainables.registry import Component, Hyperparameter
 
 SMALLEST = 1e-9  # probabilities stay this far from 0 and 1, where a Dirichlet density may be 0 or infinite
@@ -130,15 +129,13 @@ COMPONENTS = (
             Hyperparameter(
                 "norm",
                 "integer",
-                minimum=1,
-                maximum=2,
+                range="[1, 2]",
                 reason="only L1 and L2 calibration errors are in use",
                 source="selective §5: p = 1",
             ),
             Hyperparameter(
                 "bandwidth",
-                minimum=0.0,
-                open_minimum=True,
+                range="(0, inf)",
                 reason="the kernel's concentration is divided by it",
                 source="none: leave-one-out likelihood in each batch, Popordanoska et al. 2022",
             ),

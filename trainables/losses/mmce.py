@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import Loss, widened
-from trainables.losses.numerics import Number, as_type
+from trainables.losses.base import Loss, Number, as_type, widened
 from trainables.registry import Component, Hyperparameter
 
 KERNEL_WIDTH = 0.4  # of the Laplacian kernel (Kumar et al. 2018)

@@ -8,9 +8,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss, State, full_precision, widened
+from trainables.losses.base import (
+    SCORE_NAMES,
+    Loss,
+    Number,
+    State,
+    as_type,
+    full_precision,
+    score_from_log_probabilities,
+    true_class,
+    widened,
+)
 from trainables.losses.cross_entropy import WeightedCrossEntropy
-from trainables.losses.numerics import SCORE_NAMES, Number, as_type, score_from_log_probabilities, true_class
 from trainables.registry import Component, Hyperparameter
 
 BINS = 64  # over [0, 1]; the counts of a finer histogram change the smoothed survival by less than ν does
@@ -147,9 +156,7 @@ COMPONENTS = (
         hyperparameters=(
             Hyperparameter(
                 "coverage",
-                minimum=0.0,
-                maximum=1.0,
-                open_minimum=True,
+                range="(0, 1]",
                 reason="it is the share of a batch that counts as low-confidence; at 0 every weight is nearly 0",
                 source="selective Table 3: .8 or .9 on CIFAR, .2 and .4 for transformers on Tiny-ImageNet",
             ),

@@ -29,8 +29,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
-from trainables.extensions.targets import describe_error
+from trainables.extensions.targets import OwnFamily, describe_error, described, hyperparameters_of
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, column_label
 
 Floats = NDArray[np.float64]

@@ -113,11 +113,7 @@ COMPONENTS = (
     Metric(
         "risk_at_coverage",
         risk_at_coverage,
-        (
-            Hyperparameter(
-                "coverage", "number", minimum=0.0, maximum=1.0, open_minimum=True, reason=_SHARE, source=_OURS
-            ),
-        ),
+        (Hyperparameter("coverage", "number", range="(0, 1]", reason=_SHARE, source=_OURS),),
         "error rate among the most confident share of samples",
         "Geifman & El-Yaniv 2017, arXiv:1705.08500",
         range=(0, 1),

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
+from trainables.extensions.targets import OwnFamily, described, hyperparameters_of
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry
 
 if TYPE_CHECKING:

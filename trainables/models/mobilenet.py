@@ -95,7 +95,7 @@ COMPONENTS = (
     Component(
         "mobilenet_v2",
         mobilenet_v2,
-        (Hyperparameter("width", "number", minimum=0, open_minimum=True, source="Sandler et al. 2018"),),
+        (Hyperparameter("width", "number", range="(0, inf)", source="Sandler et al. 2018"),),
         summary="MobileNet-v2, strides for small images",
         source="curvature; Sandler et al. 2018",
         stand_in={"name": "mobilenet_v2", "width": 0.125},

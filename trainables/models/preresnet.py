@@ -137,7 +137,7 @@ def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
     return depth_fault({"depth": values.get("depth", 56)})
 
 
-WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
+WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="He et al. 2016, section 4.2")
 SHORTCUT = Hyperparameter(
     "shortcut", "text", choices=(ACTIVATED, RAW), source="He et al. 2016, section 4.1; raw: selective's code"
 )

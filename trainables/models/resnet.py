@@ -106,7 +106,7 @@ def resnet(
     return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)
 
 
-WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="curvature: ResNet-18 at 1 and 2")
+WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="curvature: ResNet-18 at 1 and 2")
 POOL = Hyperparameter("pool", "integer", minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
 
 COMPONENTS = tuple(

@@ -101,7 +101,7 @@ def depth_fault(values: Mapping[str, object]) -> str | None:
     return None
 
 
-WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
+WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="He et al. 2016, section 4.2")
 SHORTCUT = Hyperparameter(
     "shortcut", "text", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
 )

@@ -153,9 +153,7 @@ COMPONENTS = (
             VOCABULARY,
             WORD_DIMENSION,
             Hyperparameter("channels", "integer", minimum=1, source="mukhoti's released code"),
-            Hyperparameter(
-                "dropout", "number", minimum=0, maximum=1, open_maximum=True, source="mukhoti's released code"
-            ),
+            Hyperparameter("dropout", "number", range="[0, 1)", source="mukhoti's released code"),
             TRAIN_EMBEDDING,
         ),
         summary="global-pooling convolutional network for token sequences",

@@ -18,7 +18,7 @@ from torch.nn import functional
 from trainables.registry import Component, Hyperparameter
 
 PADDING, BEGIN = 0, 2
-"""Ids of `trainables.datasets.translation`, which networks do not import."""
+"""Ids of `trainables.datasets.text`, which networks do not import."""
 
 LONGER = 50
 """A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
@@ -255,7 +255,7 @@ COMPONENTS = (
             Hyperparameter("width", "integer", minimum=2, source=_VASWANI),
             Hyperparameter("heads", "integer", minimum=1, source=_VASWANI),
             Hyperparameter("inner", "integer", minimum=1, source=_VASWANI),
-            Hyperparameter("dropout", "number", minimum=0, maximum=1, open_maximum=True, source=_VASWANI),
+            Hyperparameter("dropout", "number", range="[0, 1)", source=_VASWANI),
         ),
         summary="Transformer encoder and decoder for translation",
         source="Vaswani et al. 2017, arXiv:1706.03762",
@@ -267,7 +267,7 @@ COMPONENTS = (
 
 
 END = 3
-"""The id that ends a sentence, of `trainables.datasets.translation`."""
+"""The id that ends a sentence, of `trainables.datasets.text`."""
 
 NEVER = -1e30
 """The score of what is not there; finite, so that sums of it stay so."""

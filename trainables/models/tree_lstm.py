@@ -131,9 +131,7 @@ COMPONENTS = (
             VOCABULARY,
             Hyperparameter("dimension", "integer", minimum=1, source="Tai et al. 2015, section 5.2, GloVe 300d"),
             Hyperparameter("width", "integer", minimum=1, source="Tai et al. 2015, Table 1"),
-            Hyperparameter(
-                "dropout", "number", minimum=0, maximum=1, open_maximum=True, source="Tai et al. 2015, section 5.3"
-            ),
+            Hyperparameter("dropout", "number", range="[0, 1)", source="Tai et al. 2015, section 5.3"),
             Hyperparameter("output_gate", "boolean", source="Tai et al. 2015, Eq. 11"),
             Hyperparameter("train_embedding", "boolean", source="mukhoti App. D: vectors were fine-tuned"),
         ),

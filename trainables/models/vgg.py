@@ -52,7 +52,7 @@ COMPONENTS = (
     Component(
         "vgg19",
         vgg19,
-        (Hyperparameter("width", "number", minimum=0, open_minimum=True, source="Simonyan & Zisserman 2015"),),
+        (Hyperparameter("width", "number", range="(0, inf)", source="Simonyan & Zisserman 2015"),),
         summary="VGG-19 with batch normalisation for 32x32 images",
         source="curvature; Simonyan & Zisserman 2015",
         stand_in={"name": "vgg19", "width": 0.0625},

@@ -68,7 +68,7 @@ def vision_transformer(
 OPTIONS = (
     Hyperparameter("patch_size", "integer", minimum=1, source="our choice: 64 patches of a 32x32 image"),
     Hyperparameter("depth", "integer", minimum=1, source="Dosovitskiy et al. 2021, Table 1"),
-    Hyperparameter("dropout", "number", minimum=0, maximum=1, open_maximum=True, source="Touvron et al. 2021"),
+    Hyperparameter("dropout", "number", range="[0, 1)", source="Touvron et al. 2021"),
 )
 
 SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}

@@ -64,10 +64,8 @@ def _stage_channels(width: float) -> list[int]:
     return [max(1, round(base * width)) for base in (16, 32, 64)]
 
 
-WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="Zagoruyko & Komodakis 2016")
-DROPOUT = Hyperparameter(
-    "dropout", "number", minimum=0, maximum=1, open_maximum=True, source="Zagoruyko & Komodakis 2016, Table 4"
-)
+WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="Zagoruyko & Komodakis 2016")
+DROPOUT = Hyperparameter("dropout", "number", range="[0, 1)", source="Zagoruyko & Komodakis 2016, Table 4")
 
 SMALL = {"name": "wide_resnet", "depth": 10, "width": 0.25}
 """Stand-in for these networks in a rehearsal."""

@@ -31,8 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
-from trainables.extensions.targets import describe_error
+from trainables.extensions.targets import OwnFamily, describe_error, described, hyperparameters_of
 from trainables.metrics.base import (
     Floats,
     Integers,

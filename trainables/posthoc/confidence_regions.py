@@ -116,29 +116,6 @@ def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
     return np.asarray((first - second).reshape(s.shape))
 
 
-def binary_focal_map(margin: ArrayLike, gamma: float) -> Floats:
-    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for s = `margin` of any shape."""
-    return _sigmoid(binary_focal_margin(margin, gamma))
-
-
-def binary_focal_bounds(margin: ArrayLike, gamma: float) -> tuple[Floats, Floats]:
-    """Return the bounds (lower, upper) of `binary_focal_map`, both temperature scalings, for γ ≥ 0 and any shape of s.
-
-    For s ≥ 0: σ((γ+1−½ln(γ+1))·s) ≤ FC_γ(s) ≤ σ((γ+1)·s), the other way round for s < 0 (properness Prop. 3, whose
-    print garbles the inequality). Raises PosthocUnavailable for γ < 0.
-    """
-    if not gamma >= 0.0:
-        raise PosthocUnavailable(f"gamma = {gamma:g} must be at least 0: the bound is proved there only")
-    s = np.asarray(margin, dtype=np.float64)
-    gentle = _sigmoid((gamma + 1.0 - 0.5 * math.log(gamma + 1.0)) * s)
-    steep = _sigmoid((gamma + 1.0) * s)
-    return np.minimum(gentle, steep), np.maximum(gentle, steep)
-
-
-def _sigmoid(s: Floats) -> Floats:
-    return np.asarray(np.exp(-np.logaddexp(0.0, -s)))
-
-
 REACH = {2: 20.0, 3: 5.0, 4: 5.0}
 """Logits go from −reach to reach, by number of classes: properness section 3.2 for two, 3.3 for three and four."""
 

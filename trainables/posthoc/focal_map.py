@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from trainables.losses import LOSSES
 from trainables.metrics.base import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, validation_data
+from trainables.posthoc.focal_masses import Array, library_of
 from trainables.registry import Hyperparameter, HyperparameterValue
 
 SMALLEST_GAMMA = -1.0
@@ -60,21 +61,29 @@ def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
     φ^γ(p_y) is also the factor between the focal loss's and cross-entropy's logit gradients (mukhoti Prop. 1).
     """
     with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-        t = np.exp(log_t)
-        # near v = 1, ln v taken from t keeps the digits that v no longer has
-        precise = np.where(t < 0.5, np.log1p(-np.minimum(t, 0.5)), log_v)
-        v = np.exp(precise)
-        w = np.where(v > 0.0, v * np.where(t > 0.0, -precise / t, 1.0), 0.0)
-        return np.asarray(gamma * log_t + _log_one_plus(w, t, log_t, gamma))
+        return np.asarray(_log_phi(log_v, log_t, gamma))
 
 
-def _log_one_plus(w: Floats, t: Floats, log_t: Floats, gamma: float) -> Floats:
-    """Return ln(1 + γw). Near γ = −1 it is ln((1+γ)w + (1−w)), 1 − w = t Σ_j t^j/((j+1)(j+2)) being lost near t = 0."""
+def _log_phi(log_v: Array, log_t: Array, gamma: float) -> Array:
+    """Return `log_phi` of arrays or tensors.
+
+    Near γ = −1, ln(1 + γw) is ln((1+γ)w + (1−w)), 1 − w = t Σ_j t^j/((j+1)(j+2)) being lost near t = 0.
+    """
+    library = library_of(log_t)
+    t = library.exp(log_t)
+    # near v = 1, ln v taken from t keeps the digits that v no longer has
+    precise = library.where(t < 0.5, library.log1p(-t.clip(max=0.5)), log_v)
+    v = library.exp(precise)
+    w = library.where(v > 0.0, v * library.where(t > 0.0, -precise / t, 1.0), 0.0)
+    found: Array
     if gamma > NEAR_MINUS_ONE:
-        return np.asarray(np.log1p(gamma * w))
+        found = gamma * log_t + library.log1p(gamma * w)
+        return found
     series = 1 / 2 + t * (1 / 6 + t * (1 / 12 + t * (1 / 20 + t / 30)))
-    log_rest = log_t + np.log(np.where(t < 1e-3, series, (1.0 - w) / t))
-    return np.asarray(np.logaddexp(np.log1p(gamma) + np.log(w), log_rest))
+    log_rest = log_t + library.log(library.where(t < 1e-3, series, (1.0 - w) / t))
+    factor = float(np.log1p(gamma)) if gamma > SMALLEST_GAMMA else -math.inf
+    found = gamma * log_t + library.logaddexp(factor + library.log(w), log_rest)
+    return found
 
 
 def focal_map_of_logits(logits: ArrayLike, gamma: float) -> Floats:
@@ -137,19 +146,7 @@ class FocalTemperatureLayer(nn.Module):
         others = log_p.masked_fill(top, -torch.inf)
         log_t = torch.where(top, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
         log_t = log_t.clamp(min=SMALLEST_LOG / (1.0 + abs(self.gamma)))
-        return torch.softmax(log_p - self._log_phi(log_p, log_t), dim=1)
-
-    def _log_phi(self, log_v: Tensor, log_t: Tensor) -> Tensor:
-        t = log_t.exp()
-        precise = torch.where(t < 0.5, torch.log1p(-t.clamp(max=0.5)), log_v)
-        v = precise.exp()
-        w = torch.where(v > 0, v * torch.where(t > 0, -precise / t, 1.0), 0.0)
-        if self.gamma > NEAR_MINUS_ONE:
-            return self.gamma * log_t + torch.log1p(self.gamma * w)
-        series = 1 / 2 + t * (1 / 6 + t * (1 / 12 + t * (1 / 20 + t / 30)))
-        log_rest = log_t + torch.where(t < 1e-3, series, (1 - w) / t).log()
-        factor = math.log1p(self.gamma) if self.gamma > -1 else -math.inf
-        return self.gamma * log_t + torch.logaddexp(factor + w.log(), log_rest)
+        return torch.softmax(log_p - _log_phi(log_p, log_t, self.gamma), dim=1)
 
 
 def training_gamma(loss: Mapping[str, object]) -> float | None:

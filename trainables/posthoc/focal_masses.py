@@ -149,14 +149,14 @@ def _fill_tensor(out: Tensor, data: TopFirst[Tensor], gammas: Tensor, temperatur
         out[:, 1 + g] = second + mapped.sum(1).log() + own[:, 0] * log_t_top + (own[:, 0] * w_top).log1p()
 
 
-def _library(values: Floats | Tensor) -> ModuleType:
+def library_of(values: Floats | Tensor) -> ModuleType:
     """Return what computes with such values: torch and numpy call the functions used here alike."""
     return torch if isinstance(values, Tensor) else np
 
 
 def log_complement_and_w(log_rest: Array, log_all: Array) -> tuple[Array, Array]:
     """Return ln(1 − p) and w(p) = −p ln p/(1 − p) of the top class from ln rest and ln(1 + rest)."""
-    library = _library(log_rest)
+    library = library_of(log_rest)
     rest = library.exp(log_rest)
     tiny = rest <= _SMALLEST_NORMAL
     return log_rest - log_all, library.where(tiny, 1.0, log_all / library.where(tiny, 1.0, rest))
@@ -167,7 +167,7 @@ def nll_of_wrong(data: TopFirst[Array], masses: Array, gammas: Array, temperatur
 
     `masses` [T, 1 + G, N] are their `log_masses`, `gammas` [G, T].
     """
-    library = _library(masses)
+    library = library_of(masses)
     log_rest = masses[:, :1]
     log_all = library.log1p(library.exp(log_rest))
     log_t_top, w_top = log_complement_and_w(log_rest, log_all)

@@ -175,10 +175,7 @@ COMPONENTS = (
         (
             Hyperparameter(
                 "alpha",
-                minimum=0.0,
-                maximum=1.0,
-                open_minimum=True,
-                open_maximum=True,
+                range="(0, 1)",
                 reason="it is the share of correct predictions rejected",
                 source="Ma & Blaschko 2021; selective §5",
             ),
@@ -195,10 +192,7 @@ COMPONENTS = (
         (
             Hyperparameter(
                 "accuracy",
-                minimum=0.0,
-                maximum=1.0,
-                open_minimum=True,
-                open_maximum=True,
+                range="(0, 1)",
                 reason="it is the accuracy of accepted samples",
                 source="selective §5: .97 CIFAR-10, .87 CIFAR-100, .85 Tiny-ImageNet",
             ),

@@ -84,6 +84,7 @@ class Hyperparameter:
         default: the value used when a search space is silent. Of a `Component` it is what the signature of `build` says
             unless it is given here; `None` means the component decides.
         minimum, maximum: the valid range, ends included unless `open_minimum` / `open_maximum`.
+        range: the same in one text, e.g. `(0, 1]` or `[0, inf)`, in the place of those four.
         choices: the valid values of a `text`; empty means any.
         reason: one sentence that says why the range ends where it does.
         source: paper and section the default comes from.
@@ -104,6 +105,20 @@ class Hyperparameter:
     source: str = ""
     required: bool = False
     names: str = ""
+    range: str = ""
+
+    def __post_init__(self) -> None:
+        """Take the ends of the valid values from `range`."""
+        if self.range:
+            number = int if self.kind == "integer" else float
+            low, high = (None if math.isinf(float(end)) else number(end) for end in self.range[1:-1].split(","))
+            ends = {"minimum": low, "maximum": high, "range": ""}
+            for name, value in {
+                **ends,
+                "open_minimum": self.range[0] == "(",
+                "open_maximum": self.range[-1] == ")",
+            }.items():
+                object.__setattr__(self, name, value)
 
     @property
     def range_text(self) -> str:

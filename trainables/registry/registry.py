@@ -58,7 +58,7 @@ def permit_only(names: Iterable[str] | None) -> None:
 
 
 class OwnComponents(Protocol):
-    """Finds user-defined components and makes them into `Component`s: `trainables.extensions.adapters.OwnFamily`."""
+    """Finds user-defined components and makes them into `Component`s: `trainables.extensions.targets.OwnFamily`."""
 
     @property
     def group(self) -> str:

@@ -33,11 +33,13 @@ from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 from trainables.registry.names import CROSS_FITTED
-from trainables.training.prediction import Predicting, logits_and_norms, on_host, shifted_data
-from trainables.training.trajectory import TrajectorySettings
+from trainables.training.prediction import Predicting, TrajectorySettings, logits_and_norms, on_host, shifted_data
 
 Row = dict[str, object]
 """A record of a table: column → value."""
+
+Measured = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Split → logits [N, K] and targets [N]."""
 
 FITTED_ON = "val"
 """The split that post-hoc methods are fitted on, curvature is taken on and objectives are judged on."""
@@ -165,21 +167,17 @@ def evaluate(
         reliability += [{"split": name, **row} for row in diagram]
     for name in other_splits(settings.splits):
         rows[name].update(ood_columns(logits["test"], logits[name]))
-    known = _fitting_data(model, logits, targets, settings, dataset, predicting)
+    measured = {name: (logits[name], targets[name]) for name in splits}
+    known = _fitting_data(model, measured, settings, dataset, predicting)
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
     with grids_on(dataset.val.targets.device):
-        recalibrated = _posthoc_columns(
-            {**logits, **{name: each.logits for name, each in shifted.items() if each.same_classes}},
-            {**targets, **{name: each.targets for name, each in shifted.items()}},
-            known, settings, loss, dataset,
-        )  # fmt: skip
-        held_out = _cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss)
+        of_these_classes = {name: (each.logits, each.targets) for name, each in shifted.items() if each.same_classes}
+        recalibrated = _posthoc_columns({**measured, **of_these_classes}, known, settings, loss, dataset)
+        held_out = _cross_fitted_columns(*measured[FITTED_ON], settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
-    rows[FITTED_ON].update(held_out)
-    rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
-    spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
-    rows[FITTED_ON].update(fault)
+    curvature, spectra = _curvature(model, loss, dataset, settings.curvature, seed)
+    rows[FITTED_ON].update(**held_out, **curvature)
     for name, each in shifted.items():
         plain = replace(settings, bootstrap=0)
         rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
@@ -244,15 +242,10 @@ def _as_asked(entry: Mapping[str, Any], loss: Loss) -> tuple[str, dict[str, Any]
 
 
 def _fitting_data(
-    model: nn.Module,
-    logits: Mapping[str, np.ndarray],
-    targets: Mapping[str, np.ndarray],
-    settings: EvaluationSettings,
-    dataset: DataSet,
-    predicting: Predicting,
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    model: nn.Module, measured: Measured, settings: EvaluationSettings, dataset: DataSet, predicting: Predicting
+) -> Measured:
     """Return logits and targets of every split that post-hoc methods are fitted on, predicted where not measured."""
-    found = {name: (values, targets[name]) for name, values in logits.items()}
+    found = dict(measured)
     for name in dict.fromkeys(entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc):
         if name not in found:
             split = dataset.splits[name]
@@ -261,30 +254,25 @@ def _fitting_data(
 
 
 def _posthoc_columns(
-    logits: Mapping[str, np.ndarray],
-    targets: Mapping[str, np.ndarray],
-    known: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    settings: EvaluationSettings,
-    loss: Loss,
-    dataset: DataSet,
+    measured: Measured, known: Measured, settings: EvaluationSettings, loss: Loss, dataset: DataSet
 ) -> dict[str, Row]:
-    columns: dict[str, Row] = {name: {} for name in logits}
+    columns: dict[str, Row] = {name: {} for name in measured}
     for entry in settings.posthoc:
         method, options, fitted_on = _as_asked(entry, loss)
         prefix = f"posthoc_{entry_label(entry)}_"
         try:
             calibrator = fit(method, *known[fitted_on], **options)
-            calibrated = {name: calibrator(values) for name, values in logits.items()}
+            calibrated = {name: calibrator(logits) for name, (logits, _) in measured.items()}
         except PosthocUnavailable as error:
             for row in columns.values():
                 row[f"{prefix}unavailable"] = str(error)
             continue
         for name, row in columns.items():
+            probabilities, targets = calibrated[name], measured[name][1]
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
-            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins, RECALIBRATED)
-            row.update({prefix + metric: value for metric, value in measured.items()})
-            row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
-            distances = posterior_metrics(_posterior(dataset, name), calibrated[name])
+            row.update(_recalibrated_columns(prefix, probabilities, targets, settings))
+            row.update(further_metric_columns(settings.metrics, probabilities, targets, prefix))
+            distances = posterior_metrics(_posterior(dataset, name), probabilities)
             row.update({prefix + metric: value for metric, value in distances.items()})
     return columns
 
@@ -298,12 +286,17 @@ def _cross_fitted_columns(logits: np.ndarray, targets: np.ndarray, settings: Eva
         prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
         try:
             probabilities = cross_fitted(method, logits, targets, options)
-            measured = evaluate_probabilities(probabilities, targets, settings.bins, RECALIBRATED)
+            columns |= _recalibrated_columns(prefix, probabilities, targets, settings)
         except PosthocUnavailable as error:
             columns[f"{prefix}unavailable"] = str(error)
-            continue
-        columns |= {prefix + metric: value for metric, value in measured.items()}
     return columns
+
+
+def _recalibrated_columns(
+    prefix: str, probabilities: np.ndarray, targets: np.ndarray, settings: EvaluationSettings
+) -> Row:
+    measured = evaluate_probabilities(probabilities, targets, settings.bins, RECALIBRATED)
+    return {prefix + metric: value for metric, value in measured.items()}
 
 
 def _posterior(dataset: DataSet, split: str) -> np.ndarray | None:
@@ -315,37 +308,28 @@ def _trained_with(loss: Loss) -> dict[str, Any]:
     return {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
 
 
-def _curvature_columns(
+def _curvature(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
-) -> Row:
+) -> tuple[Row, list[Row] | None]:
+    """Return the Hessian's columns and the rows of `spectra` if requested; a reason in place of what is missing.
+
+    A regulariser around a loss is measured by the loss.
+    """
     if settings is None:
-        return {}
-    inputs, targets = curvature_subset(dataset.val, settings.samples)
-    try:
-        measured = measure_curvature(
-            model, inputs, targets, _hessian_losses(loss, settings), settings=settings, seed=seed
-        )
-    except CurvatureUnavailable as error:
-        return {"hessian_unavailable": str(error)}
-    return {f"hessian_{label}_{field}": value for label, fields in measured.items() for field, value in fields.items()}
-
-
-def _spectra(
-    model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
-) -> tuple[list[Row] | None, dict[str, str]]:
-    """Return the rows of `spectra`, and the reason if they were requested but are missing."""
-    if settings is None or not settings.spectrum:
-        return None, {}
-    inputs, targets = curvature_subset(dataset.val, settings.samples)
-    try:
-        found = spectral_density(model, inputs, targets, _hessian_losses(loss, settings), settings=settings, seed=seed)
-    except CurvatureUnavailable as error:
-        return [], {"spectrum_unavailable": str(error)}
-    samples = len(targets)
-    return [{"loss": label, "samples": samples, **row} for label, rows in found.items() for row in rows], {}
-
-
-def _hessian_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]:
-    """Return the losses to measure by label; a regulariser around a loss is measured by the loss."""
+        return {}, None
     available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
-    return {label: available[label] for label in settings.losses}
+    inputs, targets = curvature_subset(dataset.val, settings.samples)
+    given = (model, inputs, targets, {label: available[label] for label in settings.losses})
+    columns: Row = {}
+    try:
+        for label, fields in measure_curvature(*given, settings=settings, seed=seed).items():
+            columns |= {f"hessian_{label}_{field}": value for field, value in fields.items()}
+    except CurvatureUnavailable as error:
+        columns["hessian_unavailable"] = str(error)
+    if not settings.spectrum:
+        return columns, None
+    try:
+        found = spectral_density(*given, settings=settings, seed=seed)
+    except CurvatureUnavailable as error:
+        return {**columns, "spectrum_unavailable": str(error)}, []
+    return columns, [{"loss": label, "samples": len(targets), **row} for label, rows in found.items() for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from trainables.training.acceleration import (
     PLAIN,
     TrainingSettings,
     begin_network,
+    changes_between_epochs,
     laid_out,
     lay_out,
+    recorded_steps,
     training_arithmetic,
     training_forward,
 )
@@ -32,9 +35,16 @@ from trainables.training.fine_tuning import (
     radius_of,
     scale_by_depth,
 )
-from trainables.training.graphs import changes_between_epochs, recorded_steps
-from trainables.training.prediction import Predicting, epoch_metrics, logits_and_norms, on_host, placed, predict
-from trainables.training.randomness import EpochProgress, OwnRandomness
+from trainables.training.prediction import (
+    Predicting,
+    TrajectorySettings,
+    epoch_metrics,
+    logits_and_norms,
+    on_host,
+    placed,
+    predict,
+    trajectory_row,
+)
 from trainables.training.recipe import (
     build_optimizer,
     changes_by_step,
@@ -43,8 +53,101 @@ from trainables.training.recipe import (
     set_learning_rate,
     setting,
 )
-from trainables.training.trajectory import TrajectorySettings, trajectory_row
 from trainables.training.translation import evaluate_translation, token_epoch_metrics
+
+
+class OwnRandomness:
+    """The state of torch's global generators as one replicate would have it alone in its process."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        """Begin with the state that seeding would give, without seeding the process."""
+        self._device, self._inside = device, False
+        self._state = _seeded(seed)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put this state in the place of the global one, and keep what becomes of it."""
+        outside = _current(self._device)
+        _set(self._state)
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            self._state = _current(self._device)
+            _set(outside)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state by device, as it is now."""
+        return _current(self._device) if self._inside else self._state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state_dict()`'s result."""
+        self._state = {key: value.cpu() for key, value in state.items()}
+
+
+def _seeded(seed: int) -> dict[str, Tensor]:
+    state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
+    return state
+
+
+def _current(device: torch.device) -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _set(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@dataclass
+class EpochProgress:
+    """An epoch between its first batch and its last.
+
+    Attributes:
+        order: state of the generator of order and augmentation when the epoch began.
+        loss_sum: of the losses of samples so far, a scalar on the device.
+        batches: so far.
+        samples: in them.
+        loss_state: of a loss that continues, which the beginning of an epoch would reset; `None` in an epoch from its
+            first batch.
+    """
+
+    order: Tensor
+    loss_sum: Tensor
+    batches: int = 0
+    samples: int = 0
+    loss_state: Mapping[str, Any] | None = None
+
+    def add(self, value: Tensor, samples: int) -> None:
+        """Count a batch and its mean loss."""
+        self.loss_sum += value * samples
+        self.batches += 1
+        self.samples += samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to save."""
+        return {"loss_sum": self.loss_sum, "batches": self.batches, "samples": self.samples}
+
+    @staticmethod
+    def from_state(saved: Mapping[str, Any], device: torch.device) -> EpochProgress | None:
+        """Return the epoch in whose midst a replicate was saved; `None` where it was saved between epochs.
+
+        Args:
+            saved: `Replicate.state_dict()`.
+            device: where it continues.
+        """
+        progress = saved.get("progress")
+        if progress is None:
+            return None
+        total = progress["loss_sum"].to(device, copy=True)
+        return EpochProgress(saved["order"].cpu(), total, progress["batches"], progress["samples"], saved["loss"])
 
 
 class Replicate:
@@ -144,7 +247,8 @@ class Replicate:
                     after_step()
         total, self._progress = progress.loss_sum, None
         if self.dataset.translation:
-            row = self._end_translation_epoch(float(total) / len(self.dataset.train), lr)
+            metrics = token_epoch_metrics(self.measured, self.dataset.val, self.bins)
+            row = self.end_epoch(float(total) / len(self.dataset.train), None, lr, metrics)
         else:
             predicted = self.validation_logits()
             loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
@@ -188,21 +292,14 @@ class Replicate:
         return predict(self.measured, self.dataset.val)
 
     def end_epoch(
-        self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float] | None = None
+        self, train_loss: float, logits: Tensor | None, lr: float, metrics: Mapping[str, float]
     ) -> dict[str, Any]:
-        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took.
+        """Count an epoch with these validation `metrics`; return its row, but for the time it took.
 
-        `metrics` are `epoch_metrics` of these logits, where they are known already.
+        The loss sees the validation `logits` [N, K]; there are none of translations.
         """
-        self.loss.end_epoch(logits, self.dataset.val.targets)
-        if metrics is None:
-            metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
-        return self._counted(train_loss, metrics, lr)
-
-    def _end_translation_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
-        return self._counted(train_loss, token_epoch_metrics(self.measured, self.dataset.val, self.bins), lr)
-
-    def _counted(self, train_loss: float, metrics: Mapping[str, float], lr: float) -> dict[str, Any]:
+        if logits is not None:
+            self.loss.end_epoch(logits, self.dataset.val.targets)
         self.epoch += 1
         self._kept.keep_if_better(self.measured, self.epoch, metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}

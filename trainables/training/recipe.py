@@ -29,9 +29,7 @@ FINE_TUNING = (
         "layer_decay",
         "number",
         None,
-        minimum=0,
-        maximum=1,
-        open_minimum=True,
+        range="(0, 1]",
         reason="a layer's rate as a share of the next one's",
         source="BEiT (arXiv:2106.08254) app. H: 0.65 to 0.85",
     ),
@@ -39,10 +37,7 @@ FINE_TUNING = (
         "ema",
         "number",
         None,
-        minimum=0,
-        maximum=1,
-        open_minimum=True,
-        open_maximum=True,
+        range="(0, 1)",
         reason="the share of the average that a step keeps",
         source="0.999 to 0.9999 are usual",
     ),
@@ -61,31 +56,28 @@ COMMON = (
         "milestones",
         "numbers",
         (150, 250),
-        minimum=0,
-        open_minimum=True,
+        range="(0, inf)",
         reason="a milestone is an epoch (1 or more) or a fraction of the run (below 1)",
         source="mukhoti App. D: 150 and 250 of 350",
     ),
-    Hyperparameter("decay", "number", 0.1, minimum=0, maximum=1, open_minimum=True, source="mukhoti App. D"),
+    Hyperparameter("decay", "number", 0.1, range="(0, 1]", source="mukhoti App. D"),
     Hyperparameter(
         "recipe_epochs",
         "number",
         None,
-        minimum=0,
-        open_minimum=True,
+        range="(0, inf)",
         reason="the number of epochs for which the recipe's milestones were written",
     ),
     Hyperparameter("warmup_epochs", "number", 0, minimum=0),
     Hyperparameter(
-        "warmup_start", "number", 0.01, minimum=0, maximum=1, reason="a share of the learning rate", source="our choice"
+        "warmup_start", "number", 0.01, range="[0, 1]", reason="a share of the learning rate", source="our choice"
     ),
-    Hyperparameter("final_factor", "number", 0.0, minimum=0, maximum=1, source="Loshchilov & Hutter 2017, eta_min 0"),
+    Hyperparameter("final_factor", "number", 0.0, range="[0, 1]", source="Loshchilov & Hutter 2017, eta_min 0"),
     Hyperparameter(
         "gradient_clip",
         "number",
         None,
-        minimum=0,
-        open_minimum=True,
+        range="(0, inf)",
         reason="a bound of 0 would stop training; leave it out for no clipping",
         source="mukhoti's released code clips at 2",
     ),
@@ -286,7 +278,7 @@ def _optimizer(
 
 
 def _lr(default: float, source: str) -> Hyperparameter:
-    return Hyperparameter("lr", "number", default, minimum=0, open_minimum=True, source=source)
+    return Hyperparameter("lr", "number", default, range="(0, inf)", source=source)
 
 
 def _weight_decay(default: float, source: str) -> Hyperparameter:
@@ -296,14 +288,14 @@ def _weight_decay(default: float, source: str) -> Hyperparameter:
 _KINGMA = "Kingma & Ba 2015"
 
 ADAM = (
-    Hyperparameter("beta1", "number", 0.9, minimum=0, maximum=1, open_maximum=True, source=_KINGMA),
-    Hyperparameter("beta2", "number", 0.999, minimum=0, maximum=1, open_maximum=True, source=_KINGMA),
-    Hyperparameter("epsilon", "number", 1e-8, minimum=0, open_minimum=True, reason="it divides", source=_KINGMA),
+    Hyperparameter("beta1", "number", 0.9, range="[0, 1)", source=_KINGMA),
+    Hyperparameter("beta2", "number", 0.999, range="[0, 1)", source=_KINGMA),
+    Hyperparameter("epsilon", "number", 1e-8, range="(0, inf)", reason="it divides", source=_KINGMA),
 )
 
 SGD = (
     _lr(0.1, "mukhoti App. D"),
-    Hyperparameter("momentum", "number", 0.9, minimum=0, maximum=1, open_maximum=True, source="mukhoti App. D"),
+    Hyperparameter("momentum", "number", 0.9, range="[0, 1)", source="mukhoti App. D"),
     Hyperparameter("nesterov", "boolean", False, source="mukhoti App. D uses plain momentum"),
     _weight_decay(5e-4, "mukhoti App. D"),
 )

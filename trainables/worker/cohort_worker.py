@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from trainables.datasets.base import DataSet
-from trainables.training.lanes import Cohort, cohort_key
-from trainables.training.lanes.packing import chosen_width
-from trainables.training.ranks import Crew
+from trainables.training.lanes.cohort import Cohort
+from trainables.training.lanes.packing import chosen_width, cohort_key
+from trainables.training.ranks.group import Crew
 from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial, replicate_of
 from trainables.worker.trial_reports import TrialReport

@@ -34,7 +34,8 @@ import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from trainables.training.ranks import Build, Forget, Load, Order, Predict, RankedReplicate, Ranks, Train
+from trainables.training.ranks.group import Build, Forget, Load, Order, Predict, Ranks, Train
+from trainables.training.ranks.replicate import RankedReplicate
 from trainables.worker.hang_watchdog import die_with_parent, ended_by, exit_code
 from trainables.worker.trial_settings import DataSets, TrialSettings, prepare_process
 

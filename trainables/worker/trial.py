@@ -22,11 +22,21 @@ from torch import nn
 
 from trainables.datasets.base import DataSet
 from trainables.training.evaluation import END, Evaluation
-from trainables.training.lanes import COHORT, Cohort, Lanes, cohort_key
+from trainables.training.lanes.cohort import Cohort, Lanes
 from trainables.training.lanes.networks import is_perceptron
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, pack
+from trainables.training.lanes.packing import (
+    COHORT,
+    FUSED,
+    SEQUENTIAL,
+    Packed,
+    Sequential,
+    chosen_packing,
+    cohort_key,
+    pack,
+)
 from trainables.training.loop import Replicate
-from trainables.training.ranks import Crew, Forget, LeadingReplicate
+from trainables.training.ranks.group import Crew, Forget
+from trainables.training.ranks.replicate import LeadingReplicate
 from trainables.worker.checkpoint_writer import CheckpointWriter, saved_trial, state_of
 from trainables.worker.checkpoints import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from trainables.curvature.surface import no_graphs_kept
+from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
-from trainables.training.ranks import Crew
+from trainables.training.ranks.group import Crew
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.messages import CardMemory, WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial

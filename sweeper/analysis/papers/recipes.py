@@ -25,7 +25,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.rehearsal import SUFFIX
 from sweeper.space.spec import SweepSpec
 from sweeper.text.cells import Row
-from trainables.datasets import DATASETS
+from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC

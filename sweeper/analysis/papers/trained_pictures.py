@@ -16,7 +16,7 @@ from sweeper.results import Results
 from sweeper.text.cells import Row, Value, float_or_none, int_of, measured_or_none, text_of
 from trainables.metrics.base import softmax64
 from trainables.metrics.bleu import TEMPERATURES, column_at
-from trainables.training.trajectory import TRAJECTORY_METRICS, TRAJECTORY_NORMS, WEIGHT_NORM
+from trainables.training.prediction import TRAJECTORY_METRICS, TRAJECTORY_NORMS, WEIGHT_NORM
 
 LINEAR = "mukhoti_linear"
 """The data set of Fig. 8: two inputs, two classes."""

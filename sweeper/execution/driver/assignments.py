@@ -25,7 +25,7 @@ from sweeper.journal.records import Judged
 from sweeper.journal.state import ENDED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
-from trainables.training.lanes import cohort_key
+from trainables.training.lanes.packing import cohort_key
 
 Unit: TypeAlias = tuple[int, int | None]
 """A configuration and, where replicates have separate processes, the number of one; `None` for all of them."""

@@ -23,8 +23,7 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
 from trainables.training.acceleration import PLAIN, TrainingSettings
-from trainables.training.lanes import COHORT
-from trainables.training.lanes.packing import AUTO, TRIALS
+from trainables.training.lanes.packing import AUTO, COHORT, TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}

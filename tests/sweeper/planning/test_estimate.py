@@ -19,7 +19,8 @@ from sweeper.planning.estimate import (
 from sweeper.planning.plan import plan
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
-from trainables.datasets import DATASETS, load_dataset
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DATASETS
 from trainables.registry import DataSetSize
 
 SPACE = """

@@ -11,7 +11,8 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.execution.reuse import _what_numbers_follow_from
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import build_spec, load_spec
-from trainables.datasets import DATASETS, DataSet, load_dataset
+from trainables.datasets import DataSet, load_dataset
+from trainables.datasets.base import DATASETS
 from trainables.registry import SPLITS, Component
 
 VALUES = {

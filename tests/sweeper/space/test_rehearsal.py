@@ -19,7 +19,8 @@ from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import build_manifest
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.small_registries import MINIMAL
-from trainables.datasets import DATASETS, digits_stand_in
+from trainables.datasets import digits_stand_in
+from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.training.recipe import learning_rate_factor

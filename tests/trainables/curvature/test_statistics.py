@@ -7,7 +7,7 @@ import pytest
 from sweeper.core.schemas import evaluation_columns
 from sweeper.text.labels import label
 from trainables.curvature import CURVATURE_FIELDS
-from trainables.curvature.statistics import STATISTICS, Statistic, headline_columns, statistic_of
+from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns, statistic_of
 
 
 def test_the_columns_are_those_of_earlier_releases_in_their_order():

@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from trainables.curvature import CurvatureSettings, measure_curvature
 from trainables.curvature.gauss_newton import affine_in_each_parameter, logit_gram, logit_hessian
-from trainables.curvature.hessian import HessianOperator
-from trainables.curvature.surface import Surface, second_order
+from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.trace import Effort, hutch_plus_plus, hutchinson, per_sample_trace, signed_roots
 
 REPETITIONS = 500

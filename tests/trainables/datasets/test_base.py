@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.datasets import Split, base, batches, evaluation_batches, load_dataset
-from trainables.datasets.base import flip_labels, hash_of_splits, shuffled_split, stratified_split, thinned
+from trainables.datasets import Split, base, load_dataset
+from trainables.datasets.base import (
+    batches,
+    evaluation_batches,
+    flip_labels,
+    hash_of_splits,
+    shuffled_split,
+    stratified_split,
+    thinned,
+)
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.datasets.images import held_out
 
@@ -118,10 +126,8 @@ def test_epochs_follow_the_generator():
     assert torch.equal(first, order(generator(1)))
 
 
-def test_the_short_last_batch_may_be_dropped():
-    assert [len(t) for _, t in batches(numbered(25), 10, generator(0), drop_last=True)] == [10, 10]
-    with pytest.raises(ValueError, match="larger than the split of 25"):
-        list(batches(numbered(25), 26, generator(0), drop_last=True))
+def test_the_last_batch_may_be_short_and_none_is_empty():
+    assert [len(t) for _, t in batches(numbered(25), 10, generator(0))] == [10, 10, 5]
     with pytest.raises(ValueError, match="at least 1"):
         list(batches(numbered(25), 0, generator(0)))
     assert [len(t) for _, t in batches(numbered(25), 64, generator(0))] == [25]

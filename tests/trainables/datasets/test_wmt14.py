@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.datasets import DATASETS, load_dataset
-from trainables.datasets.base import DataSet, batches, of_like_length
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DATASETS, DataSet, batches, of_like_length
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, shared_dataset
-from trainables.datasets.translation import END, UNKNOWN, encoded_pairs, loaded_tokenizer, trained_tokenizer
+from trainables.datasets.text import END, UNKNOWN, encoded_pairs, loaded_tokenizer, trained_tokenizer
 
 WORDS = {"the": "das", "house": "Haus", "is": "ist", "green": "grün", "and": "und", "old": "alt", "tree": "Baum"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainables.datasets import DATASETS
+from trainables.datasets.base import DATASETS
 from trainables.extensions.targets import look_in
 from trainables.losses import LOSSES
 from trainables.metrics.base import METRICS

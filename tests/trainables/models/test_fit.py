@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainables.datasets import DataSet, Split, batch_fault, load_dataset
+from trainables.datasets import DataSet, Split, load_dataset
+from trainables.datasets.base import batch_fault
 from trainables.models import ARCHITECTURES, build_for, fit_fault
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from trainables.datasets import DataSet, Split, batches, evaluation_batches
+from trainables.datasets import DataSet, Split
+from trainables.datasets.base import batches, evaluation_batches
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.models import build_for
 from trainables.training.recipe import build_optimizer, learning_rate, prepare_gradients, set_learning_rate

@@ -9,8 +9,7 @@ from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from trainables.metrics.base import softmax64
 from trainables.posthoc import PosthocUnavailable
 from trainables.posthoc.confidence_regions import (
-    binary_focal_bounds,
-    binary_focal_map,
+    binary_focal_margin,
     closest_temperature,
     confidence_after,
     largest_overconfident_gamma,
@@ -76,27 +75,30 @@ def test_shares_add_up():
     assert shares["under_confident"] == pytest.approx(raised.mean(), abs=1e-12)
 
 
+def sigmoid(s):
+    return np.exp(-np.logaddexp(0.0, -s))
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.01, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0])
 def test_binary_bound_on_a_fine_grid(gamma):
     margins = np.linspace(-40, 40, 80_001)
-    lower, upper = binary_focal_bounds(margins, gamma)
-    mapped = binary_focal_map(margins, gamma)
-    assert (mapped >= lower - 1e-15).all()
-    assert (mapped <= upper + 1e-15).all()
+    bounds = theoretical_bounds(gamma)
+    steep, gentle = sigmoid(margins / bounds.lower), sigmoid(margins / bounds.upper)
+    mapped = sigmoid(binary_focal_margin(margins, gamma))
+    assert (mapped >= np.minimum(steep, gentle) - 1e-15).all()
+    assert (mapped <= np.maximum(steep, gentle) + 1e-15).all()
 
 
 def test_binary_map_is_the_map_of_two_classes():
     margins = np.linspace(-30, 30, 301)
     first = np.exp(-np.logaddexp(0, -margins))
     both = np.stack([first, np.exp(-np.logaddexp(0, margins))], axis=1)
-    np.testing.assert_allclose(binary_focal_map(margins, 3.0), focal_map(both, 3.0)[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(sigmoid(binary_focal_margin(margins, 3.0)), focal_map(both, 3.0)[:, 0], rtol=1e-12)
 
 
 def test_refused_gammas():
     with pytest.raises(PosthocUnavailable, match="gamma = 0 must be above 0"):
         region_thresholds(0.0)
-    with pytest.raises(PosthocUnavailable, match="gamma = -1 must be at least 0"):
-        binary_focal_bounds(np.zeros(2), -1.0)
 
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0)
@@ -168,10 +170,10 @@ def test_measured_bounds_lie_inside_the_proved_ones_and_are_tight(gamma: float) 
     proved, measured = theoretical_bounds(gamma), measured_bounds(gamma)
     assert proved.lower <= measured.lower < measured.upper <= proved.upper
     s = np.linspace(0.01, 20, 4001)
-    mapped = binary_focal_map(s, gamma)
+    mapped = sigmoid(binary_focal_margin(s, gamma))
     low, high = (1 / (1 + np.exp(-s / t)) for t in (measured.upper, measured.lower))
     assert (low <= mapped + 1e-9).all() and (mapped <= high + 1e-9).all()
-    assert (mapped <= binary_focal_bounds(s, gamma)[1] + 1e-12).all()
+    assert (mapped <= sigmoid(s / proved.lower) + 1e-12).all()
 
 
 def test_the_bounds_at_gamma_4_are_the_printed_ones() -> None:

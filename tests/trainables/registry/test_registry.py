@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainables.datasets import DATASETS
+from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC

@@ -13,12 +13,10 @@ from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.losses import build_loss
 from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import Component
-from trainables.training.acceleration import TrainingSettings
+from trainables.training.acceleration import TrainingSettings, graphs_fault
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import freeze_layers, hold_frozen, layer_numbers, radius_of, scale_by_depth
-from trainables.training.graphs import graphs_fault
-from trainables.training.lanes import cohort_fault
-from trainables.training.lanes.packing import FUSED, packing_fault
+from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
 from trainables.training.loop import Replicate
 from trainables.training.recipe import OPTIMIZERS, build_optimizer, set_learning_rate
 

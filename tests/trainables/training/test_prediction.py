@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
 from sweeper.tracking.points import evaluation_points
@@ -16,10 +17,23 @@ from trainables.datasets.splits import build_split
 from trainables.losses import build_loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.out_of_distribution import OOD_COLUMNS, ood_columns
-from trainables.models import build_model
+from trainables.models import build_for, build_model
 from trainables.posthoc import fit
+from trainables.training import prediction
 from trainables.training.evaluation import EvaluationSettings, evaluate
-from trainables.training.prediction import epoch_metrics, predict
+from trainables.training.prediction import (
+    GRADIENT_NORM_EDGES,
+    TrajectorySettings,
+    epoch_metrics,
+    gradient_norm_counts,
+    last_layer_gradient_norms,
+    last_linear,
+    predict,
+    trajectory_columns,
+    trajectory_row,
+)
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 CORRUPTED = {"name": "corrupted", "kinds": ["fog", "contrast"], "severities": [1, 5]}
 OTHER = {"name": "other", "dataset": {"name": "digits_stand_in", "classes": 3, "test_samples": 20}, "logits": True}
@@ -102,3 +116,163 @@ def test_an_epochs_metrics_equal_plain_formulas(seed):
     nll = -np.mean([math.log(p[t]) for p, t in zip(probabilities, targets, strict=True)])
     assert metrics["val_nll"] == pytest.approx(nll, rel=1e-6)
     assert metrics["val_accuracy"] == np.mean(probabilities.argmax(1) == targets)
+
+
+CONFIGURATION = {
+    "loss": {"name": "focal", "gamma": 2.0},
+    "architecture": {"name": "mlp", "depth": 1, "width": 8},
+    "optimizer": {"name": "sgd", "lr": 0.1, "batch_size": 128},
+}
+
+
+def _network(seed: int, inputs: int = 5, classes: int = 4) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, classes)).double()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("cross_entropy", {}),
+        ("focal", {"gamma": 3.0}),
+        ("brier", {}),
+        ("focal_sample_dependent", {}),
+        ("hessian_trace", {"base": "cross_entropy", "weight": 0.1}),
+    ],
+)
+def test_gradient_norms_are_those_of_each_sample_alone(seed: int, name: str, options: dict) -> None:
+    model, loss = _network(seed), build_loss(name, **options)
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(7, 5, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 4, (7,), generator=generator)
+    features = model[:2](inputs).detach()
+    found = last_layer_gradient_norms(features, model(inputs).detach(), targets, loss)
+    base = getattr(loss, "base", loss)
+    for i in range(7):
+        model.zero_grad()
+        base(model(inputs[i : i + 1]), targets[i : i + 1]).backward()
+        assert found[i].item() == pytest.approx(model[2].weight.grad.norm().item(), rel=1e-9, abs=1e-12)
+
+
+def test_focal_gradients_are_cross_entropys_times_the_papers_factor() -> None:
+    """Mukhoti Prop. 1, which Fig. 4 draws: g(p, gamma) = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p."""
+    torch.manual_seed(0)
+    logits, targets = torch.randn(200, 10, dtype=torch.float64) * 3, torch.randint(0, 10, (200,))
+    features = torch.randn(200, 16, dtype=torch.float64)
+    plain = last_layer_gradient_norms(features, logits, targets, build_loss("cross_entropy"))
+    p = logits.softmax(1)[torch.arange(200), targets]
+    for gamma in (1.0, 2.0, 3.0):
+        focal = last_layer_gradient_norms(features, logits, targets, build_loss("focal", gamma=gamma))
+        factor = (1 - p) ** gamma - gamma * p * (1 - p) ** (gamma - 1) * p.log()
+        torch.testing.assert_close(focal, plain * factor, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("architecture", ["mlp", "resnet8"])
+def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "FEATURE_SAMPLES", 200)
+    split = load_dataset("digits").val
+    model = build_for(load_dataset("digits"), {"name": architecture})
+    logits, norms = prediction.logits_and_norms(model, split)
+    assert len(split) > 200 and torch.equal(logits, predict(model, split, batch_size=200))
+    entered = []
+    last_linear(model).register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
+    predict(model, split.first(200))
+    assert norms["feature_norm"] == float(entered[0].norm(dim=1).mean())
+    assert norms["last_layer_weight_norm"] == float(last_linear(model).weight.detach().norm())
+
+
+def test_a_network_without_a_linear_layer_has_no_norms() -> None:
+    split = load_dataset("digits").val
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
+    logits, norms = prediction.logits_and_norms(model, split)
+    assert logits.shape == (len(split), 10) and norms == {}
+
+
+def test_counts_lose_no_norm_but_those_that_are_not_finite() -> None:
+    norms = np.concatenate([[0.0, 1e-9, 1e5, np.nan, np.inf], np.random.default_rng(0).lognormal(0, 3, 1000)])
+    counts = gradient_norm_counts(norms)
+    assert len(counts) == len(GRADIENT_NORM_EDGES) - 1 and sum(counts) == 1003
+    for value, place in ((0.0, 0), (1e-9, 0), (1e5, len(counts) - 1), (1.05, 61)):
+        assert gradient_norm_counts([value])[place] == 1
+
+
+def test_a_row_holds_the_metrics_of_each_split_and_leaves_the_network_alone() -> None:
+    dataset = load_dataset("digits")
+    model = build_for(dataset, CONFIGURATION["architecture"])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    asked = {"splits": ["train", "val", "test"], "gradient_norms": [4]}
+    settings = TrajectorySettings.from_mapping(asked)
+    row = trajectory_row(model, build_loss("focal", gamma=2.0), dataset, settings, epoch=4)
+    assert model.training and all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert set(row) == set(trajectory_columns(asked))
+    for split in ("train", "test"):
+        samples = getattr(dataset, split)
+        logits = predict(model, samples)
+        expected = evaluate_probabilities(softmax64(logits.numpy()), samples.targets.numpy())
+        for metric in ("nll", "nll_wrong", "entropy_correct", "accuracy", "ece", "confidence_wrong"):
+            assert row[f"{split}_{metric}"] == pytest.approx(expected[metric], rel=1e-9)
+        assert row[f"{split}_logit_norm"] == pytest.approx(float(logits.norm(dim=1).mean()), rel=1e-6)
+    assert row["last_layer_weight_norm"] == pytest.approx(float(last_linear(model).weight.detach().norm()))
+    assert sum(row["gradient_norm_counts"]) == len(dataset.train)
+    assert trajectory_row(model, build_loss("cross_entropy"), dataset, TrajectorySettings(every=3), 4) == {}
+
+
+def test_a_split_without_finite_outputs_gives_no_values() -> None:
+    dataset = load_dataset("digits")
+    model = build_for(dataset, CONFIGURATION["architecture"])
+    with torch.no_grad():
+        last_linear(model).bias.fill_(float("nan"))
+    row = trajectory_row(model, build_loss("cross_entropy"), dataset, TrajectorySettings(), 1)
+    assert set(row) == set()
+
+
+@pytest.mark.parametrize("packing", ["sequential", "fused"])
+def test_a_trial_reports_it_every_epoch_for_every_replicate(packing: str, tmp_path: Path) -> None:
+    asked = {"splits": ["test"], "every": 2, "gradient_norms": [1, 3]}
+    settings = TrialSettings.from_mapping(
+        {
+            "dataset": {"name": "digits"},
+            "max_epochs": 4,
+            "rungs": [4],
+            "objective": "val_nll",
+            "evaluation": {"curvature": False, "bootstrap": 0, "trajectory": asked},
+            "packing": packing,
+            "report_seconds": 1e9,
+        }
+    )
+    trial = Trial(Assignment(0, "c00000", CONFIGURATION, [1, 2]), settings, settings.load_dataset())
+    report = trial.advance()
+    rows = {(row["epoch"], row["replicate"]): row for row in report.epochs}
+    assert len(rows) == 8
+    for (epoch, replicate), row in rows.items():
+        assert ("test_nll" in row) == ("last_layer_weight_norm" in row) == (epoch % 2 == 0)
+        assert ("gradient_norm_counts" in row) == (epoch in (1, 3)), (epoch, replicate)
+    for evaluation in report.evaluations:
+        if evaluation["split"] == "test":
+            last = rows[4, evaluation["replicate"]]
+            assert last["test_nll"] == pytest.approx(evaluation["nll"], rel=1e-6)
+            assert last["last_layer_weight_norm"] == pytest.approx(evaluation["last_layer_weight_norm"], rel=1e-6)
+
+
+def test_a_network_without_a_linear_layer_has_losses_but_no_norms_of_features() -> None:
+    dataset = load_dataset("digits")
+
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(64, 10, generator=torch.Generator().manual_seed(0)))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs.flatten(1) @ self.weight
+
+    settings = TrajectorySettings(gradient_norms=(1,))
+    row = trajectory_row(Fixed(), build_loss("cross_entropy"), dataset, settings, 1)
+    assert "train_nll" in row and "test_logit_norm" in row
+    assert not {"train_feature_norm", "last_layer_weight_norm", "gradient_norm_counts"} & set(row)
+
+
+def test_settings_without_a_trajectory_measure_none() -> None:
+    assert EvaluationSettings.from_mapping({}).trajectory is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
-from trainables.training.lanes import Cohort
+from trainables.training.lanes.cohort import Cohort
 from trainables.worker.cohort_worker import CohortWorker
 from trainables.worker.messages import WorkerCommand
 from trainables.worker.trial import Trial

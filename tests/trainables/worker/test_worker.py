@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.trainables.small_data import small_digits
-from trainables.curvature import surface
+from trainables.curvature import hessian
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker import worker
 from trainables.worker.trial import Trial
@@ -46,13 +46,13 @@ def test_a_rehearsal_takes_a_few_steps_and_a_whole_evaluation_and_leaves_nothing
 
 
 def test_a_rehearsal_s_curvature_keeps_no_graph_and_has_the_numbers_of_a_sweep(monkeypatch):
-    kept, count = [], surface.kept_chunks
+    kept, count = [], hessian.kept_chunks
 
     def noted(*arguments):
         kept.append(count(*arguments))
         return kept[-1]
 
-    monkeypatch.setattr(surface, "kept_chunks", noted)
+    monkeypatch.setattr(hessian, "kept_chunks", noted)
     measured = EvaluationSettings.from_mapping({"posthoc": [], "bootstrap": 0, "curvature": {"lanczos_steps": 2}})
     settings = dataclasses.replace(SETTINGS, evaluation=measured)
     dataset, assignment = small_digits(), Assignment(0, "c00000", VALUES, [1])

@@ -3,17 +3,9 @@
 They import nothing heavy at the top: readers of results ask them for columns and labels.
 """
 
-from trainables.curvature.statistics.base import (
-    STATISTICS,
-    Statistic,
-    headline_columns,
-    statistic_of,
-    statistic_words,
-)
+from trainables.curvature.statistics.base import STATISTICS
 
 STATISTICS.discover(__name__)
 
 CURVATURE_FIELDS = tuple(STATISTICS)
 """What is measured of each loss's Hessian, and a column of `evaluations` each: `hessian_<loss>_<statistic>`."""
-
-__all__ = ["CURVATURE_FIELDS", "STATISTICS", "Statistic", "headline_columns", "statistic_of", "statistic_words"]

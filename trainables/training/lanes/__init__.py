@@ -4,8 +4,3 @@ A lane has its own loss, learning rate, momentum, decay, clipping, schedule, ord
 be at another epoch than its neighbours. Lanes come and go between epochs. `trainables.worker` fills cohorts with
 trials.
 """
-
-from trainables.training.lanes.cohort import Cohort, Lanes
-from trainables.training.lanes.packing import COHORT, cohort_fault, cohort_key
-
-__all__ = ["COHORT", "Cohort", "Lanes", "cohort_fault", "cohort_key"]

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
+from trainables.losses.base import as_type
 from trainables.losses.hessian_trace import HessianTrace
-from trainables.losses.numerics import as_type
 from trainables.training.acceleration import training_arithmetic
 from trainables.training.lanes.losses import LaneLosses, lane_weights, with_trace
 from trainables.training.lanes.networks import LaneStore, differentiable, networks_of

@@ -16,9 +16,8 @@ from torch.func import vmap
 
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses import LOSSES, Loss
-from trainables.losses.base import full_precision, widened
+from trainables.losses.base import full_precision, is_zero, widened
 from trainables.losses.hessian_trace import HessianTrace
-from trainables.losses.numerics import is_zero
 from trainables.losses.selective_risk import SelectiveRisk
 
 

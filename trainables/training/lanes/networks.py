@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from trainables.losses.composed_normalisation import ComposedNormalisation
+from trainables.losses.hessian_trace import ComposedNormalisation
 from trainables.training.acceleration import BFLOAT16, CannotCompileError, TrainingSettings, training_forward
 
 ALIGNMENT = 64

@@ -3,20 +3,3 @@
 Every rank runs the same steps in step with the others. Rank 0 leads: it alone reports, measures and writes, and tells
 the others what comes next (`orders`). How ranks find each other and end is the business of `trainables.worker`.
 """
-
-from trainables.training.ranks.group import Build, Crew, Forget, Load, Order, Predict, Ranks, Train
-from trainables.training.ranks.replicate import LeadingReplicate, RankedReplicate, ranks_fault
-
-__all__ = [
-    "Build",
-    "Crew",
-    "Forget",
-    "LeadingReplicate",
-    "Load",
-    "Order",
-    "Predict",
-    "RankedReplicate",
-    "Ranks",
-    "Train",
-    "ranks_fault",
-]

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainables.datasets.base import DataSet, Split, batches
 from trainables.losses import LOSSES, build_loss
-from trainables.losses.composed_normalisation import normalised_by, take_in_statistics
+from trainables.losses.hessian_trace import normalised_by, take_in_statistics
 from trainables.models import ARCHITECTURES
 from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings

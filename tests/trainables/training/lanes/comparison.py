@@ -8,7 +8,7 @@ import torch
 
 from tests.trainables.small_data import small_digits
 from trainables.datasets.base import DataSet, Split
-from trainables.training.lanes import Lanes
+from trainables.training.lanes.cohort import Lanes
 from trainables.training.loop import Replicate
 
 SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64, "schedule": "cosine"}

@@ -6,7 +6,7 @@ import random
 
 from tests.trainables.training.lanes.comparison import configuration, distance, timeless
 from tests.trainables.training.lanes.test_equal_to_alone import LOSS_CASES
-from trainables.training.lanes import Cohort
+from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
 
 RECIPES = [

@@ -12,7 +12,7 @@ from tests.trainables.training.lanes.comparison import configuration, digits, di
 from tests.trainables.training.lanes.filling import alone, of_every_loss, same_bits, together
 from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.training.lanes import Cohort, Lanes
+from trainables.training.lanes.cohort import Cohort, Lanes
 from trainables.training.loop import Replicate
 
 SMALL_MLP, SMALL_RESNET = {"name": "mlp", "width": 20}, {"name": "resnet8", "width": 0.25}

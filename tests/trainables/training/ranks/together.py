@@ -20,7 +20,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate
-from trainables.training.ranks import RankedReplicate
+from trainables.training.ranks.replicate import RankedReplicate
 from trainables.worker.ranks import LOOPBACK, Meeting, join, open_store
 
 EPOCHS = 3

@@ -12,10 +12,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
-from trainables.curvature import surface as surface_module
+from trainables.curvature import hessian as surface_module
 from trainables.curvature.gauss_newton import fold_batch_norm
-from trainables.curvature.hessian import flatten, hessian_vector_product, split_like
-from trainables.curvature.surface import chunk_size, graph_budget, kept_chunks, private_copy
+from trainables.curvature.hessian import (
+    chunk_size,
+    flatten,
+    graph_budget,
+    hessian_vector_product,
+    kept_chunks,
+    private_copy,
+    split_like,
+)
 
 GIB = 2**30
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainables.losses.numerics import SCORE_NAMES, confidence_score, score_from_log_probabilities
+from trainables.losses.base import SCORE_NAMES, confidence_score, score_from_log_probabilities
 
 
 def naive(name, row):
