@@ -306,7 +306,7 @@ def table(name: Name, *, form: Annotated[str, CommandOption(("--format",))] = "m
     Raises:
         SweeperError: another format, or nothing was evaluated.
     """
-    from sweeper.exporting.table import paper_table
+    from sweeper.reporting.tables import paper_table
     from sweeper.results import load
 
     return paper_table(load(*local_sweep(name, output_folder(output))), form)

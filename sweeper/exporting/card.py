@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen
+from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, Description
 from sweeper.results import Results
 from sweeper.text.labels import label
 from trainables.curvature.statistics.base import headline_columns
@@ -13,7 +12,7 @@ from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluat
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.bootstrap import bootstrap_standard_error
 
-SHOWN = tuple(name for name in HEADLINES if name in METRIC_NAMES)
+CARD_METRICS = tuple(name for name in HEADLINES if name in METRIC_NAMES)
 """Those headlines that probabilities and targets alone give."""
 
 NORMAL_95 = 1.96
@@ -21,7 +20,7 @@ NORMAL_95 = 1.96
 
 
 def model_card(
-    chosen: Chosen, description: Mapping[str, Any], probabilities: Mapping[str, Floats], targets: Mapping[str, Integers]
+    chosen: Chosen, description: Description, probabilities: Mapping[str, Floats], targets: Mapping[str, Integers]
 ) -> str:
     """Return the card as Markdown.
 
@@ -64,7 +63,7 @@ def model_card(
         "",
         "| metric | validation | test |",
         "|---|---|---|",
-        *(f"| {label(name)} | {measured[FITTED_ON][name]} | {measured[MEASURED_ON][name]} |" for name in SHOWN),
+        *(f"| {label(name)} | {measured[FITTED_ON][name]} | {measured[MEASURED_ON][name]} |" for name in CARD_METRICS),
         *_curvature(chosen),
         "",
         "## Reliability, test data",
@@ -84,13 +83,13 @@ def model_card(
 def measured_values(probabilities: Floats, targets: Integers, bins: int) -> dict[str, float]:
     """Return the metrics of the exported probabilities that card and description give."""
     values = evaluate_probabilities(probabilities, targets, bins)
-    return {name: values[name] for name in SHOWN}
+    return {name: values[name] for name in CARD_METRICS}
 
 
 def _measured(values: Mapping[str, float], probabilities: Floats, targets: Integers, bins: int) -> dict[str, str]:
-    errors = bootstrap_standard_error(SHOWN, probabilities, targets, bins)
+    errors = bootstrap_standard_error(CARD_METRICS, probabilities, targets, bins)
     texts = {}
-    for name in SHOWN:
+    for name in CARD_METRICS:
         value, half = values[name], NORMAL_95 * errors[f"{name}_se"]
         known = METRICS[name]
         high = min(value + half, known.range[1]) if isinstance(known, Metric) else value + half
@@ -119,7 +118,7 @@ def _curvature(chosen: Chosen) -> list[str]:
     return [f"| {label(name)} | {rows[0][name]:.4g} | |" for name in present if rows and rows[0][name] is not None]
 
 
-def _limits(chosen: Chosen, description: Mapping[str, Any]) -> list[str]:
+def _limits(chosen: Chosen, description: Description) -> list[str]:
     said = [
         "Calibrated for data like the test split; on shifted or unknown data its probabilities are likely too high.",
         f"The best trial was chosen, and the post-hoc method fitted, on the {len(chosen.dataset.val):,} validation "
@@ -133,7 +132,7 @@ def _limits(chosen: Chosen, description: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _posthoc(posthoc: Mapping[str, Any]) -> str:
+def _posthoc(posthoc: Description) -> str:
     if posthoc["method"] == "none":
         return "no post-hoc method"
     return f"{posthoc['method']} ({', '.join(f'{key} {value:.4g}' for key, value in posthoc['parameters'].items())})"
@@ -153,7 +152,7 @@ def _replicates(numbers: list[int]) -> str:
     return f"replicate{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _commit(git: Mapping[str, Any] | None) -> str:
+def _commit(git: Description | None) -> str:
     if git is None:
         return "unknown commit"
     return f"commit `{git['commit']}`{' with changes' if git.get('changed') else ''}"

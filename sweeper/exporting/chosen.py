@@ -41,6 +41,9 @@ from trainables.worker.trial_tables import part_name
 
 LOG = "log"
 
+Description: TypeAlias = dict[str, Any]
+"""Settings, or what `model.json` says: JSON of several depths."""
+
 
 @dataclass(frozen=True)
 class Again:
@@ -100,7 +103,7 @@ def trained_again(
         yield again
 
 
-def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device: str) -> dict[str, Any]:
+def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device: str) -> Description:
     """Return the trial's settings but for what only measures: one evaluation, which stores the logits."""
     spec = sweep.spec
     lanes = 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes
@@ -127,7 +130,7 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device:
 def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> list[list[object]]:
     """Return what to train, as `trainables.worker.trial_settings.Assignment` takes it."""
     index = trial.configuration
-    values: Mapping[str, Any] = sweep.configurations[index]
+    values: Description = sweep.configurations[index]
     seeds = sweep.spec.replicate_seeds.of(index)
     if trial.packing == FUSED:
         return [[index, trial_name(index), values, seeds]]
@@ -185,7 +188,7 @@ class Chosen:
     sweep: Sweep
     trial: str
     epoch: int
-    configuration: Mapping[str, Any]
+    configuration: Description
     dataset: DataSet
     networks: list[TrainedNetwork]
     again: float | None = None
@@ -327,7 +330,7 @@ def _predictions(sweep: Sweep, trial: str, epoch: int) -> dict[int, StoredPredic
     }
 
 
-def _dataset(sweep: Sweep, configuration: Mapping[str, Any]) -> DataSet:
+def _dataset(sweep: Sweep, configuration: Description) -> DataSet:
     options = dict(configuration.get("dataset") or sweep.spec.dataset)
     try:
         return load_dataset(options.pop("name"), **options)
@@ -335,7 +338,7 @@ def _dataset(sweep: Sweep, configuration: Mapping[str, Any]) -> DataSet:
         raise SweeperError(f"an export checks the network on its test data: {error}") from error
 
 
-def _network(dataset: DataSet, configuration: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
+def _network(dataset: DataSet, configuration: Description, state: Mapping[str, Tensor]) -> nn.Module:
     without = ("pretrained", "weights_file")  # their weights would be replaced
     described = {key: value for key, value in configuration["architecture"].items() if key not in without}
     network = build_for(dataset, described)

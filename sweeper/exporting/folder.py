@@ -14,12 +14,11 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.exporting import served
 from sweeper.exporting.card import measured_values, model_card
-from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
+from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, Description, chosen_networks
 from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits, require_onnx, write_onnx
 from sweeper.storage.metadata import read_manifest
 from trainables.datasets.base import Split, evaluation_batches
@@ -76,7 +75,7 @@ class Exported:
     posthoc: str
     difference: float
     samples: int
-    description: Mapping[str, Any] = field(repr=False)
+    description: Description = field(repr=False)
     again: float | None = None
     logged: str | None = None
 
@@ -152,7 +151,7 @@ def export_model(
     description["metrics"] = {part: measured_values(values, targets[part], bins) for part, values in reference.items()}
     card = model_card(chosen, description, reference, targets)
 
-    def add(made: Path) -> dict[str, Any]:
+    def add(made: Path) -> Description:
         return {} if not onnx else {"onnx": {"largest_difference": write_onnx(program, made / ONNX, split, found)}}
 
     whole = _write(to, chosen, program, example, description, card, add)
@@ -160,7 +159,7 @@ def export_model(
     return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), whole, chosen.again)
 
 
-def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, dict[str, Any]]:
+def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Description]:
     """Return the method fitted as the sweep's evaluations fit it, and its options."""
     if posthoc == NONE:
         return None, {}
@@ -226,9 +225,9 @@ def _description(
     example: torch.Tensor,
     posthoc: str,
     calibrator: Calibrator | None,
-    options: Mapping[str, Any],
+    options: Description,
     difference: float,
-) -> dict[str, Any]:
+) -> Description:
     split, dataset = chosen.dataset.test, chosen.dataset
     images = split.preprocessing
     manifest = read_manifest(chosen.sweep.paths.manifest)
@@ -274,10 +273,10 @@ def _write(
     chosen: Chosen,
     program: torch.export.ExportedProgram,
     example: torch.Tensor,
-    description: Mapping[str, Any],
+    description: Description,
     card: str,
-    add: Callable[[Path], Mapping[str, Any]],
-) -> dict[str, Any]:
+    add: Callable[[Path], Description],
+) -> Description:
     """Write all files into a temporary folder next to `to` and give it its name in one step.
 
     `add` writes more files and returns what `model.json` says of them; all of that is returned.
@@ -305,7 +304,7 @@ EXAMPLE, SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
 """The files of one sample, as MLflow reads it and as a client sends it."""
 
 
-def write_mlflow_files(folder: Path, description: Mapping[str, Any], example: NDArray[np.generic]) -> None:
+def write_mlflow_files(folder: Path, description: Description, example: NDArray[np.generic]) -> None:
     """Add MLflow's description, environment, loader and input example to an exported model.
 
     Args:

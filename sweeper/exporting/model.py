@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sweeper.core.errors import SweeperError
+from sweeper.exporting.chosen import Description
 from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets.image_files import decode_image, image_pixels
@@ -37,7 +38,7 @@ class ExportedModel:
         module: the program: preprocessed inputs [N, …] → probabilities [N, K].
     """
 
-    def __init__(self, folder: Path, description: Mapping[str, Any], module: torch.nn.Module) -> None:
+    def __init__(self, folder: Path, description: Description, module: torch.nn.Module) -> None:
         """Take what `load_model` has read."""
         self.folder, self.description, self.module = folder, description, module
         self.class_names: tuple[str, ...] = tuple(description["class_names"])

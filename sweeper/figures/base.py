@@ -19,7 +19,7 @@ never the page. Colours are numbers of categories, or names of the palette in pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
@@ -322,6 +322,38 @@ def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
     return shown, [
         f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
     ]
+
+
+def points_of(
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    says: Callable[[Row], str],
+    *,
+    colour: Colour = 0,
+    size: float = 8,
+    shape: str = "",
+    faint: float = 1,
+    group: str = "",
+) -> Curve:
+    """Return points of rows of one status (one row at least): the columns x and y, and what each point says.
+
+    Args:
+        rows: with a `status`.
+        x: a column.
+        y: a column.
+        says: a point's text.
+        colour: as of a `Curve`.
+        size: as of a `Curve`.
+        shape: plotly's name; by default the status's marker.
+        faint: the opacity of what did not finish.
+        group: as of a `Curve`.
+    """
+    status = str(rows[0]["status"])
+    opacity = 1 if status == "completed" else faint
+    xs, ys, text = [row[x] for row in rows], [row[y] for row in rows], [*map(says, rows)]
+    shape = shape or symbol(status)
+    return Curve(xs, ys, colour, size=size, symbol=shape, opacity=opacity, text=text, status=status, group=group)
 
 
 def log_axis(title: str, values: Iterable[float | None], limits: tuple[float, float] | None = None) -> Axis:

@@ -84,10 +84,5 @@ def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[
 
 
 COMPONENTS = (
-    ReportFigure(
-        "calibration_against_trace",
-        draw,
-        place=30,
-        absent="ECE against Tr(H): no Hessian was measured.",
-    ),
+    ReportFigure("calibration_against_trace", draw, place=30, absent="ECE against Tr(H): no Hessian was measured."),
 )

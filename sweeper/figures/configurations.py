@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation
-from sweeper.figures.base import Axis, Curve, Panel, statuses, symbol, thin_points
+from sweeper.figures.base import Axis, Curve, Panel, points_of, statuses, symbol, thin_points
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, text_of
@@ -143,25 +145,15 @@ def configuration_points(
             if not mine:
                 continue
             mine.sort(key=lambda row: float_of(row, x))
-            done = status == FINISHED
             deviations = [float_or_none(row, f"{y}_sd") or 0.0 for row in mine]
+            bars = (deviations, deviations) if status == FINISHED and len(rows) <= ERROR_BARS_UP_TO else None
             distinct = len({row[x] for row in mine}) == len(mine) > 2
-            found.append(
-                Curve(
-                    [row[x] for row in mine],
-                    [row[y] for row in mine],
-                    index,
-                    line=1.2 if connect and done and distinct and len(mine) <= 30 else 0,
-                    dash="dot",
-                    size=8,
-                    symbol=symbol(status, shape),
-                    opacity=1.0 if done else 0.65,
-                    error_y=(deviations, deviations) if done and len(rows) <= ERROR_BARS_UP_TO else None,
-                    text=[hover(row, x, y) for row in mine],
-                    status=status,
-                    group=architecture,
-                )
+            line = 1.2 if connect and status == FINISHED and distinct and len(mine) <= 30 else 0
+            said = partial(hover, columns=(x, y))
+            points = points_of(
+                mine, x, y, said, colour=index, shape=symbol(status, shape), faint=0.65, group=architecture
             )
+            found.append(replace(points, line=line, dash="dot", error_y=bars))
     return found
 
 
@@ -188,7 +180,7 @@ def gamma_panel(
     return Panel(heading, remarks, marks, gamma_axis(rows), y, points=len(rows))
 
 
-def hover(row: Row, *columns: str) -> str:
+def hover(row: Row, columns: Sequence[str] = ()) -> str:
     """Return what a point says of itself: the configuration, and what it has in columns."""
     family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
     lines = [

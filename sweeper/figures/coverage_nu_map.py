@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
+from functools import partial
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.figures.base import (
@@ -18,8 +20,8 @@ from sweeper.figures.base import (
     categories,
     counted,
     log_axis,
+    points_of,
     statuses,
-    symbol,
 )
 from sweeper.figures.configurations import configuration_rows, hover, with_deviation
 from sweeper.results import Results
@@ -128,17 +130,8 @@ def points(rows: Rows, metric: str) -> list[Curve]:
     found = []
     for status in reversed(statuses(rows)):
         mine = [row for row in rows if row["status"] == status]
-        found.append(
-            Curve(
-                [row["coverage"] for row in mine],
-                [row["nu"] for row in mine],
-                size=11,
-                symbol=symbol(status),
-                values=floats(mine, metric),
-                text=[says(row, metric) for row in mine],
-                status=status,
-            )
-        )
+        points = points_of(mine, "coverage", "nu", partial(says, metric=metric), size=11)
+        found.append(replace(points, values=floats(mine, metric)))
     return found
 
 

@@ -41,10 +41,5 @@ def draw(results: Results) -> Figure | None:
 
 
 COMPONENTS = (
-    ReportFigure(
-        "ece_against_gamma",
-        draw,
-        place=20,
-        absent="ECE against γ: no loss of this sweep has a γ.",
-    ),
+    ReportFigure("ece_against_gamma", draw, place=20, absent="ECE against γ: no loss of this sweep has a γ."),
 )

@@ -109,9 +109,7 @@ COMPONENTS = (
         "importance",
         draw,
         place=120,
-        absent=(
-            f"Hyperparameter importance: fewer than {MINIMUM_TRIALS} comparable configurations, or fewer than two "
-            "hyperparameters that vary."
-        ),
+        absent=f"Hyperparameter importance: fewer than {MINIMUM_TRIALS} comparable configurations, or fewer than two "
+        "hyperparameters that vary.",
     ),
 )

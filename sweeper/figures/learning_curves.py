@@ -142,8 +142,8 @@ def panel(curves: Sequence[TrialByEpoch], metric: str, losses: Sequence[str], ru
     shown, cut = visible([float_or_none(row, metric) for trial in curves for row in trial.points])
     remarks = [f"Values above {max(shown):.3g} are cut off: double-click to see them."] if cut else []
     limits = (min(shown) / 10**0.05, max(shown) * 10**0.05) if cut else None
-    x, y = Axis("epoch", from_zero=True), log_axis(label, shown, limits)
-    return Panel(label, remarks, marks, x, y, verticals={rung: f"rung {rung}" for rung in rungs})
+    across, up = Axis("epoch", from_zero=True), log_axis(label, shown, limits)
+    return Panel(label, remarks, marks, across, up, verticals={rung: f"rung {rung}" for rung in rungs})
 
 
 def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
@@ -176,10 +176,5 @@ def joined(curves: Sequence[TrialByEpoch], metric: str) -> tuple[list[Value], li
 
 
 COMPONENTS = (
-    ReportFigure(
-        "learning_curves",
-        draw,
-        place=130,
-        absent="Learning curves: no trial has reported an epoch.",
-    ),
+    ReportFigure("learning_curves", draw, place=130, absent="Learning curves: no trial has reported an epoch."),
 )

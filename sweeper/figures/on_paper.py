@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.figures.base import (
@@ -63,7 +65,10 @@ MOST_REMARKS = 4
 SERIES_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#777777")
 """Told apart by the colour-blind (Okabe & Ito 2008, Color universal design), the yellow darkened for white paper."""
 NAMED = {"axis": "#444444", "grid": "#dddddd", "ink": "#111111", "soft": "#333333", "shade": "#dddddd"}
+COLOURS = {False: "viridis", True: "viridis_r"}
+"""Of values, by whether their scale is reversed; dark is better."""
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "x-thin": "x", "hexagon": "h"}
+ERRORS = {"elinewidth": 0.6, "capsize": 1.5}
 DASHES = {"dot": ":", "dash": "--", "dashdot": "-."}
 
 
@@ -149,9 +154,9 @@ def _drawn(figure: Figure, words: str) -> Iterator[Drawing]:
         below = LINE_INCHES * (text.count("\n") + 2 if text else 0) + LEGEND_INCHES * -(-len(handles) // across)
         height = max(TRIANGLE_INCHES if panel.corners else PANEL_INCHES for panel in figure.panels)
         size = (COLUMN_INCHES * columns, height * rows + below)
-        drawn = Drawing(figsize=size, layout="constrained")
+        drawn = Drawing(figsize=size)
         FigureCanvasAgg(drawn)
-        drawn.get_layout_engine().set(rect=(0, below / size[1], 1, 1 - below / size[1]))  # type: ignore[union-attr]
+        drawn.set_layout_engine("constrained", rect=(0, below / size[1], 1, 1 - below / size[1]))
         for at, axes in enumerate(drawn.subplots(rows, columns, squeeze=False).flat):
             if at < len(figure.panels):
                 _panel(figure.panels[at], axes)
@@ -187,14 +192,19 @@ def _handles(figure: Figure) -> list[Line2D]:
 
 def _panel(panel: Panel, axes: Axes) -> None:
     """Draw one plot. Raises SweeperError for what has no form on paper."""
-    scale = None if panel.scale is None else _scale(panel.scale)
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scale = None
+    if panel.scale is not None:
+        scale = ScalarMappable(Normalize(panel.scale.low, panel.scale.high), COLOURS[panel.scale.reversed])
     for mark in panel.marks:
         if isinstance(mark, Curve):
             _curve(mark, axes, scale)
         elif isinstance(mark, Bars):
             _bars(mark, axes)
-        elif isinstance(mark, HeatMap) and scale is not None:
-            _heat_map(mark, axes, scale)
+        elif isinstance(mark, HeatMap) and panel.scale is not None:
+            _heat_map(mark, axes, panel.scale)
         else:
             raise SweeperError("parallel coordinates cannot be drawn on paper", "print them from the report")
     if scale is not None:
@@ -222,7 +232,7 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
         return
     if mark.error_x or mark.error_y:
         axes.errorbar(
-            x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, elinewidth=0.6, capsize=1.5, zorder=2
+            x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, elinewidth=0.6, capsize=1.5
         )
     if mark.line:
         axes.plot(
@@ -233,7 +243,7 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
         return
     shape, empty = MARKERS.get(mark.symbol.removesuffix("-open"), "o"), mark.symbol.endswith("-open")
     if mark.values and scale is not None:
-        colours = scale.to_rgba([*mark.values])
+        colours = scale.to_rgba(np.array(mark.values))
         face = "none" if empty else colours
         axes.scatter(x, y, s=(0.5 * mark.size) ** 2, marker=shape, facecolors=face, edgecolors=colours, zorder=3)
     else:
@@ -245,25 +255,21 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
 
 
 def _bars(mark: Bars, axes: Axes) -> None:
-    draw, errors = (axes.barh, "xerr") if mark.lying else (axes.bar, "yerr")
-    draw(
-        _gaps(mark.places), _gaps(mark.lengths), [*mark.widths] or 0.7, color=_colour(mark.colour), edgecolor="white",
-        linewidth=0.4, zorder=1, error_kw={"elinewidth": 0.6, "capsize": 1.5}, **{errors: [*mark.errors] or None},
-    )  # fmt: skip
+    places, lengths, widths = _gaps(mark.places), _gaps(mark.lengths), [*mark.widths] or 0.7
+    paint, errors = _colour(mark.colour), [*mark.errors] or None
+    if mark.lying:
+        drawn = axes.barh(places, lengths, widths, color=paint, zorder=1, xerr=errors, error_kw=ERRORS)
+    else:
+        drawn = axes.bar(places, lengths, widths, color=paint, zorder=1, yerr=errors, error_kw=ERRORS)
+    for bar in drawn:
+        bar.set(edgecolor="white", linewidth=0.4)
 
 
-def _heat_map(mark: HeatMap, axes: Axes, scale: ScalarMappable) -> None:
-    axes.imshow([_gaps(row) for row in mark.values], origin="lower", aspect="auto", cmap=scale.cmap, norm=scale.norm)
+def _heat_map(mark: HeatMap, axes: Axes, scale: Scale) -> None:
+    values, colours = [_gaps(row) for row in mark.values], COLOURS[scale.reversed]
+    axes.imshow(values, origin="lower", aspect="auto", cmap=colours, vmin=scale.low, vmax=scale.high)
     axes.set_xticks(range(len(mark.columns)), [*mark.columns])
     axes.set_yticks(range(len(mark.rows)), [*mark.rows])
-
-
-def _scale(scale: Scale) -> ScalarMappable:
-    """Return the colours of values; dark is better."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    return ScalarMappable(Normalize(scale.low, scale.high), "viridis_r" if scale.reversed else "viridis")
 
 
 def _axis(axes: Axes, which: str, style: Axis, *, ticked: bool) -> None:
@@ -294,9 +300,9 @@ def _colour(of: Colour) -> str:
     return SERIES_COLOURS[of % SERIES] if isinstance(of, int) else NAMED[of]
 
 
-def _gaps(values: Sequence[object]) -> list[object]:
+def _gaps(values: Sequence[object]) -> list[float | str]:
     """Return values as matplotlib expects them, with not-a-number for the gaps in a line."""
-    return [float("nan") if value is None else value for value in values]
+    return cast("list[float | str]", [float("nan") if value is None else value for value in values])
 
 
 _SUBSCRIPT: Mapping[str, str] = {"sub": "_", "sup": "^"}

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from sweeper.figures.base import (
     Axis,
     Colour,
-    Curve,
     Figure,
     Panel,
     ReportFigure,
     categories,
     counted,
     log_axis,
+    points_of,
     statuses,
     symbol,
     thin_points,
@@ -27,10 +27,10 @@ from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, Rows, float_of
 from sweeper.text.labels import label, plural
 
-CURVATURE = "hessian_cross_entropy_lambda_max"
-SAID = ("accuracy", "ece", CURVATURE)
+LAMBDA_MAX = "hessian_cross_entropy_lambda_max"
+SAID = ("accuracy", "ece", LAMBDA_MAX)
 """What a point says it has."""
-LABELS = {"error": "validation error", "ece": "validation ECE", CURVATURE: label(CURVATURE)}
+LABELS = {"error": "validation error", "ece": "validation ECE", LAMBDA_MAX: label(LAMBDA_MAX)}
 
 MOST_NAMED = 12
 """Configurations of a front that are named in words; the plot and the data have all."""
@@ -43,10 +43,10 @@ def draw(results: Results) -> Figure | None:
     sql, rows = configuration_rows(results, "accuracy IS NOT NULL AND ece IS NOT NULL")
     complete = [row for row in rows if None not in (row["accuracy"], row["ece"])]
     rows = [{**row, "error": 1 - float_of(row, "accuracy")} for row in complete]
-    curved, left_out = one_sample_size([row for row in rows if row.get(CURVATURE) is not None])
+    curved, left_out = one_sample_size([row for row in rows if row.get(LAMBDA_MAX) is not None])
     goals = ["error", "ece"]
     if any(row["status"] == FINISHED for row in curved):
-        rows, goals = list(curved), [*goals, CURVATURE]
+        rows, goals = list(curved), [*goals, LAMBDA_MAX]
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
         return None
@@ -54,7 +54,7 @@ def draw(results: Results) -> Figure | None:
     front = [row for row, kept in zip(finished, best, strict=True) if kept]
     losses = categories(rows, "loss")
     pairs = [(a, b) for at, a in enumerate(goals) for b in goals[at + 1 :]]
-    hessian = f" {sample_size_remark(curved, left_out)}" if CURVATURE in goals else ""
+    hessian = f" {sample_size_remark(curved, left_out)}" if LAMBDA_MAX in goals else ""
     return Figure(
         key="pareto-front",
         title="Accuracy, calibration and curvature together",
@@ -105,21 +105,16 @@ def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Pan
     ]
     groups += [([row for row in front if str(row["loss"]) == loss], "ink", "circle-open", 15.0) for loss in losses]
     marks = [
-        Curve(
-            [row[x] for row in mine],
-            [row[y] for row in mine],
-            paint,
-            size=size,
-            symbol=shape,
-            opacity=1.0 if mine[0]["status"] == FINISHED else 0.5,
-            text=[hover(row, *(name for name in SAID if row.get(name) is not None)) for row in mine],
-            status=str(mine[0]["status"]),
-            group=str(mine[0]["loss"]),
-        )
+        points_of(mine, x, y, says, colour=paint, size=size, shape=shape, faint=0.5, group=str(mine[0]["loss"]))
         for mine, paint, shape, size in groups
         if mine
     ]
     return Panel(f"{LABELS[x]} and {LABELS[y]}", few, marks, scale(x, rows), scale(y, rows), points=len(rows))
+
+
+def says(row: Row) -> str:
+    """Return what a point says of itself."""
+    return hover(row, [name for name in SAID if row.get(name) is not None])
 
 
 def scale(goal: str, rows: Rows) -> Axis:
@@ -130,9 +125,6 @@ def scale(goal: str, rows: Rows) -> Axis:
 
 COMPONENTS = (
     ReportFigure(
-        "pareto_front",
-        draw,
-        place=100,
-        absent="Pareto front: no finished configuration has accuracy and ECE.",
+        "pareto_front", draw, place=100, absent="Pareto front: no finished configuration has accuracy and ECE."
     ),
 )

@@ -205,15 +205,12 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
     # Without stored predictions there is no curve: then the bins are joined by a line.
     over = [replace(points, colour=0, line=1.5, symbol="circle", size=8)] if curve is None else [*curve.marks(), points]
     parts = [] if curve is None else [curve.remark()]
-    axes = (Axis(words, limits=(0, 1.03), step=0.2) for words in ("confidence", "accuracy"))
-    return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], [share, ideal, *over], *axes)
+    across, up = Axis("confidence", limits=(0, 1.03), step=0.2), Axis("accuracy", limits=(0, 1.03), step=0.2)
+    return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], [share, ideal, *over], across, up)
 
 
 COMPONENTS = (
     ReportFigure(
-        "reliability",
-        draw,
-        place=70,
-        absent="Reliability diagrams: no trial has been evaluated on test data.",
+        "reliability", draw, place=70, absent="Reliability diagrams: no trial has been evaluated on test data."
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.figures.base import (
@@ -14,6 +15,7 @@ from sweeper.figures.base import (
     Panel,
     ReportFigure,
     log_axis,
+    points_of,
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
@@ -100,29 +102,20 @@ def total(saved: Rows, results: Results, limit: int) -> str:
 
 def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) -> Panel:
     """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
-    place = {row["trial"]: at + 1 for at, row in enumerate(rows)}
+    rows = [{**row, "place": at} for at, row in enumerate(rows, 1)]
     marks: list[Mark] = []
     for index, (verdict, words) in enumerate(VERDICTS.items()):
         for status in sorted({text_of(row, "status") for row in rows if row["verdict"] == verdict}):
             mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
-            marks.append(
-                Curve(
-                    [place[row["trial"]] for row in mine],
-                    [row["metric"] for row in mine],
-                    index,
-                    size=7,
-                    symbol=SYMBOLS["early_stopped" if verdict == "stop" else FINISHED],
-                    text=[hover(row, words) for row in mine],
-                    status=status,
-                    group=words,
-                )
-            )
+            shape = SYMBOLS["early_stopped" if verdict == "stop" else FINISHED]
+            said = partial(hover, words=words)
+            marks.append(points_of(mine, "place", "metric", said, colour=index, size=7, shape=shape, group=words))
     compared = [row for row in rows if row["cutoff"] is not None]
     for stratum in dict.fromkeys(row["stratum"] for row in compared):
         own = [row for row in compared if row["stratum"] == stratum]
-        x, y = [place[row["trial"]] for row in own], [row["cutoff"] for row in own]
-        said = f"cut-off %{{y:.4g}}{f' within {stratum}' if stratum else ''}"
-        marks.append(Curve(x, y, "soft", line=1.4, steps=True, hover=said))
+        x, y = [row["place"] for row in own], [row["cutoff"] for row in own]
+        cutoff = f"cut-off %{{y:.4g}}{f' within {stratum}' if stratum else ''}"
+        marks.append(Curve(x, y, "soft", line=1.4, steps=True, hover=cutoff))
     pairs = [(float_of(row, "metric"), float_or_none(row, "cutoff")) for row in rows]
     values = [value for pair in pairs for value in pair if value is not None]
     height = log_axis("metric", values) if min(values) > 0 else Axis("metric")
@@ -162,9 +155,6 @@ def hover(row: Row, words: str) -> str:
 
 COMPONENTS = (
     ReportFigure(
-        "scheduler_audit",
-        draw,
-        place=140,
-        absent="Scheduler audit: no trial was compared with others at a rung.",
+        "scheduler_audit", draw, place=140, absent="Scheduler audit: no trial was compared with others at a rung."
     ),
 )

@@ -293,9 +293,7 @@ COMPONENTS = (
         "shift",
         draw,
         place=80,
-        absent=(
-            "Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
-            "{corrupted: {severities: [1, 3, 5]}}."
-        ),
+        absent="Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
+        "{corrupted: {severities: [1, 3, 5]}}.",
     ),
 )

@@ -1,26 +1,27 @@
-"""The first screen of a sweep: the questions that it is run for, each answered in a sentence, below the best cells."""
+"""The first screen of a sweep: the questions that it is run for, each answered in a sentence, below the best cells.
+
+Of a loss's hyperparameter it says which value is best, where the sweep can tell: values are compared on one network, at
+the same epoch, trained to the end, and with the same other hyperparameters, or averaged over all settings of these at
+which every value was tried. Where γ was drawn together with the learning rate, a better γ cannot be told from a better
+learning rate, and the answer is that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 from sweeper.analysis.recalibration.request import Effect, effects
-from sweeper.analysis.statistics.best_set import SURE
+from sweeper.analysis.statistics.best_set import SURE, Comparisons
+from sweeper.analysis.statistics.spreads import spreads
 from sweeper.figures.posthoc_temperature import posthoc_sql
-from sweeper.reporting.matrix import Matrix, MatrixCell, Measured, best_after, grid, matrix
-from sweeper.reporting.settings import QUESTION, Setting, setting_sentence, settings_of
+from sweeper.reporting.matrix import Key, Matrix, Measured, best_after, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.results.overview import Overview
-from sweeper.text.cells import Row, float_or_none
-from sweeper.text.labels import describe, number
+from sweeper.text.cells import Row, float_or_none, text_of
+from sweeper.text.labels import describe, number, plural, short
 from trainables.registry import entry_label
 
 MOST_METHODS = 3
@@ -190,70 +191,6 @@ def _methods(results: Results) -> list[dict[str, object]]:
     return [{"name": each} if isinstance(each, str) else each for each in given]
 
 
-@dataclass(frozen=True)
-class MatrixTable:
-    """One slice of the matrix: with intervals where the console is wide enough, in parts where it is narrow."""
-
-    matrix: Matrix
-    place: str
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the widest table that fits."""
-        networks = list(range(len(self.matrix.networks())))
-        for intervals in (True, False):
-            table = self._table(networks, intervals)
-            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
-                yield table
-                return
-        for part in self._parts(console, options, networks):
-            yield self._table(part, intervals=False)
-
-    def _parts(self, console: Console, options: ConsoleOptions, networks: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the networks in parts that fit, one at least in each."""
-        part: list[int] = []
-        for network in networks:
-            wider = self._table([*part, network], intervals=False)
-            if part and Measurement.get(console, options.update(width=10_000), wider).maximum > options.max_width:
-                yield part
-                part = []
-            part.append(network)
-        yield part
-
-    def _table(self, networks: Sequence[int], intervals: bool) -> Table:
-        names = self.matrix.networks()
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-        table.add_column(self.place, no_wrap=True)
-        for network in networks:
-            table.add_column(names[network], no_wrap=True)
-        for family, cells in grid(self.matrix, self.place):
-            table.add_row(family, *(cell_text(cells[network], intervals) for network in networks))
-        return table
-
-
-def cell_text(cell: MatrixCell | None, intervals: bool) -> Text:
-    """Return a cell for the terminal: the best one bold, those that may be as good marked with ≈."""
-    if cell is None:
-        return Text("–", style="dim")
-    text = cell.values if intervals else cell.means
-    stopped = "" if cell.state.startswith("best") else " *"
-    style = {"best": "bold", "worse": "dim"}.get(cell.mark, "")
-    return Text(f"{'≈ ' if cell.mark == 'alike' else ''}{text}{stopped}", style=style)
-
-
-def terminal(found: FirstScreen) -> RenderableType:
-    """Return the matrix with its legend, and the answers."""
-    parts: list[RenderableType] = []
-    if found.matrix is not None:
-        parts += [Text(heading(found.matrix))]
-        parts += [MatrixTable(found.matrix, place) for place in found.matrix.slices]
-        parts += [Text(legend(found.matrix), style="dim"), Text()]
-    for question, sentence in found.answers:
-        # A γ for each loss and network: each on a line of its own.
-        lines = sentence.replace("; ", "\n  ") if question.startswith("Which") else sentence
-        parts.append(Text.assemble((f"{question}: ", "bold"), lines))
-    return Group(*parts)
-
-
 def heading(found: Matrix) -> str:
     """Return what the matrix shows, in one line."""
     after = f" → {found.after.label}" if found.after is not None and found.before is not None else ""
@@ -285,3 +222,125 @@ def judgement(decides: Measured) -> str:
     if decides.repeated:
         return "All replicates of each configuration have the same value: differences cannot be judged."
     return "One replicate each: differences cannot be judged."
+
+
+QUESTION = "Which {}"
+
+MOST_VALUES = 6
+"""Values that one answer lists; of more it gives the number and the range."""
+
+REMEDY = "`sweeper run which_gamma` asks only that"
+"""Where a hyperparameter is undecided because it was never compared with all else equal."""
+
+
+class Setting(NamedTuple):
+    """What a sweep says of one hyperparameter of a loss on a network.
+
+    Attributes:
+        key: data set's settings, loss, network.
+        name: of the hyperparameter, as readers know it.
+        answer: which values may be the best, or why that is undecided.
+        compared: how many values were compared; 0 where it is undecided because they cannot be.
+    """
+
+    key: Key
+    name: str
+    answer: str
+    compared: int
+
+
+def settings_of(found: Matrix) -> list[Setting]:
+    """Return the numeric hyperparameters of every loss on every network, γ first."""
+    own = [name for name in found.varying if name.startswith("config_loss_") and not name.endswith("_name")]
+    own.sort(key=lambda name: name != "config_loss_gamma")
+    said = []
+    for column in own:
+        for key, rows in found.cells.items():
+            having = [row for row in rows if row.get(column) is not None and not isinstance(row[column], (str, bool))]
+            drawn = {row[column] for row in having}
+            if len(drawn) > 1:
+                answer, compared = which(having, column, found)
+                said.append(Setting(key, short(column), answer, compared))
+    return said
+
+
+def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int]:
+    """Return which values of a column may be the best among a cell's rows, and how many values were compared."""
+    measured = found.decides
+    ended = [row for row in rows if row["status"] == FINISHED and text_of(row, "trial") not in measured.left_out]
+    values = sorted({float(str(row[column])) for row in ended})
+    if len(values) < 2:
+        drawn = plural(len({row[column] for row in rows}), "value")
+        return f"undecided: of {drawn} {len(values) or 'none'} was trained to the end", 0
+    others = [name for name in found.varying if name != column and len({row[name] for row in ended}) > 1]
+    matched = _matched(ended, column, others, len(values))
+    if not matched:
+        return f"undecided: {len(values)} values were trained to the end, with {_ranges(ended, others)}", 0
+    each = [_by_seed([by[value] for by in matched], measured) for value in values]
+    compared = spreads(each, "max" if measured.larger else "min")
+    if compared is None:
+        return "undecided: one seed each" if not measured.repeated else "undecided: all values are the same", 0
+    inside = Comparisons(compared).may_be_best
+    members = [values[at] for at in compared.scores.argsort()[::-1] if inside[at]]
+    where = f", on average over {len(matched)} settings of the rest" if len(matched) > 1 else ""
+    if len(members) == len(values):
+        return f"undecided: any of the {len(values)} values may be the best{where}", len(values)
+    if len(members) == 1:
+        return f"{number(members[0])} is the best of {len(values)} values ({SURE}){where}", len(values)
+    best = number(members[0])
+    return f"{_listed(members)} may be the best of {len(values)} values ({SURE}){where} (best mean: {best})", len(
+        values
+    )
+
+
+def _matched(rows: Sequence[Row], column: str, others: Sequence[str], values: int) -> list[dict[float, Row]]:
+    """Return value → row for each setting of `others` at which every value was trained to the end."""
+    settings: dict[tuple[object, ...], dict[float, Row]] = {}
+    for row in rows:
+        settings.setdefault(tuple(row[name] for name in others), {})[float(str(row[column]))] = row
+    return [by for by in settings.values() if len(by) == values]
+
+
+def _by_seed(rows: Sequence[Row], measured: Measured) -> Mapping[int, float]:
+    """Return a value's replicates: the r-th is the mean over rows of their r-th, with the first row's seed."""
+    found = [measured.values[text_of(row, "trial")] for row in rows]
+    each = [[*epochs[max(epochs)].items()] for epochs in found]
+    return {each[0][r][0]: sum(one[r][1] for one in each) / len(each) for r in range(min(map(len, each)))}
+
+
+def _ranges(rows: Sequence[Row], others: Sequence[str]) -> str:
+    """Return how the other hyperparameters varied, e.g. `lr 0.03 to 0.14`."""
+    parts = []
+    for name in others:
+        values = sorted(
+            {row[name] for row in rows if row[name] is not None}, key=lambda value: (str(type(value)), value)
+        )
+        if all(isinstance(value, (int, float)) for value in values) and values:
+            parts.append(f"{short(name)} {number(values[0])} to {number(values[-1])}")
+        else:
+            parts.append(f"{short(name)} {', '.join(map(str, values[:MOST_VALUES]))}")
+    return "; ".join(parts)
+
+
+def _listed(members: Sequence[float]) -> str:
+    """Return values in order, or their number and range where there are many."""
+    ordered = sorted(members)
+    if len(ordered) <= MOST_VALUES:
+        return f"{', '.join(map(number, ordered[:-1]))} or {number(ordered[-1])}"
+    return f"{len(ordered)} values from {number(ordered[0])} to {number(ordered[-1])}"
+
+
+def setting_sentence(settings: Sequence[Setting]) -> str:
+    """Return what is known of the first hyperparameter, γ if there is one, on each network and with each loss."""
+    mine = [each for each in settings if each.name == settings[0].name]
+    if any(each.compared for each in mine):
+        return "; ".join(f"{_where(each)}: {each.answer}" for each in mine) + "."
+    if len(mine) == 1:
+        return f"{mine[0].answer} ({REMEDY})."
+    name = mine[0].name
+    return f"undecided: no two values of {name} were trained to the end with all else equal ({REMEDY})."
+
+
+def _where(setting: Setting) -> str:
+    place, loss, network = setting.key
+    return f"{loss} on {network}" + (f" at {place}" if place else "")

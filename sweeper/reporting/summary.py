@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
 from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.figures import curvature_against_gamma
-from sweeper.reporting.first_screen import first_screen, terminal
+from sweeper.reporting.first_screen import FirstScreen, first_screen, heading, legend
+from sweeper.reporting.matrix import Matrix, MatrixCell, grid
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.overview import overview, overview_table
@@ -119,3 +125,67 @@ def verdicts_of(results: Results) -> list[str]:
     """Return one sentence on each claim that the search space names."""
     names = named_claims(results)
     return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
+
+
+@dataclass(frozen=True)
+class MatrixTable:
+    """One slice of the matrix: with intervals where the console is wide enough, in parts where it is narrow."""
+
+    matrix: Matrix
+    place: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the widest table that fits."""
+        networks = list(range(len(self.matrix.networks())))
+        for intervals in (True, False):
+            table = self._table(networks, intervals)
+            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
+                yield table
+                return
+        for part in self._parts(console, options, networks):
+            yield self._table(part, intervals=False)
+
+    def _parts(self, console: Console, options: ConsoleOptions, networks: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the networks in parts that fit, one at least in each."""
+        part: list[int] = []
+        for network in networks:
+            wider = self._table([*part, network], intervals=False)
+            if part and Measurement.get(console, options.update(width=10_000), wider).maximum > options.max_width:
+                yield part
+                part = []
+            part.append(network)
+        yield part
+
+    def _table(self, networks: Sequence[int], intervals: bool) -> Table:
+        names = self.matrix.networks()
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+        table.add_column(self.place, no_wrap=True)
+        for network in networks:
+            table.add_column(names[network], no_wrap=True)
+        for family, cells in grid(self.matrix, self.place):
+            table.add_row(family, *(cell_text(cells[network], intervals) for network in networks))
+        return table
+
+
+def cell_text(cell: MatrixCell | None, intervals: bool) -> Text:
+    """Return a cell for the terminal: the best one bold, those that may be as good marked with ≈."""
+    if cell is None:
+        return Text("–", style="dim")
+    text = cell.values if intervals else cell.means
+    stopped = "" if cell.state.startswith("best") else " *"
+    style = {"best": "bold", "worse": "dim"}.get(cell.mark, "")
+    return Text(f"{'≈ ' if cell.mark == 'alike' else ''}{text}{stopped}", style=style)
+
+
+def terminal(found: FirstScreen) -> RenderableType:
+    """Return the matrix with its legend, and the answers."""
+    parts: list[RenderableType] = []
+    if found.matrix is not None:
+        parts += [Text(heading(found.matrix))]
+        parts += [MatrixTable(found.matrix, place) for place in found.matrix.slices]
+        parts += [Text(legend(found.matrix), style="dim"), Text()]
+    for question, sentence in found.answers:
+        # A γ for each loss and network: each on a line of its own.
+        lines = sentence.replace("; ", "\n  ") if question.startswith("Which") else sentence
+        parts.append(Text.assemble((f"{question}: ", "bold"), lines))
+    return Group(*parts)

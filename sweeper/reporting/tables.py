@@ -1,4 +1,4 @@
-"""The report's tables as data: the page draws, sorts and filters them."""
+"""A sweep's tables: those of the report as data, which the page draws, sorts and filters, and the one for papers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sweeper.analysis.statistics.basics import spread, spread_text
+from sweeper.analysis.statistics.best_set import SURE
+from sweeper.core.errors import SweeperError
 from sweeper.figures.posthoc_temperature import Posthoc, Variant, posthoc_measurements
+from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
-from sweeper.results.leaderboard import MARK, Leaderboard, varying_columns
+from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
 from sweeper.results.overview import stratum_column
-from sweeper.text.cells import Rows, Value, int_of, measured_or_none, measured_values, text_of
+from sweeper.text.cells import Row, Rows, Value, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, label, number, plural, short
+from sweeper.text.paper_tables import DAGGER, NumberCell, TableText
 from trainables.curvature.statistics.base import headline_columns
+from trainables.metrics.base import larger_is_better
 
 DECISIONS_SQL = (
     "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, {stratum}, decided_at\n"
@@ -159,7 +164,7 @@ METACAL = " MetaCal predicts the uniform distribution for uncertain samples, whi
 
 
 @dataclass(frozen=True)
-class Cell:
+class MethodCell:
     """One configuration under one method: the metric, T and γ of its replicates, and why some are missing."""
 
     values: dict[int, float]
@@ -173,7 +178,7 @@ class Cell:
         return spread(list(self.values.values())).mean if self.values else float("inf")
 
 
-class Shown(NamedTuple):
+class CellText(NamedTuple):
     """A displayed cell: the value, whether it is the row's best, the fitted parameters, why replicates lack."""
 
     text: str
@@ -188,7 +193,7 @@ class MetricTable(NamedTuple):
 
     heading: str
     methods: list[str]
-    rows: list[tuple[str, str, list[Shown]]]
+    rows: list[tuple[str, str, list[CellText]]]
     notes: list[tuple[str, str]]
 
 
@@ -226,19 +231,19 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     for trial, name in measured.names.items():
         cells = [cell_of(rows, trial, variant, metric) for variant in variants]
         marked = zip(cells, marks_of(cells), strict=True)
-        lines.append((trial, name, [shown(cell, mark, scale, replicates, notes) for cell, mark in marked]))
+        lines.append((trial, name, [cell_text(cell, mark, scale, replicates, notes) for cell, mark in marked]))
     if metric in BINNED:
         title += f", {plural(bins, 'bin')}"
     heading = f"{title} · {plural(replicates, 'replicate')}"
     return MetricTable(heading, [v.label for v in variants], lines, [(letter(at), n) for at, n in enumerate(notes)])
 
 
-def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> Cell:
+def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> MethodCell:
     """Return what one configuration has under one method."""
     mine = [r for r in rows if r["trial"] == trial and (r["method"], r["options"]) == (variant.method, variant.options)]
     values = {int_of(r, "replicate"): value for r in mine if (value := measured_or_none(r, metric)) is not None}
     reason = next((text_of(r, "unavailable") for r in mine if r["unavailable"]), None)
-    return Cell(values, mean_of(mine, "temperature"), mean_of(mine, "gamma"), reason)
+    return MethodCell(values, mean_of(mine, "temperature"), mean_of(mine, "gamma"), reason)
 
 
 def mean_of(rows: Rows, column: str) -> float | None:
@@ -247,7 +252,7 @@ def mean_of(rows: Rows, column: str) -> float | None:
     return spread(values).mean if values else None
 
 
-def marks_of(cells: Sequence[Cell]) -> list[str]:
+def marks_of(cells: Sequence[MethodCell]) -> list[str]:
     """Return `best`, `alike` (not distinguishable from the best) or an empty mark for each cell of a row."""
     best = min(range(len(cells)), key=lambda at: cells[at].mean, default=0)
     if sum(bool(cell.values) for cell in cells) < 2:
@@ -255,7 +260,7 @@ def marks_of(cells: Sequence[Cell]) -> list[str]:
     return ["best" if at == best else "alike" if alike(cell, cells[best]) else "" for at, cell in enumerate(cells)]
 
 
-def alike(cell: Cell, best: Cell) -> bool:
+def alike(cell: MethodCell, best: MethodCell) -> bool:
     """Return whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
     shared = sorted(cell.values.keys() & best.values.keys())
     found = spread([cell.values[r] - best.values[r] for r in shared])
@@ -264,7 +269,7 @@ def alike(cell: Cell, best: Cell) -> bool:
     return bool(abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5)
 
 
-def shown(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]) -> Shown:
+def cell_text(cell: MethodCell, mark: str, scale: float, replicates: int, notes: list[str]) -> CellText:
     """Return a displayed cell; a new reason for missing replicates is added to `notes`."""
     letters = ""
     if cell.reason is not None and len(cell.values) < replicates:
@@ -272,15 +277,101 @@ def shown(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]
             notes.append(cell.reason)
         letters = letter(notes.index(cell.reason))
     if not cell.values:
-        return Shown("–", False, "", letters, cell.reason)
+        return CellText("–", False, "", letters, cell.reason)
     found = spread(list(cell.values.values()))
     text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, scale=scale)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
     few = f" n = {found.n}" if found.n < replicates else ""
-    return Shown(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters, cell.reason)
+    return CellText(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters, cell.reason)
 
 
 def letter(place: int) -> str:
     """Return the mark of note number `place`: a, b, c …"""
     return chr(ord("a") + place % 26)
+
+
+COLUMNS = ("accuracy", "nll", "brier", "ece", "posthoc_temperature_ece")
+PER_CENT = ("accuracy", "ece", "posthoc_temperature_ece")
+"""Printed in per cent, as papers do."""
+
+
+def paper_table(results: Results, form: str = "latex") -> str:
+    """Return the table as text.
+
+    One row for the best configuration, by the sweep's objective, of each loss on each network. The best mean of a
+    column is bold; a dagger marks means that differ significantly from it, at 90 % by multiple comparisons with the
+    best over the sweep's configurations.
+
+    Raises:
+        SweeperError: another format, or nothing was evaluated.
+    """
+    with results.snapshot() as snapshot:
+        board = leaderboard(snapshot)
+        found = matrix(snapshot, board)
+        if found is None:
+            raise SweeperError(
+                f"the sweep {results.name!r} has no evaluated trial yet", "wait until one reaches its first rung"
+            )
+        present = snapshot.columns("evaluations")
+        columns = [name for name in COLUMNS if name in present]
+        values = evaluated(snapshot, "test", columns)
+        columns = [name for name in columns if values.get(name)]
+        measured = [
+            measure(name, Goal(f"test_{name}", "max" if larger_is_better(name) else "min"), values[name], board)
+            for name in columns
+        ]
+    keys, rows = list(found.cells), [cells[0] for cells in found.cells.values()]
+    numbers = [_column(rows, each, name) for name, each in zip(columns, measured, strict=True)]
+    places = {head: at for at, head in enumerate(("data", "loss", "network")) if any(key[at] for key in keys)}
+    words = [[*(key[at] for at in places.values()), _trial(row)] for key, row in zip(keys, rows, strict=True)]
+    lines: list[list[str | NumberCell]] = [[*said, *(n[at] for n in numbers)] for at, said in enumerate(words)]
+    names = [f"{_named(name)}{' (%)' if name in PER_CENT else ''}" for name in columns]
+    heads = [*places, "trial"]
+    arrows = [f"{head} {'↑' if larger_is_better(name) else '↓'}" for head, name in zip(names, columns, strict=True)]
+    records = [[*heads, *(part for name in names for part in (name, f"{name}: verdict"))]]
+    records += [
+        [*said, *(part for column in numbers for part in (column[at].text, column[at].verdict()))]
+        for at, said in enumerate(words)
+    ]
+    return TableText([*heads, *arrows], lines, len(heads), _caption(results, rows), records).written(form)
+
+
+def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCell]:
+    """Return a metric's numbers, one for each row."""
+    values = [measured.last(row) for row in rows]
+    best: int | None = None
+    for at, value in enumerate(values):
+        so_far = values[best] if best is not None else None
+        if value is not None and (so_far is None or measured.better(value, so_far)):
+            best = at
+    scale = 100.0 if name in PER_CENT else 1.0
+    return [
+        NumberCell(
+            "–" if value is None else spread_text(value.mean, value.deviation, scale=scale),
+            at == best,
+            False if at == best or best is None or value is None else measured.worse(rows[best], rows[at]),
+        )
+        for at, value in enumerate(values)
+    ]
+
+
+def _trial(row: Row) -> str:
+    """Return a trial's name, and at which epoch it was measured where it did not finish."""
+    name = text_of(row, "trial")
+    return name if row["status"] == FINISHED else f"{name} (epoch {row['epochs']})"
+
+
+def _named(name: str) -> str:
+    return "ECE after T" if name == "posthoc_temperature_ece" else label(name)
+
+
+def _caption(results: Results, rows: Sequence[Row]) -> str:
+    counts = sorted({int(str(row["replicates"])) for row in rows})
+    size = plural(counts[0], "replicate") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} replicates"
+    rehearsed = "Rehearsal, no results. " if results.rehearsed else ""
+    return (
+        f"{rehearsed}{results.name}: the best configuration of each loss on each network by validation data, measured "
+        f"on test data; mean ± standard deviation of {size}. Bold: best mean of the column. {DAGGER}: differs "
+        f"significantly from it ({SURE}, multiple comparisons with the best; only what was measured at the same epoch)."
+    )

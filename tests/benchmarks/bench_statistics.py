@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from sweeper.analysis.statistics.best_set import best_set
 from sweeper.figures.shift import change
+from sweeper.reporting.first_screen import which
 from sweeper.reporting.matrix import Matrix, Measured
-from sweeper.reporting.settings import which
 from sweeper.text.cells import Row
 from tests.benchmarks.simulated_claims import HEADING, simulate_claims, simulate_conformal, simulate_intervals
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import Axis, Bars, Curve, Figure, Panel
+from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, float_or_none, int_of, measured_or_none, text_of
 from trainables.metrics.base import softmax64
@@ -203,11 +203,12 @@ def _boundary(
 ) -> Panel:
     """Return points of both classes, and the line on which a network without bias is undecided."""
     reach = float(np.abs(inputs).max())
+    shades: tuple[Colour, Colour] = (GREY, "ink")
     marks = []
-    for target, paint in enumerate((GREY, "ink")):
+    for target, paint in enumerate(shades):
         x, y = inputs[:MOST_POINTS][targets[:MOST_POINTS] == target].T
         marks.append(Curve(x.tolist(), y.tolist(), paint, size=4))
     x, y = np.array([-weights[1], weights[0]]) / np.linalg.norm(weights) * reach
     marks.append(Curve([-x, x], [-y, y], place, line=2))
-    axes = (Axis(words, limits=(-reach, reach)) for words in ("first input", "second input"))
-    return Panel(title, [], marks, *axes)
+    limits = (-reach, reach)
+    return Panel(title, [], marks, Axis("first input", limits=limits), Axis("second input", limits=limits))

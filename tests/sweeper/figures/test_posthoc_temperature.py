@@ -19,7 +19,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.figures import posthoc_temperature
 from sweeper.figures.posthoc_temperature import Variant, posthoc_measurements
 from sweeper.reporting.page import write_report
-from sweeper.reporting.tables import Cell, alike, marks_of, posthoc_tables
+from sweeper.reporting.tables import MethodCell, alike, marks_of, posthoc_tables
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
@@ -115,11 +115,11 @@ def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results,
 
 
 def test_the_smallest_mean_is_bold_and_what_is_indistinguishable_from_it_marked() -> None:
-    def cell(*values: float) -> Cell:
-        return Cell(dict(enumerate(values)), None, None, None)
+    def cell(*values: float) -> MethodCell:
+        return MethodCell(dict(enumerate(values)), None, None, None)
 
     clear, best, near = cell(3.0, 3.1, 3.2), cell(1.0, 1.4, 1.8), cell(1.1, 1.3, 1.9)
-    missing = Cell({}, None, None, "no data")
+    missing = MethodCell({}, None, None, "no data")
     assert marks_of([clear, best, missing, near]) == ["", "best", "", "alike"]
     assert marks_of([best, missing]) == ["", ""], "a best of one says nothing"
     assert not alike(cell(2.0), cell(1.0)), "one replicate cannot tell"

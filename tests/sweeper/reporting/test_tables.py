@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import sweeper
-from sweeper.exporting.table import paper_table
+from sweeper.reporting.tables import paper_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from tests.sweeper.synthetic_sweep import write_sweep
