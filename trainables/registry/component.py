@@ -201,6 +201,9 @@ class DataSetSize:
 Options = Mapping[str, Any]
 """A component's hyperparameters by name."""
 
+Configuration = Mapping[str, Any]
+"""What a replicate is made of: `loss`, `architecture` and `optimizer`, each a name with its hyperparameters."""
+
 
 @dataclass(frozen=True)
 class Component:
@@ -233,7 +236,7 @@ class Component:
     hyperparameters: tuple[Hyperparameter, ...] = ()
     summary: str = ""
     source: str = ""
-    check: Callable[[Mapping[str, Any]], str | None] | None = None
+    check: Callable[[Options], str | None] | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
     columns: tuple[str, ...] = ()
     splits: tuple[str, ...] = SPLITS
@@ -257,7 +260,7 @@ class Component:
         """Return the description of hyperparameter `name`, or `None`."""
         return next((h for h in self.hyperparameters if h.name == name), None)
 
-    def faults(self, values: Mapping[str, Any]) -> list[str]:
+    def faults(self, values: Options) -> list[str]:
         """Return every rule that concrete `values` break, one sentence each."""
         known = tuple(h.name for h in self.hyperparameters)
         found = [

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.models import ARCHITECTURES
+from trainables.registry.component import Configuration
 
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
@@ -158,7 +159,7 @@ def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
     return model
 
 
-def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:
+def acceleration_fault(configuration: Configuration, settings: TrainingSettings) -> str | None:
     """Return why a configuration cannot be trained as `settings` say, or `None`; for use before a run."""
     plain = settings.precision != BFLOAT16 and not settings.compile
     loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
@@ -401,7 +402,7 @@ BETWEEN_EPOCHS = frozenset({"adafocal", "focal_scheduled"})
 """The losses with a state that no step changes, only the beginning or the end of an epoch."""
 
 
-def graphs_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:
+def graphs_fault(configuration: Configuration, settings: TrainingSettings) -> str | None:
     """Return why a configuration's steps cannot be recorded as graphs, or `None`; for use before a run."""
     if not settings.graphs:
         return None

@@ -31,7 +31,7 @@ from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_grid import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import LABEL, entry_label
+from trainables.registry import LABEL, Options, entry_label
 from trainables.registry.names import CROSS_FITTED
 from trainables.training.prediction import Predicting, TrajectorySettings, logits_and_norms, on_host, shifted_data
 
@@ -69,14 +69,14 @@ class EvaluationSettings:
     """
 
     bins: int = 15
-    posthoc: tuple[Mapping[str, Any], ...] = ()
+    posthoc: tuple[Options, ...] = ()
     metrics: Metrics = ()
     curvature: CurvatureSettings | None = None
     bootstrap: int = 100
     trajectory: TrajectorySettings | None = None
     splits: tuple[str, ...] = (FITTED_ON, "test")
     cross_fitted: tuple[str, ...] = ()
-    shifts: tuple[Mapping[str, Any], ...] = ()
+    shifts: tuple[Options, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the splits."""
@@ -86,7 +86,7 @@ class EvaluationSettings:
             )
 
     @staticmethod
-    def from_mapping(settings: Mapping[str, Any]) -> EvaluationSettings:
+    def from_mapping(settings: Options) -> EvaluationSettings:
         """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
         curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
         bins = settings.get("bins", 15)
@@ -221,17 +221,17 @@ def _metrics_row(
     return row
 
 
-def _written_out(components: Iterable[str | Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+def _written_out(components: Iterable[str | Options]) -> tuple[dict[str, Any], ...]:
     """Return components as a search space holds them, a name alone as a mapping."""
     return tuple({"name": each} if isinstance(each, str) else dict(each) for each in components)
 
 
-def _named(components: Iterable[str | Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+def _named(components: Iterable[str | Options]) -> tuple[tuple[str, Options], ...]:
     """Return components as a search space holds them as names and options."""
     return tuple((each.pop("name"), each) for each in _written_out(components))
 
 
-def _as_asked(entry: Mapping[str, Any], loss: Loss) -> tuple[str, dict[str, Any], str]:
+def _as_asked(entry: Options, loss: Loss) -> tuple[str, dict[str, Any], str]:
     """Return a post-hoc method's name, its options with the training loss's γ, and the split that it is fitted on."""
     options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
     return (

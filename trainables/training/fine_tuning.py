@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from trainables.losses import Loss
-from trainables.training.prediction import placed
+from trainables.registry import Options
+from trainables.training.prediction import State, placed
 from trainables.training.recipe import checkpoint_metric, replaces_checkpoint, setting
 
 STAGES = (nn.Sequential, nn.ModuleList)
@@ -110,7 +111,7 @@ def scale_by_depth(model: nn.Module, optimizer: torch.optim.Optimizer, decay: fl
 class KeptWeights:
     """A copy of the best epoch's weights so far; none where the recipe has no rule, or before the first epoch."""
 
-    def __init__(self, recipe: Mapping[str, Any], max_epochs: int) -> None:
+    def __init__(self, recipe: Options, max_epochs: int) -> None:
         """Begin with none.
 
         Args:
@@ -140,11 +141,11 @@ class KeptWeights:
         yield
         network.load_state_dict(current)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the weights and the metric's value, for a checkpoint of the replicate."""
         return {"kept": self._weights, "kept_value": self._value}
 
-    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+    def load_state_dict(self, state: State, device: torch.device) -> None:
         """Continue from `state_dict()`'s result, on `device`."""
         kept = state["kept"]
         self._weights = None if kept is None else placed(kept, device)
@@ -182,17 +183,17 @@ class AveragedWeights:
         """Take in the weights after a step."""
         self._averaged.update_parameters(model)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the averaged weights and the number of steps that they have taken in."""
         return {"model": self.network.state_dict(), "steps": int(self._averaged.n_averaged)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`'s result."""
         self.network.load_state_dict(state["model"])
         self._averaged.n_averaged.fill_(state["steps"])
 
 
-def measured_weights(saved: Mapping[str, Any], *, finished: bool) -> Mapping[str, Tensor]:
+def measured_weights(saved: State, *, finished: bool) -> Mapping[str, Tensor]:
     """Return the weights that evaluations measure, of a replicate's saved state.
 
     Args:
@@ -219,7 +220,7 @@ TINY = 1e-12
 """Keeps a gradient of zero from dividing zero by zero."""
 
 
-def radius_of(recipe: Mapping[str, Any]) -> float:
+def radius_of(recipe: Options) -> float:
     """Return ρ of a recipe; 0 where it takes plain steps."""
     kind = setting(recipe, "sharpness")
     if kind is None:
@@ -231,7 +232,7 @@ def radius_of(recipe: Mapping[str, Any]) -> float:
 class SharpnessAware:
     """Leaves the gradient at w + ε in the parameters, and the weights as they were."""
 
-    def __init__(self, model: nn.Module, loss: Loss, recipe: Mapping[str, Any], device: torch.device) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, recipe: Options, device: torch.device) -> None:
         """Prepare for steps of `model` on `loss`, as `sharpness` and `rho` of the recipe say."""
         self._model, self._loss, self._device = model, loss, device
         self._adaptive, self._rho = setting(recipe, "sharpness") == ASAM, radius_of(recipe)

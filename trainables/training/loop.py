@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, batches, epoch_order
 from trainables.losses import build_loss
 from trainables.models import build_for
+from trainables.registry.component import Configuration
 from trainables.training.acceleration import (
     PLAIN,
     TrainingSettings,
@@ -36,7 +36,9 @@ from trainables.training.fine_tuning import (
     scale_by_depth,
 )
 from trainables.training.prediction import (
+    EpochRow,
     Predicting,
+    State,
     TrajectorySettings,
     epoch_metrics,
     logits_and_norms,
@@ -123,7 +125,7 @@ class EpochProgress:
     loss_sum: Tensor
     batches: int = 0
     samples: int = 0
-    loss_state: Mapping[str, Any] | None = None
+    loss_state: State | None = None
 
     def add(self, value: Tensor, samples: int) -> None:
         """Count a batch and its mean loss."""
@@ -131,12 +133,12 @@ class EpochProgress:
         self.batches += 1
         self.samples += samples
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what to save."""
         return {"loss_sum": self.loss_sum, "batches": self.batches, "samples": self.samples}
 
     @staticmethod
-    def from_state(saved: Mapping[str, Any], device: torch.device) -> EpochProgress | None:
+    def from_state(saved: State, device: torch.device) -> EpochProgress | None:
         """Return the epoch in whose midst a replicate was saved; `None` where it was saved between epochs.
 
         Args:
@@ -160,7 +162,7 @@ class Replicate:
 
     def __init__(
         self,
-        configuration: Mapping[str, Any],
+        configuration: Configuration,
         *,
         seed: int,
         dataset: DataSet,
@@ -227,7 +229,7 @@ class Replicate:
         """The network that is measured: the one that trains, or the average of its weights."""
         return self.model if self._averaged is None else self._averaged.network
 
-    def train_epoch(self, after_step: Callable[[], None] | None = None) -> dict[str, Any]:
+    def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
         """Train one epoch, or the rest of one; return its row of the `epochs` table (without the replicate's number).
 
         Args:
@@ -291,9 +293,7 @@ class Replicate:
         """Return the validation logits [N, K] of the present weights."""
         return predict(self.measured, self.dataset.val)
 
-    def end_epoch(
-        self, train_loss: float, logits: Tensor | None, lr: float, metrics: Mapping[str, float]
-    ) -> dict[str, Any]:
+    def end_epoch(self, train_loss: float, logits: Tensor | None, lr: float, metrics: Mapping[str, float]) -> EpochRow:
         """Count an epoch with these validation `metrics`; return its row, but for the time it took.
 
         The loss sees the validation `logits` [N, K]; there are none of translations.
@@ -322,11 +322,11 @@ class Replicate:
         with self._kept.in_place(self.measured) if stage == END else nullcontext():
             yield
 
-    def trajectory_row(self, settings: TrajectorySettings) -> dict[str, Any]:
+    def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
         """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""
         return trajectory_row(self.measured, self.loss, self.dataset, settings, self.epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that decides how training continues: weights, optimiser, loss, random states.
 
         In the midst of an epoch, where `after_step` may ask for it, also how far it has come.
@@ -344,7 +344,7 @@ class Replicate:
             **({} if progress is None else {"progress": progress.state_dict()}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`'s result on any device: what follows is what would have followed then."""
         self.epoch = state["epoch"]
         if self._recorded is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from trainables.datasets.base import DataSet, Split, evaluation_batches
@@ -18,6 +18,13 @@ from trainables.losses import Loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
 from trainables.metrics.binning import calibration_error
+from trainables.registry import Options
+
+EpochRow = dict[str, Any]
+"""A row of the `epochs` table: column → value."""
+
+State = Mapping[str, Any]
+"""What a checkpoint keeps: tensors, numbers and states of parts by name."""
 
 
 def on_host(*tensors: Tensor) -> list[Tensor]:
@@ -39,7 +46,7 @@ def parted(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
-def placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+def placed(state: State, device: torch.device) -> State:
     """Return a state with its tensors on `device`; other values as they are."""
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
 
@@ -63,7 +70,7 @@ class ShiftedData:
     kept: bool
 
 
-def shifted_data(model: nn.Module, dataset: DataSet, shifts: Iterable[Mapping[str, Any]]) -> dict[str, ShiftedData]:
+def shifted_data(model: nn.Module, dataset: DataSet, shifts: Iterable[Options]) -> dict[str, ShiftedData]:
     """Return split → what a network says of it, for every split of the requested shifts."""
     found = {}
     for shift in map(build_split, shifts):
@@ -159,7 +166,7 @@ def last_layer_gradient_norms(features: Tensor, logits: Tensor, targets: Tensor,
     return norms
 
 
-def gradient_norm_counts(norms: Any) -> list[int]:
+def gradient_norm_counts(norms: ArrayLike) -> list[int]:
     """Return how many of the norms [N] fall into each bin of GRADIENT_NORM_EDGES; one that is not finite is in none."""
     values = np.asarray(norms, dtype=np.float64)
     counts, _ = np.histogram(values[np.isfinite(values)], GRADIENT_NORM_EDGES)
@@ -229,13 +236,13 @@ class TrajectorySettings:
     bins: int = 15
 
     @staticmethod
-    def from_mapping(values: Mapping[str, Any], bins: int = 15) -> TrajectorySettings:
+    def from_mapping(values: Options, bins: int = 15) -> TrajectorySettings:
         """Read the settings of a checked search space."""
         splits, epochs = values.get("splits", ("train", "test")), values.get("gradient_norms", ())
         return TrajectorySettings(tuple(splits), values.get("every", 1), tuple(epochs), bins)
 
 
-def trajectory_columns(values: Mapping[str, Any]) -> dict[str, type]:
+def trajectory_columns(values: Options) -> dict[str, type]:
     """Return the columns that the settings `values` add to the `epochs` table, with the type of their values."""
     settings = TrajectorySettings.from_mapping(values)
     measured = {f"{s}_{m}": float for s in settings.splits for m in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)}
@@ -247,7 +254,7 @@ def trajectory_columns(values: Mapping[str, Any]) -> dict[str, type]:
 
 def trajectory_row(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: TrajectorySettings, epoch: int
-) -> dict[str, Any]:
+) -> EpochRow:
     """Return what the settings ask for after `epoch` completed epochs; `{}` where it is not their turn.
 
     The network's parameters, buffers and mode are left as they were found. A split on which the network's outputs
@@ -257,7 +264,7 @@ def trajectory_row(
     if epoch % settings.every and not gradients:
         return {}
     was_training, layer = model.training, last_linear(model)
-    row: dict[str, Any] = {}
+    row: EpochRow = {}
     for name in settings.splits if epoch % settings.every == 0 else ():
         found = _measured(model, layer, dataset.splits[name], settings.bins)
         row |= {f"{name}_{key}": value for key, value in found.items()}
@@ -284,7 +291,7 @@ def _measured(model: nn.Module, layer: nn.Linear | None, split: Split, bins: int
     return {**row, "feature_norm": float(feature_norms[0].mean())} if feature_norms else row
 
 
-def _gradient_columns(model: nn.Module, layer: nn.Linear, loss: Loss, split: Split) -> dict[str, Any]:
+def _gradient_columns(model: nn.Module, layer: nn.Linear, loss: Loss, split: Split) -> EpochRow:
     norms = np.concatenate(
         [
             last_layer_gradient_norms(features, logits.float(), targets, loss).cpu().numpy()

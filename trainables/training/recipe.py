@@ -8,14 +8,14 @@ milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainables.registry import Component, Hyperparameter, Registry
+from trainables.registry import Component, Hyperparameter, Options, Registry
 
 OPTIMIZERS = Registry("optimizer")
 
@@ -96,7 +96,7 @@ COMMON = (
 )
 
 
-def build_optimizer(model: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, settings: Options) -> torch.optim.Optimizer:
     """Build the optimiser that `settings["name"]` names over all trainable parameters of `model`.
 
     Args:
@@ -111,7 +111,7 @@ def build_optimizer(model: nn.Module, settings: Mapping[str, Any]) -> torch.opti
     return optimizer
 
 
-def learning_rate(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> float:
+def learning_rate(settings: Options, epoch: float, max_epochs: int) -> float:
     """Return the learning rate at `epoch`, counted from 0 and possibly fractional, of a run of `max_epochs`."""
     return float(setting(settings, "lr")) * learning_rate_factor(settings, epoch, max_epochs)
 
@@ -122,7 +122,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
         group["lr"] = value * group.get("lr_scale", 1.0)
 
 
-def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> float:
+def learning_rate_factor(settings: Options, epoch: float, max_epochs: int) -> float:
     """Return the schedule's factor on the learning rate.
 
     * `constant`: 1;
@@ -157,18 +157,18 @@ def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: 
     return factor
 
 
-def changes_by_step(settings: Mapping[str, Any]) -> bool:
+def changes_by_step(settings: Options) -> bool:
     """Return whether a recipe's learning rate is set before every step rather than every epoch."""
     return bool(setting(settings, "schedule") == "inverse_sqrt")
 
 
-def milestones_reached(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> int:
+def milestones_reached(settings: Options, epoch: float, max_epochs: int) -> int:
     """Count the milestones at or before `epoch` (counted from 0)."""
     points = (scaled_epoch(settings, point, max_epochs) for point in setting(settings, "milestones"))
     return sum(epoch >= point - EPOCH_TOLERANCE for point in points)
 
 
-def scaled_epoch(settings: Mapping[str, Any], point: float, max_epochs: int) -> float:
+def scaled_epoch(settings: Options, point: float, max_epochs: int) -> float:
     """Turn an epoch of the recipe into an epoch of this run.
 
     Values below 1 are fractions of the run; others are epochs, scaled by `max_epochs / recipe_epochs` when the
@@ -180,7 +180,7 @@ def scaled_epoch(settings: Mapping[str, Any], point: float, max_epochs: int) -> 
     return point if recipe_epochs is None else point * max_epochs / recipe_epochs
 
 
-def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Mapping[str, Any], batch: int) -> None:
+def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Options, batch: int) -> None:
     """Scale and clip the gradients of a mean loss in place, before the optimiser's step.
 
     With `reduction: sum` gradients are those of the loss summed over the batch: multiplied by `batch`. With
@@ -198,9 +198,7 @@ def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Mapping[str,
         nn.utils.clip_grad_norm_(held, clip)
 
 
-def replaces_checkpoint(
-    settings: Mapping[str, Any], epoch: int, max_epochs: int, value: float, best: float | None
-) -> bool:
+def replaces_checkpoint(settings: Options, epoch: int, max_epochs: int, value: float, best: float | None) -> bool:
     """Return whether the state after `epoch` completed epochs becomes the one that is evaluated at the end.
 
     `last` takes every epoch. The `best_…` rules take strict improvements among the epochs after
@@ -223,13 +221,13 @@ def replaces_checkpoint(
     return value > best if metric == "val_accuracy" else value < best
 
 
-def checkpoint_metric(settings: Mapping[str, Any]) -> str | None:
+def checkpoint_metric(settings: Options) -> str | None:
     """Return the epoch column that the checkpoint rule compares, or `None` when the last epoch counts."""
     rule = setting(settings, "checkpoint")
     return None if rule == "last" else rule.removeprefix("best_")
 
 
-def setting(settings: Mapping[str, Any], name: str) -> Any:
+def setting(settings: Options, name: str) -> Any:
     """Return hyperparameter `name` of a recipe, its component's default when absent.
 
     Raises:
@@ -244,13 +242,13 @@ def setting(settings: Mapping[str, Any], name: str) -> Any:
     return description.default
 
 
-def alone_fault(settings: Mapping[str, Any]) -> str | None:
+def alone_fault(settings: Options) -> str | None:
     """Return why replicates with this recipe train one after the other, never as lanes of one network, or `None`."""
     asked = [name for name in ALONE if settings.get(name) is not None]
     return f"{asked[0]} is not computed for lanes" if asked else None
 
 
-def check_recipe(values: Mapping[str, Any]) -> str | None:
+def check_recipe(values: Options) -> str | None:
     """Return the rule that several hyperparameters of a recipe break together, or `None`."""
     if values.get("rho") is not None and values.get("sharpness") is None:
         return "rho is the radius of a sharpness-aware step; give sharpness: sam or asam, or leave rho out"

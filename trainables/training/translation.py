@@ -31,7 +31,7 @@ from trainables.models import ARCHITECTURES
 from trainables.models.transformer import beam_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, best_on_grid
 from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import entry_label
+from trainables.registry import Options, entry_label
 from trainables.training.evaluation import FITTED_ON, Evaluation, EvaluationSettings, Row
 
 SENTENCES = 64
@@ -48,7 +48,7 @@ UNSUITED = ("batch_coupled", "stateful", "needs_model")
 
 
 def translation_faults(
-    dataset: DataSet, evaluation: Mapping[str, Any], names: Sequence[tuple[str, str]]
+    dataset: DataSet, evaluation: Options, names: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return (place, sentence) of everything in a search space that does not suit the data set, for use before a run.
 
@@ -155,7 +155,7 @@ def evaluate_translation(model: nn.Module, dataset: DataSet, settings: Evaluatio
     return Evaluation(rows, reliability, tokens=kept)
 
 
-def _chosen(entry: Mapping[str, Any], tokens: Mapping[str, TokenStatistics]) -> dict[str, float]:
+def _chosen(entry: Options, tokens: Mapping[str, TokenStatistics]) -> dict[str, float]:
     """Return what fitting a temperature by calibration error gives."""
     grid = TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")]
     known = tokens[entry.get(SPLIT_KEY, FITTED_ON)]

@@ -103,9 +103,7 @@ _RULES = {
         Hyperparameter("lanczos_steps", "integer", 32, 1, reason="each step is one Hessian-vector product"),
         Hyperparameter("trace_method", "text", "auto", choices=TRACE_METHODS),
         Hyperparameter("trace_probes", "integer", 8, 2, reason="a standard error needs two probes"),
-        Hyperparameter(
-            "trace_precision", "number", None, 0, 1, range="(-inf, inf)", reason="a relative standard error"
-        ),
+        Hyperparameter("trace_precision", "number", range="(0, 1]", reason="a relative standard error"),
         Hyperparameter("max_matvecs", "integer", 256, 3, reason="one product for the eigenvalues and two probes"),
         Hyperparameter("residual_tolerance", "number", 1e-3, 0, 1, reason="a residual relative to the eigenvalue"),
         Hyperparameter("spectrum", "boolean", False),

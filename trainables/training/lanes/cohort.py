@@ -26,7 +26,7 @@ from trainables.training.lanes.losses import LaneLosses, lane_weights, with_trac
 from trainables.training.lanes.networks import LaneStore, differentiable, networks_of
 from trainables.training.lanes.rules import RULES, rule_of
 from trainables.training.loop import Replicate
-from trainables.training.prediction import epoch_metrics_of_lanes
+from trainables.training.prediction import EpochRow, epoch_metrics_of_lanes
 from trainables.training.recipe import changes_by_step
 
 PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
@@ -105,7 +105,7 @@ class Cohort:
             if state:
                 replicate.optimizer.state[replicate.model.get_parameter(name)] = state
 
-    def train_epoch(self) -> list[dict[str, Any]]:
+    def train_epoch(self) -> list[EpochRow]:
         """Train every lane's next epoch and return a row of the `epochs` table for each, `seconds` in equal shares."""
         started, lanes = time.perf_counter(), self._lanes
         rates = [replicate.begin_epoch() for replicate in lanes]

@@ -26,10 +26,12 @@ from trainables.files.atomic import kept_choice
 from trainables.files.container import free_memory
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
+from trainables.registry.component import Configuration
 from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
 from trainables.training.lanes.cohort import Lanes
 from trainables.training.lanes.rules import rule_of
 from trainables.training.loop import Replicate
+from trainables.training.prediction import EpochRow
 from trainables.training.recipe import alone_fault
 
 STEPS = 3
@@ -42,7 +44,7 @@ TOLERANCE = 0.01
 is not each lane's own, shows in the first digits."""
 
 
-def unmappable(configuration: Mapping[str, Any], training: TrainingSettings = PLAIN) -> tuple[str, str] | None:
+def unmappable(configuration: Configuration, training: TrainingSettings = PLAIN) -> tuple[str, str] | None:
     """Return what of a configuration cannot be a lane at all, network, loss or recipe, and why; or `None`."""
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if training.memory_format == CHANNELS_LAST:
@@ -57,12 +59,12 @@ def unmappable(configuration: Mapping[str, Any], training: TrainingSettings = PL
     return None
 
 
-def is_own(configuration: Mapping[str, Any]) -> bool:
+def is_own(configuration: Configuration) -> bool:
     """Return whether the network or the loss of a configuration is the user's own."""
     return ARCHITECTURES.is_own(configuration["architecture"]["name"]) or LOSSES.is_own(configuration["loss"]["name"])
 
 
-def cohort_fault(configuration: Mapping[str, Any], training: TrainingSettings = PLAIN) -> str | None:
+def cohort_fault(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
     """Return why a configuration cannot be a lane beside other configurations, or `None`."""
     if (found := unmappable(configuration, training)) is not None:
         return found[1]
@@ -76,7 +78,7 @@ def cohort_fault(configuration: Mapping[str, Any], training: TrainingSettings = 
     return None
 
 
-def cohort_key(configuration: Mapping[str, Any], training: TrainingSettings = PLAIN) -> str | None:
+def cohort_key(configuration: Configuration, training: TrainingSettings = PLAIN) -> str | None:
     """Return what the lanes of one cohort have in common, as text; `None` where a configuration cannot be a lane.
 
     It is the data set, the network with all its hyperparameters, the batch size and the kind of optimiser: what decides
@@ -175,7 +177,7 @@ _mappable: dict[str, bool] = {}
 class Packed(Protocol):
     """Replicates that train together."""
 
-    def train_epoch(self) -> list[dict[str, Any]]:
+    def train_epoch(self) -> list[EpochRow]:
         """Train one epoch and return a row for each replicate, in order."""
 
     def settle(self) -> None:
@@ -189,7 +191,7 @@ class Sequential:
         self,
         replicates: Sequence[Replicate],
         after_step: Callable[[], None] | None = None,
-        trained: Sequence[dict[str, Any]] = (),
+        trained: Sequence[EpochRow] = (),
     ) -> None:
         """Take up replicates of one configuration at the same epoch.
 
@@ -201,7 +203,7 @@ class Sequential:
         self._replicates, self._after_step = replicates, after_step
         self.trained = [*trained]
 
-    def train_epoch(self) -> list[dict[str, Any]]:
+    def train_epoch(self) -> list[EpochRow]:
         """Train one epoch and return a row for each replicate, in order."""
         for replicate in self._replicates[len(self.trained) :]:
             self.trained.append(replicate.train_epoch(self._after_step))
@@ -217,7 +219,7 @@ def pack(replicates: Sequence[Replicate], packing: str) -> Packed:
     return Lanes(replicates) if packing == FUSED else Sequential(replicates)
 
 
-def packing_fault(configuration: Mapping[str, Any], packing: str, training: TrainingSettings = PLAIN) -> str | None:
+def packing_fault(configuration: Configuration, packing: str, training: TrainingSettings = PLAIN) -> str | None:
     """Return why a configuration's replicates cannot be packed as asked, or `None`."""
     found = unmappable(configuration, training)
     if packing != FUSED or found is None:
@@ -229,7 +231,7 @@ def packing_fault(configuration: Mapping[str, Any], packing: str, training: Trai
 def chosen_packing(
     packing: str,
     build: Build,
-    configuration: Mapping[str, Any],
+    configuration: Configuration,
     seeds: Sequence[int],
     dataset: DataSet,
     device: str,
@@ -284,7 +286,7 @@ def chosen_packing(
     return _choices[key]
 
 
-def _mappable_here(build: Build, configuration: Mapping[str, Any], seeds: Sequence[int], dataset: DataSet) -> bool:
+def _mappable_here(build: Build, configuration: Configuration, seeds: Sequence[int], dataset: DataSet) -> bool:
     """Return whether lanes train what their replicates train alone; tried once a process for each kind of both."""
     # A number hardly changes whether a loss can be mapped; a text, a flag or a count may.
     parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
@@ -296,7 +298,7 @@ def _mappable_here(build: Build, configuration: Mapping[str, Any], seeds: Sequen
 
 def chosen_width(
     build: Build,
-    configuration: Mapping[str, Any],
+    configuration: Configuration,
     dataset: DataSet,
     device: str,
     training: TrainingSettings,
@@ -406,9 +408,7 @@ def _free_bytes(device: str) -> float:
     return float(free_memory())
 
 
-def _key(
-    configuration: Mapping[str, Any], count: int, dataset: DataSet, device: str, training: TrainingSettings
-) -> str:
+def _key(configuration: Configuration, count: int, dataset: DataSet, device: str, training: TrainingSettings) -> str:
     parts = (
         configuration["architecture"],
         configuration["loss"]["name"],

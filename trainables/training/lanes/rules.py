@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainables.registry import Options
 from trainables.training.lanes.networks import LaneStore
 from trainables.training.recipe import setting
 
@@ -40,7 +40,7 @@ class Rule(ABC):
         for key in self.memories:
             store.memory(key)
 
-    def set(self, recipes: Sequence[Mapping[str, Any]], rates: Sequence[float], steps: Sequence[int]) -> None:
+    def set(self, recipes: Sequence[Options], rates: Sequence[float], steps: Sequence[int]) -> None:
         """Set every lane's hyperparameters for an epoch.
 
         Args:
@@ -145,6 +145,6 @@ RULES: dict[tuple[str, bool], type[Rule]] = {
 """Optimiser's name and whether its momentum is Nesterov's → its rule over lanes."""
 
 
-def rule_of(recipe: Mapping[str, Any]) -> tuple[str, bool]:
+def rule_of(recipe: Options) -> tuple[str, bool]:
     """Return the key into `RULES` of a configuration's `optimizer` part."""
     return recipe["name"], bool(recipe.get("nesterov", False))

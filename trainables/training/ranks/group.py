@@ -10,7 +10,7 @@ orders the others wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from trainables.registry.component import Configuration, Options
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are summed in buckets of about this size, as torch's DistributedDataParallel does by default."""
@@ -140,9 +142,9 @@ class Build:
     """
 
     replicate: int
-    configuration: Mapping[str, Any]
+    configuration: Configuration
     seed: int
-    dataset: Mapping[str, Any] | None
+    dataset: Options | None
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from trainables.datasets.base import DataSet, Split, batches
 from trainables.losses import LOSSES, build_loss
 from trainables.losses.hessian_trace import normalised_by, take_in_statistics
 from trainables.models import ARCHITECTURES
+from trainables.registry.component import Configuration
 from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.loop import Replicate
-from trainables.training.prediction import FEATURE_SAMPLES, logits_and_norms, predict
+from trainables.training.prediction import FEATURE_SAMPLES, EpochRow, State, logits_and_norms, predict
 from trainables.training.ranks.group import Build, Crew, Load, Predict, Ranks, Train, summed_over_ranks
 
 
@@ -37,7 +38,7 @@ class RankedReplicate(Replicate):
 
     def __init__(
         self,
-        configuration: Mapping[str, Any],
+        configuration: Configuration,
         *,
         seed: int,
         dataset: DataSet,
@@ -110,7 +111,7 @@ class LeadingReplicate(RankedReplicate):
 
     def __init__(
         self,
-        configuration: Mapping[str, Any],
+        configuration: Configuration,
         *,
         crew: Crew,
         seed: int,
@@ -130,12 +131,12 @@ class LeadingReplicate(RankedReplicate):
         self._crew, self._number = crew, crew.number()
         crew.tell(Build(self._number, configuration, seed, configuration.get("dataset")))
 
-    def train_epoch(self, after_step: Callable[[], None] | None = None) -> dict[str, Any]:
+    def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
         """Train one epoch, or the rest of one, with all ranks and return its row."""
         with self._crew.together(Train(self._number)):
             return super().train_epoch(after_step)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`'s result, on every rank."""
         super().load_state_dict(state)
         written = io.BytesIO()
@@ -154,7 +155,7 @@ class LeadingReplicate(RankedReplicate):
         return self._evaluated(settings, stage, predicting)
 
 
-def ranks_fault(configuration: Mapping[str, Any], workers: int) -> str | None:
+def ranks_fault(configuration: Configuration, workers: int) -> str | None:
     """Return why `workers` ranks cannot train a configuration, or `None`."""
     if workers < 2:
         return None
