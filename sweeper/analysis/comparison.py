@@ -27,6 +27,7 @@ from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.results import SeveralResults
 from sweeper.text.cells import Row, Rows, Value, measured_values
 from sweeper.text.labels import label, plural
+from trainables.curvature.statistics import headline_columns
 
 METRICS = (
     ("test", "accuracy"),
@@ -34,10 +35,10 @@ METRICS = (
     ("test", "brier"),
     ("test", "ece"),
     ("test", "ada_ece"),
-    ("val", "hessian_cross_entropy_lambda_max"),
-    ("val", "hessian_cross_entropy_trace"),
+    *(("val", name) for name in headline_columns() if name.startswith("hessian_cross_entropy_")),
 )
-"""Split and column of what is compared; curvature is measured on validation data alone."""
+"""Split and column of what is compared; curvature is measured on validation data alone. They are few on purpose: each
+one more makes Holm's correction harder on all."""
 
 Key = tuple[str, int]
 """A configuration's hash and a replicate's seed."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison import Comparison
     from sweeper.analysis.papers.computed import ComputedFigure
-    from sweeper.analysis.predictive.conformal import Conformal
-    from sweeper.analysis.predictive.ensemble import EnsembleRow
+    from sweeper.analysis.predictive import Conformal, EnsembleRow
     from sweeper.analysis.recalibration.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replay.replaying import Kept
     from sweeper.results import Results
@@ -167,12 +166,12 @@ def ensemble(
     Raises:
         SweeperError: no finished trial has predictions, or they are of different samples.
     """
-    from sweeper.analysis.predictive.ensemble import ensembles, view, write_picture
+    from sweeper.analysis.predictive import ensembles, ensembles_view, write_picture
 
     rows = ensembles(_loaded(name, output), size=size, candidates=candidates)
     if picture is not None:
         write_picture(rows, Path(picture))
-    return Shown(rows, view(rows))
+    return Shown(rows, ensembles_view(rows))
 
 
 def conformal(
@@ -191,10 +190,10 @@ def conformal(
         crosswise: Fit the method to all folds but one in turn (CV+), not on one half of validation data: smaller sets,
             a weaker guarantee.
     """
-    from sweeper.analysis.predictive.conformal import conformal_sets, view
+    from sweeper.analysis.predictive import conformal_sets, conformal_view
 
     found = conformal_sets(_loaded(name, output), alpha=alpha, method=method, crosswise=crosswise)
-    return Shown(found, view(found))
+    return Shown(found, conformal_view(found))
 
 
 def focal_map(

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +33,25 @@ def python_environment(**changes: str) -> dict[str, str]:
         "PYTHONSAFEPATH": "1",
         **changes,
     }
+
+
+@contextmanager
+def at_death(script: str, argument: str) -> Iterator[None]:
+    """Have a shell run `script`, its `$1` the argument, if this process ends before the context does, however it dies.
+
+    The shell waits for a word, and finds the end of the pipe instead. Whatever else ends the context, an exception
+    included, speaks for itself.
+    """
+    guard = subprocess.Popen(
+        ["sh", "-c", f"read -r word || {script}", "sweeper", argument],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for this process
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"alive\n")
 
 
 def search_path() -> list[str]:

@@ -22,8 +22,8 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import RunOptions
 from sweeper.execution.reuse import lessons, reusable_trials
+from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
-from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.notifications import Notifier

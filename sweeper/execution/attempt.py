@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from rich.console import Console
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import prepare
+from sweeper.core.processes import at_death, prepare
 from sweeper.execution.assembly import DriverContext, open_tables
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.budget import WorkingTime
@@ -29,10 +28,10 @@ from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.noop_resume import mark_settled
 from sweeper.execution.options import Outcome, RunOptions, retriable
 from sweeper.execution.resuming import check_trials, discard_damaged, remove_checkpoints_ahead
+from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence
-from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.notifications import Notifier
 from sweeper.space.notify import Target
@@ -272,23 +271,9 @@ def _write_end(
     return notes
 
 
-_SCRIPT = 'read -r word || printf "%s\\n" "$1" >&2'
-
-
-@contextmanager
-def exit_message(message: str) -> Iterator[None]:
+def exit_message(message: str) -> AbstractContextManager[None]:
     """Print `message` on this process's standard error if the process ends before the context does."""
-    waiting = subprocess.Popen(
-        ["sh", "-c", _SCRIPT, "sweeper", message],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the driver
-    )
-    try:
-        yield
-    finally:
-        # Whatever ends the context, an exception included, speaks for itself.
-        waiting.communicate(b"alive\n")
+    return at_death('printf "%s\\n" "$1" >&2', message)
 
 
 @contextmanager

@@ -56,7 +56,6 @@ from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import build_manifest, read_manifest
 from sweeper.storage.mirror import STOP, mirror_of
 from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
-from sweeper.storage.store_lease import stored_holder
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
 from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
@@ -147,7 +146,7 @@ def ask_to_stop(name: str, output: str | Path) -> str:
     name, output = split_name(name, output)
     place = place_of(output, READING)
     paths, store = place.find(name), place.store.child(name) if place.store is not None else None
-    driver = holder(paths.lease) if store is None else stored_holder(store)
+    driver = holder(paths.lease, store)
     if driver is None:
         where = f"--output {place.address}"
         raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
@@ -260,7 +259,7 @@ def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
     if place.store is not None:
         store = place.store.child(sweep.name)
         try:
-            if stored_holder(store) is not None:
+            if holder(sweep.paths.lease, store) is not None:
                 return False
             store.delete(store.entries())
         except StoreError:

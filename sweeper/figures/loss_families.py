@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sweeper.analysis.statistics.differences import SIGNIFICANT, p_text
-from sweeper.analysis.statistics.families import (
+from sweeper.analysis.statistics.differences import (
     CONFIGURATIONS,
     REPLICATES,
     SEEDS,
     SETTINGS,
+    SIGNIFICANT,
     FamilyComparison,
     compare_families,
+    p_text,
     reference_of,
 )
 from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure

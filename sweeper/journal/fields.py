@@ -286,6 +286,7 @@ _TYPES: Mapping[Any, Callable[..., Any]] = {
     str: text,
     bool: boolean,
     Mapping[str, Any]: mapping,
+    dict[str, Any]: mapping,
     Mapping[str, float]: numbers,
     Sequence[Mapping[str, Any]]: mappings,
 }

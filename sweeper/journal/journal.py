@@ -247,12 +247,7 @@ class JournalTail:
         """Yield the records that have come in since the last call. Raises SweeperError on a damaged one."""
         try:
             for content in contents(self._folder, self._next - 1):
-                try:
-                    record = Record.from_bytes(content.data)
-                except (ValueError, RecursionError) as error:
-                    raise SweeperError(
-                        f"the journal record {self._folder / content.file} is damaged: {error}"
-                    ) from error
+                record = _sound(self._folder, content)
                 self._next += 1
                 yield record
         except GapError:

@@ -164,7 +164,7 @@ class Suggested(_Body):
     kind: ClassVar[str] = "suggested"
 
     configuration: Index
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     choices: Mapping[str, float]
     config_hash: str
     searcher: str

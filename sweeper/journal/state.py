@@ -30,18 +30,21 @@ ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
 
 
 @dataclass
-class ReplicateState:
-    """Where one replicate stands that is trained in processes of its own; without them a trial has none of these.
+class Progress:
+    """Where a trial stands, or one of its replicates that is trained in processes of its own.
 
     Attributes:
-        status: as a trial's; `waiting` also between a rung and the scheduler's decision on all replicates.
+        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`; a replicate is `waiting`
+            also between a rung and the scheduler's decision on all of them.
         epochs: epochs reported so far.
-        sound_epochs: the same, without a report that failed.
-        failed_in: the epoch from which it is left out of its configuration's mean.
+        sound_epochs: the same, without a report that failed: what runs again is judged again after these.
+        last_evaluation_epoch: the epoch of its last evaluation.
+        wall_seconds: time spent in it by its workers.
+        error: why it failed last, one sentence.
+        attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
         fruitless: how often it has failed in another way since its last report.
         share: the share of a GPU that its next try needs, after it ran out of memory.
-        epoch_rows, evaluations: what it has reported beyond its configuration's last report.
     """
 
     status: str = WAITING
@@ -51,12 +54,35 @@ class ReplicateState:
     wall_seconds: float = 0.0
     device: str | None = None
     error: str | None = None
-    error_kind: str | None = None
-    failed_in: int | None = None
     attempt: int = 0
     failures: int = 0
     fruitless: int = 0
     share: float | None = None
+
+    def reopen(self) -> None:
+        """Be tried again, from the last sound report, with all retries."""
+        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
+
+    def count_failure(self, body: Failed) -> None:
+        """Take in that a process died."""
+        self.share = body.share if body.share is not None else self.share
+        self.failures += body.counts
+        self.fruitless += not body.counts
+        self.status, self.error = WAITING, body.reason
+
+
+@dataclass
+class ReplicateState(Progress):
+    """Where one replicate stands that is trained in processes of its own; without them a trial has none of these.
+
+    Attributes:
+        error_kind: the kind of its failure.
+        failed_in: the epoch from which it is left out of its configuration's mean.
+        epoch_rows, evaluations: what it has reported beyond its configuration's last report.
+    """
+
+    error_kind: str | None = None
+    failed_in: int | None = None
     epoch_rows: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
 
@@ -85,61 +111,42 @@ class ReplicateState:
 
     def reopen(self) -> None:
         """Be tried again, from the last sound report."""
-        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
+        super().reopen()
         self.error = self.error_kind = self.failed_in = None
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
 
 
 @dataclass
-class TrialState:
+class TrialState(Progress):
     """Where one trial stands.
 
     Attributes:
         configuration: the index of its configuration.
-        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`.
         stop_kind, stop_reason: why it ended: a word and one sentence.
         stop_rung: the rung at which the scheduler stopped it.
-        epochs: epochs reported so far.
-        sound_epochs: the same, without a report that failed: a trial that runs again is judged again after these.
-        last_evaluation_epoch: the epoch of its last evaluation.
-        wall_seconds: time spent in it by its workers.
+        packing: how its replicates share their process.
         reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
         objective: the last judged value of the sweep's objective (mean over replicates).
         feasible: whether it kept to the sweep's constraints when it was complete.
         constrained: what it measured of their metrics then; `None` without constraints, or in journals that lack it.
         paused: whether it waits at a rung for the scheduler to promote or to stop it.
-        attempt: the driver's attempt that touched it last.
-        failures: how often it has failed in a way that counts against its retries.
-        fruitless: how often it has failed in another way since its last report.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
-        share: the share of a GPU that its next try needs, after it ran out of memory.
         config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
         replicates: those that are trained in separate processes, by number; all others have none.
     """
 
-    configuration: int
-    status: str = WAITING
+    configuration: int = field(kw_only=True)
     stop_kind: str | None = None
     stop_reason: str | None = None
     stop_rung: int | None = None
-    epochs: int = 0
-    sound_epochs: int = 0
-    last_evaluation_epoch: int | None = None
-    wall_seconds: float = 0.0
-    device: str | None = None
     packing: str | None = None
-    error: str | None = None
     reused_from: str | None = None
     reused_epochs: int | None = None
     objective: float | None = None
     feasible: bool = True
     constrained: Mapping[str, float] | None = None
     paused: bool = False
-    attempt: int = 0
-    failures: int = 0
-    fruitless: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
-    share: float | None = None
     config_hash: str | None = None
     replicates: dict[int, ReplicateState] = field(default_factory=dict)
 
@@ -158,7 +165,7 @@ class TrialState:
 
         Replicates that were left out before that report stay out.
         """
-        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
+        super().reopen()
         for number, replicate in self.replicates.items():
             if replicate.sound_epochs >= self.sound_epochs:
                 replicate.reopen()
@@ -188,7 +195,7 @@ class SweepState:
 
     def __init__(self, configurations: int) -> None:
         """Start with `configurations` waiting trials."""
-        self.trials = {index: TrialState(index) for index in range(configurations)}
+        self.trials = {index: TrialState(configuration=index) for index in range(configurations)}
         self.attempt = 0
         self.sequence = -1
         self.started_at: float | None = None
@@ -326,18 +333,12 @@ class SweepState:
         if body.replicate is not None:
             self._replicate_failed(trial, trial.replicate(body.replicate), body)
             return
-        trial.share = body.share if body.share is not None else trial.share
-        trial.failures += body.counts
-        trial.fruitless += not body.counts
+        trial.count_failure(body)
         trial.status = FAILED if body.final else WAITING
         trial.stop_kind, trial.stop_reason = body.failure, body.reason
-        trial.error = body.reason
 
     def _replicate_failed(self, trial: TrialState, replicate: ReplicateState, body: Failed) -> None:
-        replicate.share = body.share if body.share is not None else replicate.share
-        replicate.failures += body.counts
-        replicate.fruitless += not body.counts
-        replicate.status, replicate.error = WAITING, body.reason
+        replicate.count_failure(body)
         if body.given_up:
             replicate.give_up(body.failure, body.reason, replicate.epochs + 1)
         trial.follow_replicates()

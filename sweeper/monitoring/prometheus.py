@@ -11,8 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from sweeper.journal.best import Spending
 from sweeper.journal.records import Record, Reported
-from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.base import Scheduler

@@ -26,11 +26,9 @@ from sweeper.monitoring.live import PLAIN_LINE_SECONDS
 from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel, snapshot
 from sweeper.scheduling.base import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
-from sweeper.storage.lease import holder
+from sweeper.storage.lease import LEASE, holder, holder_of_copy
 from sweeper.storage.lookup import find_sweep, sweep_names
 from sweeper.storage.places import READING, local_copies, local_copy, place_of, split_name
-from sweeper.storage.store_lease import holder_of_copy, stored_holder
-from sweeper.storage.store_objects import LEASE
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.stores.base import is_store_address
 
@@ -287,7 +285,7 @@ def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], 
     seen = 0
     while True:
         paths = find_sweep(*local_copy(name, output, tables=False))
-        driven = (holder(paths.lease) if store is None else stored_holder(store)) is not None
+        driven = holder(paths.lease, store) is not None
         text = paths.log.read_text(errors="replace") if paths.log.exists() else ""
         if len(text) > seen:
             yield text[seen:]

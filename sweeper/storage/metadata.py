@@ -13,7 +13,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -109,41 +109,27 @@ def _git(folder: Path, *arguments: str) -> str:
 MAXIMUM_BYTES = 10_000_000
 """A manifest or resolved search space is some kilobytes; a larger file is not read."""
 
-_SHAPES: Mapping[str, Mapping[str, type]] = {
+_SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
     "sweep.yaml": {
-        "confirms": dict,
-        "confirms.configurations": list,
-        "confirms.sweep": str,
-        "dataset": dict,
-        "evaluation": dict,
-        "evaluation.bins": int,
-        "evaluation.posthoc": list,
-        "header": dict,
-        "objective": dict,
-        "objective.metric": str,
-        "objective.mode": str,
-        "rehearsed": list,
-        "replicates": dict,
-        "replicates.count": int,
-        "samples": int,
-        "scheduler": dict,
-        "scheduler.max_epochs": int,
-        "searcher": dict,
-        "space": dict,
+        dict: (
+            "confirms",
+            "dataset",
+            "evaluation",
+            "header",
+            "objective",
+            "replicates",
+            "scheduler",
+            "searcher",
+            "space",
+        ),
+        list: ("confirms.configurations", "evaluation.posthoc", "rehearsed"),
+        str: ("confirms.sweep", "objective.metric", "objective.mode"),
+        int: ("evaluation.bins", "replicates.count", "samples", "scheduler.max_epochs"),
     },
     "manifest.json": {
-        "command": list,
-        "created": str,
-        "dataset": dict,
-        "dataset.name": str,
-        "extensions": dict,
-        "git": dict,
-        "git.commit": str,
-        "hardware": dict,
-        "reuse": list,
-        "submitter": str,
-        "versions": dict,
-        "warm_start": list,
+        dict: ("dataset", "extensions", "git", "hardware", "versions"),
+        list: ("command", "reuse", "warm_start"),
+        str: ("created", "dataset.name", "git.commit", "submitter"),
     },
 }
 """What readers rely on: these values, where they are there at all, are of these types."""
@@ -226,7 +212,8 @@ def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
         raise _damaged(path, reason) from error
     if not isinstance(values, dict):
         raise _damaged(path, "it is not a mapping")
-    for place, expected in _SHAPES.get(path.name, {}).items():
+    shapes = _SHAPES.get(path.name, {}).items()
+    for place, expected in sorted((place, expected) for expected, places in shapes for place in places):
         value: Any = values
         for key in place.split("."):
             value = value.get(key) if isinstance(value, dict) else None

@@ -20,9 +20,9 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import Journal
 from sweeper.journal.segments import last_sequence
+from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.places import Place, fetch, objects
-from sweeper.storage.store_journal import StoredJournal
-from sweeper.storage.store_lease import JOURNAL, LeaseLostError, StoreLease
+from sweeper.storage.store_journal import JOURNAL, StoredJournal
 from sweeper.storage.store_objects import KEPT, KeptTables, is_table_file
 from sweeper.tables.large_tables import Arrivals
 from trainables.files.stores.base import StoreError

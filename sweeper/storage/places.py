@@ -23,8 +23,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.core.user_cache import cache_folder
 from sweeper.storage.lookup import find_sweep
-from sweeper.storage.store_journal import fetch_journal
-from sweeper.storage.store_lease import read_terms
+from sweeper.storage.store_journal import fetch_journal, read_terms
 from sweeper.storage.store_objects import KEPT, WHOLE_FILES, kept_file, local_path, trial_of
 from sweeper.tables.recalibrations import link_recalibrations
 from trainables.files.atomic import write_text

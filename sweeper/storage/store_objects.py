@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
+from sweeper.storage.lease import LEASE
 from sweeper.tables.generations import INCOMING
 from sweeper.tables.large_tables import MERGED_KEY
 from trainables.files.stores.base import Entry
@@ -27,8 +28,6 @@ from trainables.files.stores.object_store import Store
 
 WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
 """Files of a sweep that are uploaded unchanged."""
-
-LEASE = "lease.json"
 
 _DAMAGED_RECORD = re.compile(r"\d{10}-([a-z]+(-c\d+)?(-e\d+)?\.json|\d{10}\.records)\.damaged")
 _TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")

@@ -74,20 +74,11 @@ def _decision_row(configuration: int, epoch: int, decision: Decision, time: floa
     return {"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}
 
 
-_STATE_COLUMNS = {
-    "stop_kind": "stop_kind",
-    "stop_reason": "stop_reason",
-    "stop_rung": "stop_rung",
-    "epochs": "epochs",
-    "last_evaluation_epoch": "last_evaluation_epoch",
-    "device": "device",
-    "packing": "packing",
-    "reused_from": "reused_from",
-    "reused_epochs": "reused_epochs",
-    "objective": "objective",
-    "attempt": "attempt",
-}
-"""Columns that are the same for all replicates of a trial, and where its state keeps them."""
+_STATE_COLUMNS = (
+    *("stop_kind", "stop_reason", "stop_rung", "epochs", "last_evaluation_epoch", "device", "packing"),
+    *("reused_from", "reused_epochs", "objective", "attempt"),
+)
+"""Columns that are the same for all replicates of a trial, and are called as in its state."""
 
 _OWN_COLUMNS = ("status", "error", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
 """Columns in which replicates differ that are trained in separate processes."""
@@ -112,14 +103,8 @@ class TrialsTable:
         """
         self._sweep, self._schema, self._replicates = sweep, schema, replicates
         self._places = np.repeat(np.arange(len(configurations)), replicates)
-        fixed = [
-            "sweep",
-            "trial",
-            "config_hash",
-            ARITHMETIC,
-            REHEARSAL,
-            *(name for name in schema.names if name.startswith("config_")),
-        ]
+        hyperparameters = (name for name in schema.names if name.startswith("config_"))
+        fixed = ("sweep", "trial", "config_hash", ARITHMETIC, REHEARSAL, *hyperparameters)
         self._texts = {field.name for field in schema if field.type == pa.string()}
         self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
@@ -169,8 +154,8 @@ class TrialsTable:
         self._take_suggestions(state)
         trials, replicates = [*state.trials.values()], range(self._replicates)
         columns = dict(self._fixed)
-        for column, attribute in _STATE_COLUMNS.items():
-            values = pa.array([getattr(trial, attribute) for trial in trials], self._schema.field(column).type)
+        for column in _STATE_COLUMNS:
+            values = pa.array([getattr(trial, column) for trial in trials], self._schema.field(column).type)
             columns[column] = values.take(pa.array(self._places))
         columns["wall_seconds"] = pa.array([t.wall_seconds / self._replicates for t in trials for _ in replicates])
         columns["status"] = pa.array(

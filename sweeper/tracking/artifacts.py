@@ -21,10 +21,9 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, tr
 from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.recalibrations import recalibration_parts
+from sweeper.tracking.base import DIAGRAM
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
-
-DIAGRAM = "reliability_diagram.svg"
 
 SPLIT = "test"
 

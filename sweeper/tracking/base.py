@@ -32,6 +32,9 @@ SWEEP_RUN = -1
 DIAGRAM_TAG = "reliability_epoch"
 """A run's tag with the epoch of the evaluation that its diagram shows."""
 
+DIAGRAM = "reliability_diagram.svg"
+"""A diagram's file."""
+
 
 class Point(NamedTuple):
     """One value of one metric: `timestamp` in milliseconds, `step` in epochs."""
@@ -57,6 +60,7 @@ class RunUpdate:
         points: metric values to add.
         sequence: the newest journal record that is in; stored with the run.
         dataset: name and options of what a trial trains on; `None` for the sweep's run.
+        diagram: its reliability diagram as SVG, where that is new; `DIAGRAM_TAG` among the tags says of which epoch.
     """
 
     place: int
@@ -70,6 +74,7 @@ class RunUpdate:
     points: list[Point] = field(default_factory=list)
     sequence: int = -1
     dataset: Mapping[str, Any] | None = None
+    diagram: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,10 +146,6 @@ class Tracker(ABC):
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Attach a file to the sweep's run, in `folder`; called only where `takes_files`."""
-        raise NotImplementedError
-
-    def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
-        """Attach diagrams to trials' runs: place → (file, epoch); called only where `takes_files`."""
         raise NotImplementedError
 
 

@@ -23,6 +23,7 @@ from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
 from sweeper.tables.recalibrations import RecalibrationPart
 from sweeper.tracking.base import Point
+from trainables.curvature.statistics import headline_columns
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row
 
@@ -47,9 +48,10 @@ primary key and two indexes repeat each row): 110 metrics of 10,000 trials were 
 
 CORE = re.compile(
     r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
-    r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece|hessian_\w+_(lambda_max|trace)"
+    r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
 )
-"""What is compared: columns of evaluations that the largest sweeps log, too; so is the objective."""
+"""What is compared: columns of evaluations that the largest sweeps log, too; so are curvature's headlines and the
+objective."""
 
 MOST_EPOCHS = 1000
 """Points of one measurement in one run, but for those at evaluations: pages that compare a hundred runs fetch them all,
@@ -75,7 +77,7 @@ def epoch_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
 
 def is_core(column: str) -> bool:
     """Return whether the largest sweeps log a column of evaluations."""
-    return CORE.fullmatch(column) is not None
+    return CORE.fullmatch(column) is not None or column in headline_columns()
 
 
 def evaluation_points(

@@ -16,7 +16,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import SweeperError, writing_to
-from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import JournalTail, generation
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import contents, last_sequence
@@ -34,8 +34,8 @@ from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
 from sweeper.text.labels import in_order
 from sweeper.text.redaction import redact
-from sweeper.tracking.artifacts import DIAGRAM, Diagrams, artifacts, reliability_diagram, said_of
-from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, kind_of
+from sweeper.tracking.artifacts import Bins, Diagrams, artifacts, reliability_diagram, said_of
+from sweeper.tracking.base import SWEEP_RUN, TrackedSweep, kind_of
 from sweeper.tracking.points import SystemMetrics, epochs_between_points, recalibration_points
 from sweeper.tracking.runs import RunProjection, SweepDescription
 from trainables.files.locks import LockHeldError, file_lock
@@ -43,8 +43,8 @@ from trainables.files.locks import LockHeldError, file_lock
 POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
 
-DIAGRAMS_A_CALL = 100
-"""Diagrams are attached so many at a time, which bounds the number of temporary files."""
+DIAGRAMS_A_CALL = 500
+"""Diagrams are attached so many at a time, which bounds their memory to some MB."""
 
 DIAGRAM_SECONDS = 30.0
 """While trials train, diagrams are drawn this often: together, since the tables' files are merged while the sweep runs,
@@ -96,27 +96,25 @@ class Projection:
         self._diagrams, self._drawn_at = Diagrams(self.paths), time.monotonic()
         return True
 
-    def advance(self, *, abandoned: bool = False) -> None:
-        """Write everything that is in the journal by now."""
+    def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
+        """Write everything that is in the journal by now; with `last`, diagrams too, which else are drawn rarely."""
         self._abandoned = abandoned
         for record in self._tail.read():
             self._runs.apply(record)
             if isinstance(record.body, Ended):
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
-                self._write(self._runs.take())
+                self._write()
         if self.system is not None:
             self._runs.add(SWEEP_RUN, self.system.take())
-        self._write(self._runs.take(abandoned=abandoned))
-        if abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS:
-            self._draw()
+        self._write(draw=last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS)
 
     def attach(self) -> None:
         """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
 
         Recalibrations, which are not in the journal, are logged before, and the last trials' diagrams drawn.
         """
-        self._draw()
+        self._write(draw=True)
         recalibrated = self._log_recalibrations()
         if not self._store.takes_files:
             return
@@ -130,24 +128,6 @@ class Projection:
         with self._asking():
             self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
 
-    def _draw(self) -> None:
-        """Attach the reliability diagrams of trials that have ended since."""
-        self._drawn_at = time.monotonic()
-        if not self._store.takes_files:
-            return
-        self._diagrams.gather(self._store.drawn)
-        while drawn := list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)):
-            with tempfile.TemporaryDirectory() as folder:
-                files = {}
-                for index, epoch, bins in drawn:
-                    path = Path(folder) / trial_name(index) / DIAGRAM
-                    path.parent.mkdir()
-                    title = self._runs.name_of(index)
-                    path.write_text(reliability_diagram(bins, title, f"epoch {epoch}, {said_of(bins)}"), "utf-8")
-                    files[index] = path, epoch
-                with self._asking():
-                    self._store.draw(files)
-
     def _log_recalibrations(self) -> str:
         """Log the points of all recalibrations where one is new; return what identifies this state of them."""
         parts = recalibration_parts(self.paths)
@@ -157,18 +137,32 @@ class Projection:
                 for place, points in recalibration_points(part):
                     self._runs.add(place, points)
                 if self._runs.pending_points >= POINTS_A_PASS:
-                    self._write(self._runs.take(abandoned=self._abandoned))
-            self._write(self._runs.take(abandoned=self._abandoned))
+                    self._write()
+            self._write()
             with self._asking():
                 self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
         return state
 
-    def _write(self, updates: Sequence[RunUpdate]) -> None:
-        if updates:
-            with self._asking():
-                self._store.write(updates)
-            self.runs += len(updates)
-            self.points += sum(len(update.points) for update in updates)
+    def _write(self, *, draw: bool = False) -> None:
+        """Write what every run lacks; with `draw`, the diagrams of trials that have ended since are among it."""
+        more = draw and self._store.takes_files
+        if more:
+            self._drawn_at = time.monotonic()
+            self._diagrams.gather(self._store.drawn)
+        while True:
+            due = list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)) if more else []
+            diagrams = {index: (epoch, self._diagram(index, epoch, bins)) for index, epoch, bins in due}
+            updates = self._runs.take(abandoned=self._abandoned, diagrams=diagrams)
+            if updates:
+                with self._asking():
+                    self._store.write(updates)
+                self.runs += len(updates)
+                self.points += sum(len(update.points) for update in updates)
+            if len(due) < DIAGRAMS_A_CALL:
+                return
+
+    def _diagram(self, index: int, epoch: int, bins: Bins) -> str:
+        return reliability_diagram(bins, self._runs.name_of(index), f"epoch {epoch}, {said_of(bins)}")
 
     def _asking(self, more: float = 0.0) -> AbstractContextManager[None]:
         """Mark a call of the store that may take `more` seconds than others."""
@@ -230,12 +224,12 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         "max_epochs": spec.scheduler.max_epochs,
         "replicates": spec.replicates.count,
         "seed": spec.seed,
-        "version": _from_manifest(paths, "versions", "calibration-sweeper"),
+        "version": (manifest.get("versions") or {}).get("calibration-sweeper"),
         "source": _source_name(manifest),
         "source_type": "LOCAL",
         "git_commit": (manifest.get("git") or {}).get("commit"),
         "user": str(manifest.get("submitter") or "").partition("@")[0],
-        "own_code": _from_manifest(paths, "extensions", "digest"),
+        "own_code": (manifest.get("extensions") or {}).get("digest"),
         "results": paths.root,
         "rehearsal": "true" if spec.is_rehearsal else "",
         "note": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
@@ -260,18 +254,12 @@ def _source_name(manifest: Mapping[str, Any]) -> str:
     return named[0] if named else "sweeper"
 
 
-def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:
-    """Return a fact of the sweep's manifest; nothing where it does not say, or cannot be read."""
-    manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
-    return str((manifest.get(part) or {}).get(key) or "")
-
-
 POLL_SECONDS = 0.1
 
 _log = logging.getLogger("sweeper.tracking")
 
 
-def _seconds_waited(thread: int) -> float:
+def seconds_waited(thread: int) -> float:
     """Return a clock that stands still while `thread` (its native id) computes or is ready to.
 
     Where the kernel does not tell (it is Linux that does), the clock is that of the wall.
@@ -317,7 +305,7 @@ class Watchdog:
     def asking(self, seconds: float) -> Iterator[None]:
         """Mark a call of the store that a healthy one answers within `seconds`."""
         thread = threading.get_native_id()
-        self._asked = _Call(thread, _seconds_waited(thread), seconds)
+        self._asked = _Call(thread, seconds_waited(thread), seconds)
         try:
             yield
         finally:
@@ -327,7 +315,7 @@ class Watchdog:
         """Note that the store has answered in the middle of a call that asks it for several things."""
         asked = self._asked
         if asked is not None:
-            self._asked = replace(asked, began=_seconds_waited(asked.thread))
+            self._asked = replace(asked, began=seconds_waited(asked.thread))
 
     def _watch(self) -> None:
         while True:
@@ -335,7 +323,7 @@ class Watchdog:
             asked = self._asked
             if asked is None:
                 continue
-            waited = _seconds_waited(asked.thread) - asked.began
+            waited = seconds_waited(asked.thread) - asked.began
             if waited > asked.seconds and self._over():
                 _log.warning("the sweep is over and the store has not answered for %.0f s", waited)
                 self._give_up()

@@ -16,7 +16,7 @@ from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
-from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate
+from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate
 from sweeper.tracking.points import MOST_TRIALS, epoch_points, evaluation_points, is_core, thinned
 from trainables.worker.trial_reports import Row, of_kept_weights
 
@@ -120,12 +120,17 @@ class RunProjection:
             self._waiting += len(points)
             self._touched.add(place)
 
-    def take(self, *, abandoned: bool = False) -> list[RunUpdate]:
+    def take(
+        self, *, abandoned: bool = False, diagrams: Mapping[int, tuple[int, str]] | None = None
+    ) -> list[RunUpdate]:
         """Return what every run lacks, the parent first; afterwards nothing is lacking.
 
         Args:
             abandoned: the driver is gone without a word, so what seems to run is interrupted.
+            diagrams: new ones, configuration → epoch and SVG.
         """
+        diagrams = diagrams or {}
+        self._touched |= diagrams.keys()
         if abandoned and self.state.outcome is None:
             running = (index for index, trial in self.state.trials.items() if trial.status == RUNNING)
             self._touched |= {SWEEP_RUN, *running}
@@ -135,6 +140,10 @@ class RunProjection:
         ]
         self._touched.clear()
         self._points, self._texts, self._waiting = {}, {}, 0
+        for update in updates:
+            if update.place in diagrams:
+                epoch, update.diagram = diagrams[update.place]
+                update.tags[DIAGRAM_TAG] = str(epoch)
         return updates
 
     def _places(self, record: Record) -> list[int]:

@@ -12,6 +12,7 @@ import os
 import select
 import stat
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,15 @@ from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
 from sweeper.tracking.follower import ADDRESS_VARIABLE
 from sweeper.tracking.points import requested
-from sweeper.tracking.projection import Projection, Watchdog, sentence
+from sweeper.tracking.projection import Projection, Watchdog, seconds_waited, sentence
 
 PASS_SECONDS = 2.0
 """The follower reads the journal this often, or less often when a pass takes long."""
 
 SHARE_OF_TIME = 0.25
-"""A pass may take this share of the follower's time; at the lowest priority, and never the driver's."""
+"""A pass may take this share of the follower's time, in which waiting for a processor does not count: at low priority
+beside busy cores a pass of two seconds takes half a minute, and a pause of three such would leave all to the end.
+"""
 
 LONGEST_PAUSE = 30.0
 """After an error the follower waits 1, 2, 4 … seconds, at most this long."""
@@ -73,7 +76,7 @@ def sync(root: Path, uri: str) -> SyncReport:
                 projection.prepare()
                 if not projection.begin():
                     raise SweeperError(f"the sweep {projection.paths.name!r} has no journal yet", "start it first")
-                projection.advance(abandoned=holder(projection.paths.lease) is None)
+                projection.advance(last=True, abandoned=holder(projection.paths.lease) is None)
                 projection.attach()
                 break
             except projection.kind.errors() as error:
@@ -104,7 +107,7 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
         over: float | None = None
         while True:
             leaving = not driver.wait(pause)
-            began = time.monotonic()
+            began = _at_work()
             if leaving and over is None:
                 over = time.process_time()
             try:
@@ -113,7 +116,9 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                     ready = True
                 # A request that timed out may have been carried out since: at the end the store is asked once more.
                 begun = (begun and not (leaving and troubled)) or projection.begin()
-                ended = begun and _advance(projection, newest_before)
+                if begun:
+                    projection.advance(last=leaving)
+                ended = begun and projection.ended_at > newest_before
                 leaving = leaving or (ended and not driver.announces)
                 if leaving:
                     if ended:
@@ -126,7 +131,7 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                         projection.points, spent, spent - (over if over is not None else spent),
                     )  # fmt: skip
                     return True
-                failures, pause = 0, max(PASS_SECONDS, (time.monotonic() - began) * (1 / SHARE_OF_TIME - 1))
+                failures, pause = 0, max(PASS_SECONDS, (_at_work() - began) * (1 / SHARE_OF_TIME - 1))
             except projection.kind.errors() as error:
                 failures, ready, begun, troubled = failures + 1, False, False, True
                 pause = 1.0 if leaving else min(2.0 ** (failures - 1), LONGEST_PAUSE)
@@ -135,10 +140,9 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                     return False
 
 
-def _advance(projection: Projection, newest_before: int) -> bool:
-    """Write what there is; return whether the sweep has ended since the follower came."""
-    projection.advance()
-    return projection.ended_at > newest_before
+def _at_work() -> float:
+    """Return a clock that stands still while this thread could compute and gets no processor."""
+    return seconds_waited(threading.get_native_id()) + time.thread_time()
 
 
 class Driver:

@@ -32,10 +32,10 @@ from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.driver.context import Fold
 from sweeper.execution.noop_resume import MARK
 from sweeper.journal import segments
+from sweeper.journal.best import Spending
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Attempt, Decision, Reported, Started
 from sweeper.journal.segments import pieces
-from sweeper.journal.spending import Spending
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, RUNNING, SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.space.configurations import column_types, configurations
@@ -43,7 +43,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import hardware
 from sweeper.storage.places import fetch
-from sweeper.storage.store_lease import Term
+from sweeper.storage.store_journal import Term
 from sweeper.tables.writer import ParquetSink
 from tests.benchmarks.simulate_cluster import SPACE
 from tests.faults.unreliable_store import unreliable_store

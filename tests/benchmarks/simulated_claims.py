@@ -25,8 +25,8 @@ from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import HOLDS, UNDECIDED
 from sweeper.analysis.recalibration.request import UNCALIBRATED, effects
 from sweeper.analysis.statistics.basics import correlation
-from sweeper.analysis.statistics.differences import SIGNIFICANT, paired_difference
-from sweeper.analysis.statistics.families import compare_families
+from sweeper.analysis.statistics.differences import SIGNIFICANT, compare_families, paired_difference
+from tests.sweeper.analysis.claims.constructed_tables import replicate_row, split_rows
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc.conformal import fit_apart, fit_sets, set_measures
 
@@ -395,15 +395,8 @@ def table(claim: str, draws: Draws, effect: float, random: np.random.Generator) 
         between = wide * noise(draws.kind, random, 3)
         for replicate in range(draws.replicates):
             drawn = between + draws.within * wide * noise(draws.kind, random, 3)
-            common = {
-                "trial": f"c{index:05d}",
-                "replicate": replicate,
-                "stage": "end",
-                "config_hash": f"{index:016x}",
-                "config_architecture_name": "mlp",
-                **{f"config_{key}": value for key, value in configuration.items() if key != "place"},
-                **_FITTED,
-            }
+            kept = {key: value for key, value in configuration.items() if key != "place"}
+            common = {**replicate_row(index, replicate, kept), **_FITTED}
             shift = effect * model.effect(configuration)
             if CLAIMS[claim].table == "epochs":
                 for epoch in range(1, EPOCHS + 1):
@@ -411,14 +404,8 @@ def table(claim: str, draws: Draws, effect: float, random: np.random.Generator) 
                     rows.append({**common, "split": "", "epoch": epoch, **measured})
                 continue
             measured = model.measure(configuration, shift, drawn.tolist())
-            rows += [{**common, "split": split, **of_split(measured, split)} for split in ("val", "test")]
+            rows += split_rows(common, measured)
     return rows
-
-
-def of_split(measured: Mapping[str, float], split: str) -> Row:
-    """Return what belongs to a split: keys without one, and those that begin with it and a dot."""
-    held = {key: value for key, value in measured.items() if "." not in key or key.startswith(f"{split}.")}
-    return {key.removeprefix(f"{split}."): value for key, value in held.items()}
 
 
 def verdicts(claim: str, draws: Draws, effect: float, count: int, seed: int = 0) -> list[str]:

@@ -28,16 +28,17 @@ from sweeper.core.schemas import table_schemas
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.results import load
+from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
 from sweeper.storage.store_journal import StoredJournal
-from sweeper.storage.store_lease import BEAT_SECONDS, SILENCE_SECONDS, LeaseLostError, StoreLease
 from sweeper.storage.store_objects import KeptTables
 from sweeper.tables.large_tables import MERGED_KEY
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from tests.sweeper.records import fields, made_body
+from trainables.files.locks import BEAT_SECONDS, SILENCE_SECONDS
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently
 from trainables.worker.checkpoints import TrialFiles

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import math
 import os
 import secrets
@@ -203,11 +204,54 @@ SILENCE_SECONDS = 20.0
 
 LOOK_SECONDS = 0.5
 
+_log = logging.getLogger(__name__)
+
 _LENGTH = 256
 """Bytes of the file: all beats are as long, so that one is written in place and in one piece."""
 
 
-class Heartbeat:
+class Beating:
+    """A right that one process has while it shows, every few seconds, that it lives; `beat` shows it.
+
+    Attributes:
+        lost: whether another process is known to have taken the right over.
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._name, self._clock, self._sleep = name, clock, sleep
+        self._token = secrets.token_hex(8)
+        self._beats = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self.lost = False
+
+    def start(self) -> None:
+        """Show that this process lives from now on, whatever its other threads wait for."""
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Show that this process lives, unless another has taken the right over. Raises OSError."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _live(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS) and not self.lost:
+            try:
+                self.beat()
+            except OSError as error:  # a full disk, or a server that is away: it is tried again
+                _log.warning("the %s could not be renewed: %s", self._name, error)
+
+    def _sign(self) -> bytes:
+        """Return what shows that this process lives: another text each time that `beat` has counted."""
+        holder = {"token": self._token, "beats": self._beats, "pid": os.getpid(), "host": socket.gethostname()[:100]}
+        return json.dumps(holder).encode()
+
+
+class Heartbeat(Beating):
     """The right that the file at `path` stands for."""
 
     def __init__(
@@ -218,13 +262,8 @@ class Heartbeat:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare to take the right; the folder of `path` exists."""
-        self._path, self._clock, self._sleep = path, clock, sleep
-        self._token = secrets.token_hex(8)
-        self._beats = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="heartbeat", daemon=True)
-        self.lost = False
-        """Whether another process is known to have taken the right over."""
+        super().__init__("heartbeat", clock, sleep)
+        self._path = path
 
     def take(self, patience: float = math.inf) -> bool:
         """Take the right; tell whether it was to be had within `patience` seconds of another process's sign of life.
@@ -242,7 +281,7 @@ class Heartbeat:
             elif self._clock() - since >= SILENCE_SECONDS:
                 self._remove(seen)
             self._sleep(LOOK_SECONDS)
-        self._thread.start()
+        self.start()
         return True
 
     def beat(self) -> None:
@@ -264,9 +303,7 @@ class Heartbeat:
 
     def release(self) -> None:
         """End the right, unless another process has it."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._end()
         if self._is_mine(self._read()):
             self._path.unlink(missing_ok=True)
 
@@ -294,11 +331,6 @@ class Heartbeat:
                 os.link(aside, self._path)
         aside.unlink(missing_ok=True)
 
-    def _live(self) -> None:
-        while not self._ended.wait(BEAT_SECONDS) and not self.lost:
-            with suppress(OSError):  # a full disk, or a server that is away: it is tried again
-                self.beat()
-
     def _read(self) -> bytes:
         try:
             return self._path.read_bytes()
@@ -306,8 +338,7 @@ class Heartbeat:
             return b""
 
     def _content(self) -> bytes:
-        holder = {"token": self._token, "beats": self._beats, "pid": os.getpid(), "host": socket.gethostname()[:100]}
-        return json.dumps(holder).encode().ljust(_LENGTH)
+        return self._sign().ljust(_LENGTH)
 
     def _is_mine(self, content: bytes) -> bool:
         return f'"token": "{self._token}"'.encode() in content

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
@@ -21,7 +20,6 @@ from sweeper.storage.places import bring_predictions
 from sweeper.storage.store_objects import trial_of
 from sweeper.tables.generations import INCOMING
 from sweeper.text.cells import int_of, text_of
-from trainables.metrics.base import Integers
 from trainables.worker.trial_tables import part_name
 
 ROWS_A_BATCH = 16_384
@@ -31,6 +29,9 @@ MOVES = 8
 """So often the tables may be replaced by a new generation while one file is being opened."""
 
 Key = tuple[str, int, int]
+
+Piece = tuple[Key, str, np.ndarray, np.ndarray]
+"""Rows of one evaluation and split that follow each other: key, split, logits [n, K], targets [n]."""
 
 
 @dataclass
@@ -88,24 +89,16 @@ class PredictionFiles:
 
         Raises SweeperError for a damaged file, and where an evaluation's rows do not lie together.
         """
-        seen = self._seen
-        seen.clear()
-        gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        current: Key | None = None
-        for key, split, logits, targets in self._pieces():
-            if key != current:
-                if current is not None:
-                    yield _joined(current, gathered)
-                if key in seen:
-                    raise SweeperError(
-                        f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
-                        f"repair the table with `sweeper resume {self._paths.in_commands}`",
-                    )
-                seen.add(key)
-                current, gathered = key, {}
-            gathered.setdefault(split, []).append((logits, targets))
-        if current is not None:
-            yield _joined(current, gathered)
+        self._seen.clear()
+        for found in _whole(self._pieces()):
+            key = (found.trial, found.replicate, found.epoch)
+            if key in self._seen:
+                raise SweeperError(
+                    f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
+                    f"repair the table with `sweeper resume {self._paths.in_commands}`",
+                )
+            self._seen.add(key)
+            yield found
 
     def missing(self) -> list[str]:
         """Return the names of the evaluations in the tables that `evaluations` has not yielded; call it afterwards.
@@ -117,7 +110,7 @@ class PredictionFiles:
         coming = self._paths.generations / INCOMING / "predictions"
         return [Path(name).stem for key in keys if not (coming / (name := part_name(*key))).exists()]
 
-    def _pieces(self) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:
+    def _pieces(self) -> Iterator[Piece]:
         """Yield runs of rows of one evaluation and split: key, split, logits [n, K], targets [n]."""
         for name in self._names:
             try:
@@ -160,14 +153,23 @@ class PredictionFiles:
 def predictions_in(path: Path) -> StoredPredictions:
     """Return the one evaluation that a file holds, as a trial writes it. Raises OSError or pyarrow's ArrowInvalid."""
     with pq.ParquetFile(path) as file:
-        runs = [run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)]
-    gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for _, split, logits, targets in runs:
-        gathered.setdefault(split, []).append((logits, targets))
-    return _joined(runs[0][0], gathered)
+        return next(_whole(run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)))
 
 
-def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:
+def _whole(pieces: Iterable[Piece]) -> Iterator[StoredPredictions]:
+    """Yield the evaluations of which pieces follow each other."""
+    for key, of_one in groupby(pieces, key=lambda piece: piece[0]):
+        gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for _, split, logits, targets in of_one:
+            gathered.setdefault(split, []).append((logits, targets))
+        found = StoredPredictions(*key)
+        for split, parts in gathered.items():
+            found.logits[split] = np.concatenate([logits for logits, _ in parts])
+            found.targets[split] = np.concatenate([targets for _, targets in parts])
+        yield found
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
     """Cut a batch where trial, replicate, epoch or split changes."""
     if not batch.num_rows:
         return
@@ -185,34 +187,10 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Key, str, np.ndarray, np.ndar
         yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
 
 
-def _joined(key: Key, gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]]) -> StoredPredictions:
-    found = StoredPredictions(*key)
-    for split, pieces in gathered.items():
-        found.logits[split] = np.concatenate([logits for logits, _ in pieces])
-        found.targets[split] = np.concatenate([targets for _, targets in pieces])
-    return found
-
-
 FITTED_ON, MEASURED_ON = "val", "test"
 
 
-@dataclass(frozen=True)
-class Member:
-    """One network: a replicate of a configuration at its last evaluation.
-
-    Attributes:
-        trial, replicate: which.
-        logits: of validation and test data, float32 [N, K].
-        targets: the same for all members, [N].
-    """
-
-    trial: str
-    replicate: int
-    logits: dict[str, NDArray[np.float32]]
-    targets: dict[str, Integers]
-
-
-def finished_members(results: Results, most: int) -> list[Member]:
+def finished_members(results: Results, most: int) -> list[StoredPredictions]:
     """Return the networks of the best configurations that ran to the end, configuration by configuration.
 
     Args:
@@ -231,11 +209,12 @@ def finished_members(results: Results, most: int) -> list[Member]:
         if row["trial"] in trials
     }
     files = PredictionFiles(results.paths, trials)
-    found = [
-        _member(each)
-        for each in files.evaluations()
-        if (each.trial, each.replicate, each.epoch) in wanted and {FITTED_ON, MEASURED_ON} <= set(each.logits)
-    ]
+    both = (FITTED_ON, MEASURED_ON)
+    found = []
+    for each in files.evaluations():
+        if (each.trial, each.replicate, each.epoch) in wanted and set(both) <= set(each.logits):
+            kept = ({split: part[split] for split in both} for part in (each.logits, each.targets))
+            found.append(StoredPredictions(each.trial, each.replicate, each.epoch, *kept))
     if not found:
         raise SweeperError(
             f"the sweep {results.name!r} has no finished trial with predictions on validation and test data",
@@ -249,13 +228,3 @@ def finished_members(results: Results, most: int) -> list[Member]:
                     "compare configurations on one data set: a sweep over data-set options has no common samples",
                 )
     return sorted(found, key=lambda member: (trials.index(member.trial), member.replicate))
-
-
-def _member(stored: StoredPredictions) -> Member:
-    both = (FITTED_ON, MEASURED_ON)
-    return Member(
-        stored.trial,
-        stored.replicate,
-        {split: stored.logits[split] for split in both},
-        {split: stored.targets[split].astype(np.int64) for split in both},
-    )

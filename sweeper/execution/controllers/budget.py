@@ -14,8 +14,8 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Directive, Situation
+from sweeper.journal.best import Spending
 from sweeper.journal.records import Attempt, Record
-from sweeper.journal.spending import Spending
 from sweeper.space.spec import Budget
 from sweeper.text.labels import duration
 

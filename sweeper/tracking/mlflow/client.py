@@ -10,16 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
+from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
 from sweeper.tracking.mlflow.pages import TAG, as_markdown, questions, shared_view
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
+    from mlflow.entities import Dataset, Run
     from mlflow.tracking import MlflowClient
 
 SEQUENCE_TAG = "journal_sequence"
@@ -69,38 +69,14 @@ BATCH_ENTITIES = 1000
 TEXTS_A_BATCH = 100
 """MLflow takes this many params, and as many tags, in one batch."""
 
+ACTIVE = "active"
+"""MLflow's word for runs and experiments that are not deleted."""
+
 SERVER_ANSWERS_WITHIN = 3.0
 """Seconds in which a healthy server has answered: twenty times what its largest request takes, 0.15 s."""
 
 DATABASE_ANSWERS_WITHIN = 20.0
 """The same for a database that is written to directly: creating its tables, or a bulk write, takes seconds."""
-
-
-@dataclass(frozen=True)
-class FoundRun:
-    """A run of the sweep that a store holds already, by MLflow's own words for its parts."""
-
-    run_id: str
-    status: str
-    active: bool
-    start_time: int
-    tags: Mapping[str, str]
-
-    @property
-    def place(self) -> int:
-        """The configuration's index, or `SWEEP_RUN`."""
-        configuration = self.tags["configuration"]
-        return SWEEP_RUN if configuration == "sweep" else int(configuration)
-
-    @property
-    def generation(self) -> str:
-        """The generation of the journal that the run was made from."""
-        return self.tags.get(GENERATION_TAG, "")
-
-    @property
-    def sequence(self) -> int:
-        """The newest journal record that the run holds."""
-        return int(self.tags.get(SEQUENCE_TAG, -1))
 
 
 class MlflowTracker(Tracker):
@@ -145,19 +121,20 @@ class MlflowTracker(Tracker):
         self.drawn, self._tags, self._sent = {}, {}, {}
         known: dict[int, int] = {}
         for run in sorted(self._find_runs(), key=_preference):
-            if run.place in known or run.generation != generation:
-                if run.active:
-                    self._client.delete_run(run.run_id)
+            info, tags = run.info, dict(run.data.tags)
+            place = SWEEP_RUN if tags["configuration"] == "sweep" else int(tags["configuration"])
+            active = info.lifecycle_stage == ACTIVE
+            if place in known or tags.get(GENERATION_TAG, "") != generation:
+                if active:
+                    self._client.delete_run(info.run_id)
                 continue
-            if not run.active:
-                self._client.restore_run(run.run_id)
-            self._run_ids[run.place], self._statuses[run.place] = run.run_id, run.status
-            self._sent[run.place] = dict(run.tags)
-            known[run.place] = run.sequence
-            if DIAGRAM_TAG in run.tags:
-                self.drawn[run.place] = run.tags[DIAGRAM_TAG]
-            if run.place == SWEEP_RUN:
-                self._tags = dict(run.tags)
+            if not active:
+                self._client.restore_run(info.run_id)
+            self._run_ids[place], self._statuses[place], self._sent[place] = info.run_id, info.status, tags
+            known[place] = _sequence(run)
+            if DIAGRAM_TAG in tags:
+                self.drawn[place] = tags[DIAGRAM_TAG]
+        self._tags = dict(self._sent.get(SWEEP_RUN, {}))
         self._unfinished = {place for place, sequence in known.items() if sequence < 0}
         return known
 
@@ -172,7 +149,11 @@ class MlflowTracker(Tracker):
             # The tag that says what a run holds goes last, so that it never promises too much.
             if self._statuses[update.place] != RUN_STATUS[update.status]:
                 self._set_status(run_id, update)
+            if update.diagram is not None:
+                self._client.log_text(run_id, update.diagram, DIAGRAM)
             self._log(run_id, update, new)
+            if update.diagram is not None:
+                self.drawn[update.place] = update.tags[DIAGRAM_TAG]
             self.answered()
 
     def set_parent_tag(self, key: str, value: str) -> None:
@@ -183,14 +164,6 @@ class MlflowTracker(Tracker):
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Attach a file to the parent run, in `folder`."""
         self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
-
-    def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
-        """Attach diagrams to trials' runs: place → (file, epoch)."""
-        for place, (path, epoch) in files.items():
-            self._client.log_artifact(self._run_ids[place], str(path))
-            self._client.set_tag(self._run_ids[place], DIAGRAM_TAG, str(epoch))
-            self.drawn[place] = str(epoch)
-            self.answered()
 
     def _open_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
@@ -206,7 +179,7 @@ class MlflowTracker(Tracker):
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 found = self._client.get_experiment_by_name(name)
-        if found.lifecycle_stage != "active":
+        if found.lifecycle_stage != ACTIVE:
             self._client.restore_experiment(found.experiment_id)
         for key, value in self._experiment_tags.items():
             if found.tags.get(key) != value:
@@ -218,10 +191,10 @@ class MlflowTracker(Tracker):
         root = self._sweep.root
         return None if self._uri.startswith("http") else (root.parent / "mlartifacts" / root.name).as_uri()
 
-    def _find_runs(self) -> list[FoundRun]:
+    def _find_runs(self) -> list[Run]:
         from mlflow.entities import ViewType
 
-        runs: list[FoundRun] = []
+        runs: list[Run] = []
         token = None
         while True:
             page = self._client.search_runs(
@@ -231,11 +204,7 @@ class MlflowTracker(Tracker):
                 max_results=1000,
                 page_token=token,
             )
-            for run in page:
-                info = run.info
-                runs.append(
-                    FoundRun(info.run_id, info.status, info.lifecycle_stage == "active", info.start_time, run.data.tags)
-                )
+            runs += page
             token = page.token
             if not token:
                 return runs
@@ -252,12 +221,11 @@ class MlflowTracker(Tracker):
         self._sent[update.place] = tags
         return str(run.info.run_id)
 
-    def _log_dataset(self, run_id: str, used: UsedDataset) -> None:
+    def _log_dataset(self, run_id: str, used: Dataset) -> None:
         """Record what a run trains on; a second time changes nothing."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.entities import DatasetInput, InputTag
 
-        dataset = Dataset(used.name, used.digest, used.source_type, used.source, profile=used.profile)
-        self._client.log_inputs(run_id, datasets=[DatasetInput(dataset, [InputTag(CONTEXT_TAG, CONTEXT)])])
+        self._client.log_inputs(run_id, datasets=[DatasetInput(used, [InputTag(CONTEXT_TAG, CONTEXT)])])
 
     def _set_status(self, run_id: str, update: RunUpdate) -> None:
         status = RUN_STATUS[update.status]
@@ -292,9 +260,14 @@ class MlflowTracker(Tracker):
         sent |= named
 
 
-def _preference(run: FoundRun) -> tuple[bool, int, int]:
+def _sequence(run: Run) -> int:
+    """Return the newest journal record that a run holds."""
+    return int(run.data.tags.get(SEQUENCE_TAG, -1))
+
+
+def _preference(run: Run) -> tuple[bool, int, int]:
     """Order runs of one place: the one to keep, of several that a repeated creation made, comes first."""
-    return not run.active, -run.sequence, run.start_time
+    return run.info.lifecycle_stage != ACTIVE, -_sequence(run), run.info.start_time
 
 
 CONTEXT_TAG, CONTEXT = "mlflow.data.context", "training"
@@ -304,36 +277,23 @@ DIGEST_CHARACTERS = 16
 """MLflow's tables take up to 36."""
 
 
-@dataclass(frozen=True)
-class UsedDataset:
-    """A data set by MLflow's words for its parts; `source` and `profile` are JSON."""
-
-    name: str
-    digest: str
-    source_type: str
-    source: str
-    profile: str
-
-
-def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> UsedDataset:
+def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> Dataset:
     """Describe the data set of a configuration.
 
     Args:
         named: its name and options.
         recorded: what the manifest says of the sweep's own data set: name, options, `samples`, `classes`, `split_hash`.
     """
+    from mlflow.entities import Dataset
+
     options = {key: value for key, value in named.items() if key != "name"}
     own = all(recorded.get(key) == value for key, value in named.items())
     facts = {key: recorded[key] for key in ("samples", "classes", "split_hash") if own and key in recorded}
     whole = json.dumps([dict(named), facts.get("split_hash")], sort_keys=True, default=str)
     sizes = facts.pop("samples", {})
     profile = {**({"num_rows": sum(sizes.values())} if sizes else {}), **sizes, **facts, **options}
-    return UsedDataset(
-        str(named["name"]),
-        hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARACTERS],
-        *_source(named),
-        json.dumps(profile, default=str),
-    )
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARACTERS]
+    return Dataset(str(named["name"]), digest, *_source(named), profile=json.dumps(profile, default=str))
 
 
 def _source(named: Mapping[str, Any]) -> tuple[str, str]:

@@ -17,12 +17,12 @@ import socket
 import subprocess
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.processes import OUR_ROOT, python_environment, python_module
+from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
 from sweeper.text.redaction import redact
 from trainables.registry.names import did_you_mean
 
@@ -224,7 +224,6 @@ GRACE_SECONDS = 5.0
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """MLflow starts eight processes that carry out jobs of its generative AI; no sweep has any. The environment may ask."""
 
-_GUARD = 'read -r word || kill -s KILL -- "-$1"'
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -257,20 +256,9 @@ def serve(tracking_uri: str, port: int) -> int:
                 _end_group(process)
 
 
-@contextmanager
-def ended_with_this_process(group: int) -> Iterator[None]:
-    """Have a shell kill the process group `group` if this process ends before the context does: killed, it cannot."""
-    guard = subprocess.Popen(
-        ["sh", "-c", _GUARD, "sweeper", str(group)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for this process
-    )
-    try:
-        yield
-    finally:
-        guard.communicate(b"over\n")
+def ended_with_this_process(group: int) -> AbstractContextManager[None]:
+    """Have the process group `group` killed if this process ends before the context does: killed, it cannot."""
+    return at_death('kill -s KILL -- "-$1" 2>/dev/null', str(group))
 
 
 @contextmanager

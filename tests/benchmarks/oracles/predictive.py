@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sweeper.analysis.predictive.ensemble import AFTER, BEFORE, GREEDY, NONE, REPLICATES, ensembles
+from sweeper.analysis.predictive import AFTER, BEFORE, GREEDY, NONE, REPLICATES, ensembles
 from sweeper.analysis.recalibration.predictions import finished_members
 from sweeper.results import Results
 from tests.benchmarks.oracles import Rows, package, part_of
-from tests.sweeper.analysis.predictive.test_ensemble import greedy_by_hand
+from tests.sweeper.analysis.test_predictive import greedy_by_hand
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.trainables.posthoc.test_conformal import sets_of_mapie
 from tests.trainables.posthoc.test_temperatures_at_once import by_brent

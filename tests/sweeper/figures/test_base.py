@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from sweeper.analysis.statistics.families import compare_families
+from sweeper.analysis.statistics.differences import compare_families
 from sweeper.figures import loss_families, parallel_coordinates, pareto_front
 from sweeper.figures.base import MOST_POINTS, thin_points
 from sweeper.reporting.page import write_report

@@ -14,10 +14,9 @@ import yaml
 
 from sweeper.core.ids import trial_name
 from sweeper.execution.driver.context import KeptCheckpoints
-from sweeper.journal.best import best_trial, rank_of
+from sweeper.journal.best import Spending, best_trial, rank_of
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Decision, Record, Reported
-from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState, TrialState, fold
 from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.prometheus import MetricsSink
@@ -34,7 +33,7 @@ from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking.artifacts import artifacts
 from tests.sweeper.random_sweep import RandomSweep, write_trial_files
-from tests.sweeper.records import made_body
+from tests.sweeper.records import made_body, made_record
 
 EARLY_STOPPED, COMPLETED, FAILED = 0, 1, 2
 VALUES = {EARLY_STOPPED: 0.010, COMPLETED: 0.020, FAILED: 0.005}
@@ -158,7 +157,7 @@ def test_where_all_have_failed_none_is_the_best(tmp_path: Path) -> None:
 def test_the_better_objective_wins_and_of_equals_the_first(mode: Any, best: int) -> None:
     state = SweepState(6)
     for index, value in enumerate([math.nan, 0.9, 0.1, 0.1, 0.9, None]):
-        state.trials[index] = TrialState(index, status="completed", objective=value)
+        state.trials[index] = TrialState(configuration=index, status="completed", objective=value)
     found = best_trial(state, Halving("val_nll", mode, 9, 1, 3))
     assert found is not None and found.configuration == best
     assert [index for index, trial in state.trials.items() if rank_of(trial, mode) is None] == [0, 5]
@@ -195,3 +194,46 @@ def test_a_constraint_beside_the_best_is_judged_beside_all_that_are_complete(
         keep = [each for each in done if measured[each][1] >= top - 0.05 - 1e-9]
         best = best_trial(state, scheduler)
         assert best is not None and best.configuration == min(keep, key=lambda each: measured[each][0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_report_counts_at_the_share_that_its_process_had(seed: int) -> None:
+    draw, spending, records = random.Random(seed), Spending(), 0
+    seconds = gpu_seconds = unshared = 0.0
+    for configuration in range(12):
+        kind = draw.choice(["whole", "apart", "reused"])
+        worked: dict[int | None, float] = {}
+        reused = draw.uniform(1, 1e4) if kind == "reused" else None
+        for epoch in range(1, draw.randint(2, 8)):
+            number = draw.randrange(3) if kind == "apart" else None
+            more = draw.uniform(0, 500)
+            worked[number] = worked.get(number, 0.0) + more
+            share = draw.choice([None, 1.0, 0.5, 0.0625])
+            body: dict[str, Any] = {"configuration": configuration, "epoch": epoch, "wall_seconds": worked[number]}
+            body |= {"gpu": share} if share is not None else {}
+            if reused is not None:
+                body |= {"wall_seconds": reused, "reused": {"sweep": "earlier", "record": epoch}}
+                worked[number] -= more
+                reused = None if draw.random() < 0.3 else reused
+            else:
+                seconds += more
+                gpu_seconds += more * (share or 0.0)
+                unshared += more if share is None else 0.0
+            name = "replicate" if number is not None else "report"
+            spending.apply(
+                made_record(records, name, 0.0, body | ({"replicate": number} if number is not None else {}))
+            )
+            records += 1
+            if kind == "apart" and draw.random() < 0.4:
+                merged = {"configuration": configuration, "epoch": epoch, "wall_seconds": sum(worked.values())}
+                spending.apply(made_record(records, "report", 0.0, merged))
+                records += 1
+    assert spending.hours() == pytest.approx(seconds / 3600)
+    for usual in (0.0, 0.25):
+        assert spending.gpu_hours(usual) == pytest.approx((gpu_seconds + unshared * usual) / 3600)
+
+
+def test_a_hundred_hours_on_half_a_card_are_fifty() -> None:
+    spending = Spending()
+    spending.apply(made_record(0, "report", 0.0, {"wall_seconds": 360_000.0, "gpu": 0.5}))
+    assert spending.gpu_hours(usual=0.0625) == pytest.approx(50)

@@ -22,13 +22,13 @@ from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
-COUNTED = _counted(TrialState(0), HALVING)
+COUNTED = _counted(TrialState(configuration=0), HALVING)
 
 
 def _state(*trials):
     state = SweepState(len(trials))
     for index, fields in enumerate(trials):
-        state.trials[index] = TrialState(index, **fields)
+        state.trials[index] = TrialState(configuration=index, **fields)
     return state
 
 

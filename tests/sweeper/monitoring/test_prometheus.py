@@ -7,7 +7,7 @@ import random
 import pytest
 
 from sweeper.execution.controllers.budget import price_from
-from sweeper.journal.spending import Spending
+from sweeper.journal.best import Spending
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, RUNNING, WAITING, SweepState
 from sweeper.monitoring.prometheus import METRICS, PUBLISH_SECONDS, MetricsSink
 from sweeper.scheduling.asha import Halving

@@ -27,13 +27,9 @@ def epoch_rows(
     random = np.random.default_rng(0)
     return [
         {
-            "trial": f"c{index:05d}",
-            "replicate": replicate,
+            **replicate_row(index, replicate, configuration),
             "epoch": epoch,
-            "stage": "end",
             "split": "",
-            "config_architecture_name": "mlp",
-            **{f"config_{key}": value for key, value in configuration.items()},
             **measure({**configuration, "epoch": epoch}, random),
         }
         for index, configuration in enumerate(configurations)
@@ -51,16 +47,25 @@ def final_rows(
     for index, configuration in enumerate(configurations):
         for replicate in range(replicates):
             measured = measure(configuration, random)
-            common = {
-                "trial": f"c{index:05d}",
-                "replicate": replicate,
-                "stage": "end",
-                "config_hash": f"{index:016x}",
-                "config_architecture_name": "mlp",
-                **{f"config_{key}": value for key, value in configuration.items()},
-            }
-            rows += [{**common, "split": split, **_of_split(measured, split)} for split in ("val", "test")]
+            rows += split_rows(replicate_row(index, replicate, configuration), measured)
     return rows
+
+
+def replicate_row(index: int, replicate: int, configuration: Mapping[str, Any]) -> Row:
+    """Return what all rows of a replicate have: configurations are given without the prefix `config_`."""
+    return {
+        "trial": f"c{index:05d}",
+        "replicate": replicate,
+        "stage": "end",
+        "config_hash": f"{index:016x}",
+        "config_architecture_name": "mlp",
+        **{f"config_{key}": value for key, value in configuration.items()},
+    }
+
+
+def split_rows(common: Row, measured: Mapping[str, float]) -> list[Row]:
+    """Return the row of either split."""
+    return [{**common, "split": split, **_of_split(measured, split)} for split in ("val", "test")]
 
 
 def _of_split(measured: Mapping[str, float], split: str) -> Row:

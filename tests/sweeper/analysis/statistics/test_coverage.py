@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeper.analysis.statistics.differences import paired_difference, sign_flip_p
-from sweeper.analysis.statistics.families import unpaired_difference
+from sweeper.analysis.statistics.differences import paired_difference, sign_flip_p, unpaired_difference
 from tests.benchmarks.bench_statistics import Condition, simulate
 
 pytestmark = pytest.mark.slow

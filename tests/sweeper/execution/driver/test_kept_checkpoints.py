@@ -48,7 +48,7 @@ def ended(index: int, rng: random.Random) -> TrialState:
     measured = {"val_accuracy": rng.choice([0.80, 0.84, 0.86, 0.90, 0.94]), "val_ece": rng.choice([0.01, 0.02, 0.04])}
     value = math.nan if kind == "fail" else rng.choice([0.1, 0.2, 0.3, rng.random()])
     constrained = measured if kind == "complete" else None
-    return TrialState(index, status=status, stop_kind=kind, objective=value, constrained=constrained)
+    return TrialState(configuration=index, status=status, stop_kind=kind, objective=value, constrained=constrained)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -86,7 +86,7 @@ def test_few_are_kept_for_a_constraint():
     for index in range(count):
         told = {"val_accuracy": rng.random()}
         state.trials[index] = TrialState(
-            index, status="completed", stop_kind="complete", objective=rng.random(), constrained=told
+            configuration=index, status="completed", stop_kind="complete", objective=rng.random(), constrained=told
         )
         checkpoints.tidy(index)
     assert len(shelf.names) < 30, "those that no other surpasses in both: about ln 1000"
@@ -104,8 +104,8 @@ def test_a_sweep_keeps_the_best_of_each_loss(tmp_path):
 def test_a_crashed_trial_keeps_its_checkpoint_for_a_retry():
     state, shelf = SweepState(2), Shelf(2)
     checkpoints = KeptCheckpoints(shelf, state, PLAIN)
-    state.trials[0] = TrialState(0, status="completed", stop_kind="complete", objective=0.5)
-    state.trials[1] = TrialState(1, status="failed", stop_kind="crash", objective=0.4)
+    state.trials[0] = TrialState(configuration=0, status="completed", stop_kind="complete", objective=0.5)
+    state.trials[1] = TrialState(configuration=1, status="failed", stop_kind="crash", objective=0.4)
     checkpoints.tidy(0)
     checkpoints.tidy(1)
     assert shelf.names == {"c00000", "c00001"}

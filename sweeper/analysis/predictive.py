@@ -1,16 +1,19 @@
-"""Ensembles of a sweep's networks: the winner's replicates, and greedy ensembles across configurations.
+"""What the stored predictions of finished networks give without training: ensembles and conformal sets.
 
 An ensemble's probabilities are the mean of its members'. Greedy selection adds, with replacement, the network that
 lowers the ensemble's validation NLL most (Caruana, Niculescu-Mizil, Crew & Ksikes 2004, Ensemble selection from
 libraries of models). An ensemble of calibrated networks is underconfident, so where its temperature is fitted matters:
 before averaging, one for each member, or after, one for the ensemble (Rahaman & Thiery 2021, Uncertainty quantification
 and deep ensembles, arXiv:2007.08792).
+
+Conformal sets are those of a sweep's best configuration: how large they are, and whom they hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +22,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.recalibration.predictions import FITTED_ON, MEASURED_ON, Member, finished_members
+from sweeper.analysis.recalibration.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, finished_members
+from sweeper.analysis.statistics.basics import spread
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
 from sweeper.text.labels import label, plural
 from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
+from trainables.posthoc.conformal import SCORES, FittedApart, fit_apart, fit_sets, promised_coverage, set_measures
 
 NONE, BEFORE, AFTER = "none", "before", "after"
 TEMPERATURES = (NONE, BEFORE, AFTER)
@@ -109,7 +115,7 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
     return rows
 
 
-def _probabilities(member: Member, scaled: bool) -> dict[str, Floats]:
+def _probabilities(member: StoredPredictions, scaled: bool) -> dict[str, Floats]:
     """Return a member's probabilities by split, with its own temperature where `scaled`.
 
     Raises SweeperError where none can be fitted: an ensemble that is called calibrated must not hold others in silence.
@@ -132,7 +138,7 @@ def _temperature(logits: Floats | NDArray[np.float32], targets: Integers, whose:
 def _measured(
     name: str,
     chosen: Sequence[int],
-    members: Sequence[Member],
+    members: Sequence[StoredPredictions],
     plain: Sequence[dict[str, Floats]],
     scaled: Sequence[dict[str, Floats]],
     wheres: Sequence[str] = TEMPERATURES,
@@ -159,7 +165,7 @@ def _nll(probabilities: Floats, targets: Integers) -> float:
     return float(-np.log(np.maximum(of_target, SMALLEST_PROBABILITY)).mean())
 
 
-def view(rows: Sequence[EnsembleRow]) -> RenderableType:
+def ensembles_view(rows: Sequence[EnsembleRow]) -> RenderableType:
     """Return the ensembles as a table for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("ensemble", "members", "configurations", "temperature", *map(label, SHOWN)):
@@ -200,3 +206,135 @@ def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") 
     )
     with writing_to(path, "give --picture another path"):
         path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
+
+
+MEASURES = {
+    "coverage": "coverage",
+    "size": "mean size",
+    "worst_class_coverage": "worst class",
+    "class_coverage_gap": "class gap",
+    "empty": "empty",
+}
+"""What is shown of sets, and its heading."""
+
+
+@dataclass(frozen=True)
+class ConformalRow:
+    """Conformal sets of one score on test data.
+
+    Attributes:
+        score: `thr`, `aps` or `raps`.
+        by_class: whether each class has its own threshold.
+        measures: name → one value a replicate.
+    """
+
+    score: str
+    by_class: bool
+    measures: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """The conformal sets of a configuration.
+
+    Attributes:
+        trial, replicates: whose, and of how many networks.
+        alpha: the miscoverage rate that was asked for.
+        rows: one a score and kind of threshold.
+        method: the post-hoc method that was applied first; None for none.
+        crosswise: whether it was fitted on the other folds of every sample, not on one half.
+        samples: of validation data.
+        promised: the coverage of new samples that are exchangeable with these is at least this, for a network that was
+            fixed before they were looked at.
+        candidates: finished configurations, of which this one was chosen by these very samples if the objective is a
+            validation metric.
+    """
+
+    trial: str
+    replicates: int
+    alpha: float
+    rows: Sequence[ConformalRow]
+    method: str | None
+    crosswise: bool
+    samples: int
+    promised: float
+    candidates: int
+
+
+def conformal_sets(
+    results: Results, *, alpha: float = 0.1, method: str | None = None, crosswise: bool = False
+) -> Conformal:
+    """Return the sets of the best finished configuration, fitted on validation data and measured on test data.
+
+    Args:
+        results: of the sweep.
+        alpha: miscoverage rate, in (0, 1).
+        method: a post-hoc method applied first, with its default options; None for the network's own probabilities. It
+            is fitted on one half of validation data, thresholds on the other.
+        crosswise: instead, fit it to all folds but one in turn, and use all validation data for the sets (CV+).
+
+    Raises:
+        SweeperError: as `finished_members`, and where the method or alpha cannot be used.
+    """
+    members = finished_members(results, most=1)
+    candidates = len(leaderboard(results).finished)
+    samples = len(members[0].targets[FITTED_ON])
+    crosswise = crosswise and method is not None
+    try:
+        fits = [None if method is None else _fitted(method, member, crosswise) for member in members]
+        rows = []
+        for by_class, score in product((False, True), SCORES):
+            found = [_set_measured(*each, score, alpha, by_class) for each in zip(members, fits, strict=True)]
+            rows.append(ConformalRow(score, by_class, {name: [each[name] for each in found] for name in MEASURES}))
+    except ValueError as error:
+        raise SweeperError(str(error)) from error
+    promised = promised_coverage(alpha, samples, crosswise=crosswise)
+    return Conformal(members[0].trial, len(members), alpha, rows, method, crosswise, samples, promised, candidates)
+
+
+def _fitted(method: str, member: StoredPredictions, crosswise: bool) -> FittedApart:
+    logits, targets = member.logits[FITTED_ON], member.targets[FITTED_ON]
+    return fit_apart(method, logits, targets, crosswise=crosswise, seed=member.replicate)
+
+
+def _set_measured(
+    member: StoredPredictions, fitted: FittedApart | None, score: str, alpha: float, by_class: bool
+) -> dict[str, float]:
+    logits, targets, seed = member.logits, member.targets, member.replicate
+    if fitted is not None:
+        sets = fitted.sets(score, logits[MEASURED_ON], alpha=alpha, by_class=by_class, seed=seed)
+        return set_measures(sets, targets[MEASURED_ON])
+    own = softmax64(logits[FITTED_ON])
+    plain = fit_sets(score, own, targets[FITTED_ON], alpha=alpha, by_class=by_class, seed=seed)
+    return set_measures(plain(softmax64(logits[MEASURED_ON])), targets[MEASURED_ON])
+
+
+def conformal_view(found: Conformal) -> RenderableType:
+    """Return the sets as a table for a terminal: means over replicates with their standard deviations."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("score", "thresholds", *MEASURES.values()):
+        table.add_column(heading, justify="left" if heading in ("score", "thresholds") else "right", no_wrap=True)
+    for row in found.rows:
+        numbers = (spread(row.measures[name]).text() for name in MEASURES)
+        table.add_row(row.score, "per class" if row.by_class else "one", *numbers)
+    note = (
+        f"{found.trial}, {plural(found.replicates, 'replicate')}: sets from {found.samples} validation samples, "
+        f"measured on test data. {guarantee(found)} Worst class: lowest coverage of a class; class gap: mean absolute "
+        "difference between a class's coverage and the overall coverage."
+    )
+    return Group(table, Text(), Text(note))
+
+
+def guarantee(found: Conformal) -> str:
+    """Return what is promised of the sets, on which conditions, and how their method was fitted."""
+    promise = f"Coverage is at least {found.promised:.3g} on average over samples exchangeable with these"
+    condition = "for a network fixed before they were seen"
+    if found.candidates > 1:
+        condition += f"; that they chose it among {found.candidates} finished configurations is not covered by this"
+    if found.method is None:
+        return f"{promise}, {condition}."
+    if found.crosswise:
+        how = f"{found.method} was fitted to four folds in turn (CV+: 1 − 2α and less; in simulations about 1 − α)"
+    else:
+        how = f"{found.method} was fitted on one half, the thresholds on the other"
+    return f"{how}. {promise}, {condition}."

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.storage.store_lease import Part, Term, count_of, settled, term_names
+from sweeper.storage.store_journal import Part, Term, count_of, settled, term_names
 
 
 def _numbers(parts: list[Part]) -> list[tuple[str, int]]:

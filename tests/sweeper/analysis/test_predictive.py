@@ -10,16 +10,19 @@ import pyarrow.dataset as ds
 import pytest
 from rich.console import Console
 
-from sweeper.analysis.predictive.ensemble import (
+from sweeper.analysis.predictive import (
     AFTER,
     BEFORE,
     GREEDY,
     NONE,
     REPLICATES,
     SINGLE,
+    conformal_sets,
+    conformal_view,
     ensembles,
+    ensembles_view,
     greedy_members,
-    view,
+    guarantee,
     write_picture,
 )
 from sweeper.analysis.recalibration.predictions import finished_members
@@ -29,6 +32,7 @@ from sweeper.results.leaderboard import leaderboard
 from tests.sweeper.synthetic_sweep import write_sweep
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.posthoc import fit
+from trainables.posthoc.conformal import SCORES
 
 SIZE = 5
 
@@ -100,7 +104,7 @@ def test_averaging_replicates_lowers_brier_score_and_nll_on_average(sweep: Resul
 def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
     rows = ensembles(sweep, size=3)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(view(rows))
+    console.print(ensembles_view(rows))
     text = console.export_text()
     assert text.count(GREEDY) >= 9 and "validation data select" in text and SINGLE in text
     write_picture(rows, tmp_path / "p.html")
@@ -112,6 +116,58 @@ def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
 def test_a_network_that_takes_no_temperature_is_named(sweep: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     (first, *others) = finished_members(sweep, 4)
     spoiled = replace(first, logits={**first.logits, "val": np.full_like(first.logits["val"], np.nan)})
-    monkeypatch.setattr("sweeper.analysis.predictive.ensemble.finished_members", lambda *_: [spoiled, *others])
+    monkeypatch.setattr("sweeper.analysis.predictive.finished_members", lambda *_: [spoiled, *others])
     with pytest.raises(SweeperError, match=f"no temperature can be fitted to {first.trial}: .*\n.*--candidates"):
         ensembles(sweep, size=2, candidates=4)
+
+
+@pytest.fixture(scope="module")
+def conformal_sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("conformal") / "s"
+    return Results(write_sweep(folder, configurations=6, replicates=2, space="gamma", failures=0, samples=300))
+
+
+def test_the_sets_of_thr_are_those_of_the_definition(conformal_sweep: Results) -> None:
+    found = conformal_sets(conformal_sweep, alpha=0.2, method="temperature")
+    assert found.trial == leaderboard(conformal_sweep).finished[0]["trial"] and found.replicates == 2
+    assert [(row.score, row.by_class) for row in found.rows] == [(s, b) for b in (False, True) for s in SCORES]
+    for at, member in enumerate(finished_members(conformal_sweep, most=1)):
+        targets = member.targets["val"]
+        of_method = np.random.default_rng(member.replicate).permutation(len(targets)) < len(targets) // 2
+        calibrator = fit("temperature", member.logits["val"][of_method], targets[of_method])
+        val, test = calibrator(member.logits["val"][~of_method]), calibrator(member.logits["test"])
+        strange = np.sort(1 - val[np.arange(len(val)), targets[~of_method]])
+        sets = 1 - test <= strange[int(np.ceil((len(val) + 1) * 0.8)) - 1]
+        row = found.rows[0].measures
+        assert row["size"][at] == pytest.approx(sets.sum(axis=1).mean())
+        assert row["coverage"][at] == pytest.approx(sets[np.arange(len(test)), member.targets["test"]].mean())
+
+
+def test_the_guarantee_is_stated_with_its_conditions(conformal_sweep: Results) -> None:
+    plain, halves = conformal_sets(conformal_sweep), conformal_sets(conformal_sweep, method="temperature")
+    crosswise = conformal_sets(conformal_sweep, method="temperature", crosswise=True)
+    assert plain.promised == halves.promised == pytest.approx(0.9)
+    assert crosswise.promised == pytest.approx(1 - 0.2 - 2 * (1 - 1 / 5) / (300 / 5 + 1))
+    chosen = f"chose it among {len(leaderboard(conformal_sweep).finished)} finished configurations"
+    assert all(
+        "at least 0.9 on average" in guarantee(found) and chosen in guarantee(found) for found in (plain, halves)
+    )
+    assert "one half, the thresholds on the other" in guarantee(halves)
+    assert "at least 0.774 on average" in guarantee(crosswise) and "CV+" in guarantee(crosswise)
+
+
+def test_more_coverage_takes_larger_sets_and_all_is_shown(conformal_sweep: Results) -> None:
+    few, many = conformal_sets(conformal_sweep, alpha=0.3), conformal_sets(conformal_sweep, alpha=0.02)
+    for loose, tight in zip(few.rows, many.rows, strict=True):
+        assert np.mean(loose.measures["size"]) < np.mean(tight.measures["size"])
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(conformal_view(many))
+    text = console.export_text()
+    assert text.count("per class") == 3 and "at least 0.98" in text and many.trial in text
+
+
+def test_bad_input_is_refused_in_a_sentence(conformal_sweep: Results) -> None:
+    with pytest.raises(SweeperError, match="outside"):
+        conformal_sets(conformal_sweep, alpha=1.5)
+    with pytest.raises(SweeperError, match="did you mean 'temperature'"):
+        conformal_sets(conformal_sweep, method="temprature")
