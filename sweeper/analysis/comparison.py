@@ -27,7 +27,7 @@ from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.results import SeveralResults
 from sweeper.text.cells import Row, Rows, Value, measured_values
 from sweeper.text.labels import label, plural
-from trainables.curvature.statistics import headline_columns
+from trainables.curvature.statistics.base import headline_columns
 
 METRICS = (
     ("test", "accuracy"),

@@ -23,7 +23,7 @@ from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
 from sweeper.tables.recalibrations import RecalibrationPart
 from sweeper.tracking.base import Point
-from trainables.curvature.statistics import headline_columns
+from trainables.curvature.statistics.base import headline_columns
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row
 
