@@ -15,25 +15,24 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import (
     BAR,
     Snapshot,
     Tally,
-    best_text,
-    counts_text,
     failure_line,
-    left_text,
     progress_line,
     progress_panel,
-    speed_text,
 )
 from sweeper.scheduling.base import Scheduler
+from sweeper.text.display import as_html
 from sweeper.text.labels import duration
 
 PLAIN_LINE_SECONDS = 10.0
+
+DONE = "done"
+"""The last stage of a sweep in a notebook, whose cell keeps what was shown last."""
 
 
 class Progress:
@@ -82,12 +81,14 @@ class Progress:
         self._stage = text
         if text == "running":
             self._started = self._clock()
-        if self._live is None:
-            self._console.print(text)
+        self._tell(text)
 
     def say(self, text: str) -> None:
         """Show a sentence about the cluster until the next one: what the sweep waits for or runs on."""
         self._cluster = text
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
         if self._live is None:
             self._console.print(text)
 
@@ -108,7 +109,7 @@ class Progress:
 
     def _render(self) -> RenderableType:
         now = self._snapshot()
-        if self._stage != "running":
+        if self._stage not in ("running", DONE):
             line = Table.grid(padding=(0, 2))
             # How long it takes is not known: the bar only shows that it continues.
             bar = ProgressBar(total=None, pulse=True, width=BAR, animation_time=self._clock())
@@ -121,12 +122,6 @@ UPDATE_SECONDS = 0.5
 """Faster updates cannot be read; a browser redraws a small table in milliseconds."""
 
 FAILURES_SHOWN = 5
-
-_BAR = (
-    '<div style="height:6px;width:320px;border-radius:3px;background:rgba(128,128,128,.3);margin:4px 0 8px">'
-    '<div style="height:6px;width:{share:.1%};border-radius:3px;background:#2a78d6"></div></div>'
-)
-_CELL = "text-align:right;padding:1px 10px"
 
 
 def in_notebook() -> bool:
@@ -157,19 +152,10 @@ class NotebookProgress(Progress):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Leave the last state in the cell."""
         if kind is None:
-            self._stage = "done"
+            self._stage = DONE
         self._update()
 
-    def stage(self, text: str) -> None:
-        """Show what the driver is doing; `running` restarts the clock for throughput."""
-        self._stage = text
-        if text == "running":
-            self._started = self._clock()
-        self._update()
-
-    def say(self, text: str) -> None:
-        """Show a sentence about the cluster until the next one."""
-        self._cluster = text
+    def _tell(self, text: str) -> None:
         self._update()
 
     def append(self, record: Record) -> None:
@@ -190,34 +176,5 @@ class NotebookProgress(Progress):
             self._handle.update(HTML(self._html()))
 
     def _html(self) -> str:
-        now = self._snapshot()
-        if self._printed == -math.inf:
-            return f"<p>{escape(self._stage)} …</p>"
-        times = [duration(now.seconds), left_text(now), speed_text(now)]
-        head = f"<b>{escape(self._stage)}</b> · {escape(' · '.join(filter(None, times)))}"
-        parts = [head, _BAR.format(share=now.share), escape(counts_text(now.counts)), rungs_html(now)]
-        parts += [f"<i>{escape(self._cluster)}</i>"] if self._cluster else []
-        if now.best is not None:
-            words = f"{trial_name(now.best.configuration)} {self._describe(now.best.configuration)}"
-            found = f"{best_text(now.best, self._schedule.metric)} after {now.best.epochs} epochs: {words}"
-            parts.append(f"<b>{escape(found)}</b>")
-        parts += [f'<span style="color:#c0392b">{escape(text)}</span>' for text in self._failures[-FAILURES_SHOWN:]]
-        lines = "".join(f"<div>{part}</div>" for part in parts)
-        return f'<div style="font-variant-numeric:tabular-nums">{lines}</div>'
-
-
-def rungs_html(now: Snapshot) -> str:
-    """Return one column per rung: trials running towards it, promoted beyond it, and stopped at it."""
-    rows = [
-        ("", [f"rung {rung}" for rung in now.rungs]),
-        ("running", [str(now.towards[rung]) for rung in now.rungs]),
-        ("promoted", [str(passed) for passed, _ in now.rungs.values()]),
-        ("stopped", [str(stopped) for _, stopped in now.rungs.values()]),
-    ]
-    cells = "".join(
-        f'<tr><th style="text-align:left;padding:1px 10px 1px 0">{escape(heading)}</th>'
-        + "".join(f'<td style="{_CELL}">{escape(text)}</td>' for text in row)
-        + "</tr>"
-        for heading, row in rows
-    )
-    return f'<table style="border-collapse:collapse;margin:6px 0">{cells}</table>'
+        failures = [Text(text, style="red") for text in self._failures[-FAILURES_SHOWN:]]
+        return f"<b>{escape(self._stage)}</b>{as_html(Group(self._render(), *failures))}"

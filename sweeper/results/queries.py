@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import resource
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -101,30 +101,45 @@ def _address_space_left() -> float:
 
 
 @contextmanager
-def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a connection with one view a table of `generation`, and the view `final`.
+def connect(
+    generations: Mapping[str, Path], *, in_memory: bool = False, named: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Give a connection with one view a table, the union over sweeps by column name, and the view `final`.
 
-    `in_memory` copies all but the large tables, so that later queries do not open the files again.
+    Args:
+        generations: the folder of each sweep's files.
+        in_memory: copies all but the large tables, so that later queries do not open the files again.
+        named: gives every row the name of its sweep in the first column, `sweep`.
     """
     connection = open_database()
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for name in READ_TABLES:
-            files = f"{generation}/{name}/**/*.parquet".replace("'", "''")
-            if next((generation / name).glob("**/*.parquet"), None) is None:
-                connection.register(f"no_{name}", empty_table(name))
-                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM no_{name}")
-                continue
-            kind = "TABLE" if in_memory and name not in LARGE_TABLES else "VIEW"
-            connection.execute(
-                f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{files}', hive_partitioning = false)"
+            empty, parts = empty_table(name), []
+            for sweep, generation in generations.items():
+                if next((generation / name).glob("**/*.parquet"), None) is not None:
+                    files = _quoted(f"{generation}/{name}/**/*.parquet")
+                    parts.append((sweep, f"read_parquet({files}, hive_partitioning = false)"))
+            kind = "TABLE" if in_memory and parts and name not in LARGE_TABLES else "VIEW"
+            if not parts:
+                connection.register(f"no_{name}", empty)
+                parts = [("", f"no_{name}")]
+            rest = "* EXCLUDE (sweep)" if named and "sweep" in empty.column_names else "*"
+            rows = (
+                f"SELECT {f'{_quoted(sweep)} AS sweep, ' if named else ''}{rest} FROM {table}" for sweep, table in parts
             )
-        create_final_view(connection, ("trial", "replicate"))
+            connection.execute(f"CREATE {kind} {name} AS {' UNION ALL BY NAME '.join(rows)}")
+        create_final_view(connection, ("sweep", "trial", "replicate") if named else ("trial", "replicate"))
         yield connection
-    except (duckdb.Error, OSError) as error:  # OSError: the generation is removed while its folders are looked through
-        raise QueryError(first_line(error), "the sweep's tables could not be read") from error
+    except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
+        owner = "the sweeps' tables could not be read together" if named else "the sweep's tables could not be read"
+        raise QueryError(first_line(error), owner) from error
     finally:
         connection.close()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def read_steadily(

@@ -20,7 +20,7 @@ import html
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -30,18 +30,13 @@ import pyarrow as pa
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results.queries import (
-    READ_TABLES,
     VIEWS,
     QueryError,
     bring_what_is_read,
     check_reads_only,
     connect,
-    create_final_view,
     current_generation,
-    empty_table,
     execute,
-    first_line,
-    open_database,
     read_steadily,
 )
 from sweeper.storage.lookup import find_sweep
@@ -92,7 +87,7 @@ class Results:
         bring_what_is_read(self.paths, query, trials)
         if self.frozen is not None:
             return execute(self.frozen, query)
-        return read_steadily(lambda: current_generation(self.folder), connect, query)
+        return read_steadily(lambda: {self.name: current_generation(self.folder)}, connect, query)
 
     def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
         """Return the rows of a query. Arguments and errors are those of `sql`."""
@@ -140,7 +135,7 @@ class Results:
 
         The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
         """
-        with connect(current_generation(self.folder), in_memory=True) as connection:
+        with connect({self.name: current_generation(self.folder)}, in_memory=True) as connection:
             yield Results(self.folder, connection)
 
     @cached_property
@@ -213,7 +208,9 @@ class SeveralResults:
         for member in self.members.values():
             bring_what_is_read(member.paths, query)
         return read_steadily(
-            lambda: {name: current_generation(found.folder) for name, found in self.members.items()}, connect_all, query
+            lambda: {name: current_generation(found.folder) for name, found in self.members.items()},
+            partial(connect, named=True),
+            query,
         )
 
 
@@ -234,37 +231,3 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
             )
         members[found.name] = found
     return SeveralResults(members)
-
-
-@contextmanager
-def connect_all(generations: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a connection with one view a table, the union over sweeps by column name, and the view `final`."""
-    connection = open_database()
-    try:
-        connection.execute("SET TimeZone = 'UTC'")
-        for name in READ_TABLES:
-            columns, parts = empty_table(name).column_names, []
-            for sweep, generation in generations.items():
-                if next((generation / name).glob("**/*.parquet"), None) is not None:
-                    files = _quoted(f"{generation}/{name}/**/*.parquet")
-                    parts.append(_rows(sweep, f"read_parquet({files}, hive_partitioning = false)", columns))
-            if not parts:
-                connection.register(f"no_{name}", empty_table(name))
-                parts = [_rows("", f"no_{name}", columns)]
-            connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
-        create_final_view(connection, ("sweep", "trial", "replicate"))
-        yield connection
-    except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
-        raise QueryError(first_line(error), "the sweeps' tables could not be read together") from error
-    finally:
-        connection.close()
-
-
-def _rows(sweep: str, source: str, columns: Sequence[str]) -> str:
-    """Return the query of one sweep's rows of a table, with its name first."""
-    rest = "* EXCLUDE (sweep)" if "sweep" in columns else "*"
-    return f"SELECT {_quoted(sweep)} AS sweep, {rest} FROM {source}"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -229,7 +229,7 @@ sweeper.plan(space)""",
     "sweeper.results.load(done.name, table='final').to_pandas().groupby('config_loss_name').ece.mean()",
     "sweeper.status()",
     "sweeper.recalibrate('cells', method='temperature')",
-    "print(done.complete, done.outcome, sum(done.counts.values()), sweeper.reporting('cells').path.name)",
+    "print(done.complete, done.outcome, sum(done.counts.values()), sweeper.report('cells').path.name)",
 ]
 
 
