@@ -85,13 +85,13 @@ class ReplicateSeeds:
         return [replicate_seed(self.sweep_seed, configuration, r, common=self.common) for r in range(self.count)]
 
 
-def config_hash(configuration: Mapping[str, Any]) -> str:
+def config_hash(configuration: Mapping[str, object]) -> str:
     """Return 16 hexadecimal digits that identify a configuration's values, whatever the order of its keys."""
     canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"), default=list)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def flatten_configuration(configuration: Mapping[str, Any], prefix: str = "config") -> dict[str, Any]:
+def flatten_configuration(configuration: Mapping[str, object], prefix: str = "config") -> dict[str, Any]:
     """Return the configuration as table columns: `{"config_loss_name": "focal", "config_loss_gamma": 3.0}`.
 
     Lists become JSON text, because a column holds one scalar type.

@@ -5,10 +5,13 @@ With the path of a value in a search space file, such as `space.loss.one_of[1].g
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """A value of a search space file; keys are text."""
+
+Values: TypeAlias = dict[str, Any]
+"""A mapping of a search space whose structure pydantic checks: what stands at a key is known there, not here."""
 
 
 def join_path(path: str, key: str | int) -> str:

@@ -177,7 +177,7 @@ def evaluation_columns(
     return (*measured, *shifted, *posthoc, *held_out, *hessian, "hessian_unavailable", "spectrum_unavailable")
 
 
-def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:
+def epoch_columns(trajectory: Mapping[str, object] | None) -> dict[str, type]:
     """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
     if trajectory is None:
         return {}
@@ -186,7 +186,7 @@ def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:
     return trajectory_columns(trajectory)
 
 
-def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
     """Return `rows` as one typed batch: what a row lacks becomes null (or its constant), a NaN stays a NaN.
 
     Args:
@@ -216,7 +216,7 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _column(table: str, field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+def _column(table: str, field: pa.Field, rows: Sequence[Mapping[str, object]]) -> pa.Array:
     """Return one column. Raises ValueError, which names it, for a value that does not fit."""
     try:
         return pa.array([row.get(field.name) for row in rows], field.type)

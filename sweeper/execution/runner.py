@@ -18,7 +18,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -159,7 +158,7 @@ def ask_to_stop(name: str, output: str | Path) -> str:
 
 
 def run_sweep(
-    space: Path | str | Mapping[str, Any],
+    space: Path | str | Mapping[str, object],
     overrides: Sequence[str],
     name: str | None,
     options: RunOptions,

@@ -194,7 +194,7 @@ def _example_trees(size: DataSetSize) -> Any:
     return rows[None]
 
 
-def _label(network: Mapping[str, Any], networks: list[dict[str, Any]]) -> str:
+def _label(network: Mapping[str, Any], networks: list[dict[str, object]]) -> str:
     """Return a network's name, with the hyperparameters that tell it from others of that name."""
     same = [other for other in networks if other["name"] == network["name"]]
     differ = [key for key in network if any(other.get(key) != network[key] for other in same)]

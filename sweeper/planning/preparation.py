@@ -185,7 +185,7 @@ def data_keys(spec: SweepSpec) -> dict[str, str] | None:
     return {variant_key(each): content_key(node_copy(_load(each))) for each in named} if named else None
 
 
-def dataset_facts(dataset: DataSet) -> dict[str, Any]:
+def dataset_facts(dataset: DataSet) -> dict[str, object]:
     """Return what the manifest records of a data set: sizes of the splits and the hash of their indices."""
     sizes = {name: len(split) for name, split in dataset.splits.items()}
     return {"samples": sizes, "classes": dataset.classes, "split_hash": dataset.split_hash}
@@ -201,7 +201,7 @@ def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]
     return [Fault(path, sentence) for sentence in sentences]
 
 
-def _variant_fault(named: dict[str, Any], dataset: DataSet) -> str | None:
+def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
     """Return why one data set of a sweep cannot stand beside its first one."""
     other = _load(named)
     shapes = [(each.classes, tuple(each.train.inputs.shape[1:])) for each in (dataset, other)]

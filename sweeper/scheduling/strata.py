@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sweeper.journal.records import Decision, Drawn, Judged, Record, Suggested
 from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled, in_stratum
 from sweeper.scheduling.ranking import Constraint
 
 
-def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
+def stratum_name(values: Mapping[str, object], within: Sequence[str]) -> str:
     """Return the name of the stratum of a configuration: `resnet8, focal`, or `focal, score msp` for `loss.score`.
 
     Args:
@@ -30,7 +29,7 @@ def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
     return ", ".join(_part(values, path) for path in within)
 
 
-def _part(values: Mapping[str, Any], path: str) -> str:
+def _part(values: Mapping[str, object], path: str) -> str:
     part, _, key = path.partition(".")
     component = values.get(part, {})
     # A journal that somebody forged may have anything there; what it names is a stratum then.
@@ -53,7 +52,7 @@ class Stratified(Scheduler):
 
     one_pool: Scheduler
     within: tuple[str, ...]
-    configurations: Sequence[Mapping[str, Any]] | None = field(compare=False, repr=False)
+    configurations: Sequence[Mapping[str, object]] | None = field(compare=False, repr=False)
     _drawn: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -102,7 +101,7 @@ class Stratified(Scheduler):
 
 
 def stratified(
-    scheduler: Scheduler, within: Sequence[str], configurations: Sequence[Mapping[str, Any]] | None
+    scheduler: Scheduler, within: Sequence[str], configurations: Sequence[Mapping[str, object]] | None
 ) -> Stratified:
     """Return `scheduler` with a pool for each stratum; arguments as the attributes of `Stratified`."""
     return Stratified(scheduler.metric, scheduler.mode, scheduler.max_epochs, scheduler, tuple(within), configurations)

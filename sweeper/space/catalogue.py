@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -51,8 +51,8 @@ class Registries:
     datasets: Registry
     posthoc: Registry
     metrics: tuple[str, ...]
-    curvature_defaults: Mapping[str, Any]
-    curvature_faults: Callable[[Mapping[str, Any]], list[str]]
+    curvature_defaults: Mapping[str, object]
+    curvature_faults: Callable[[Mapping[str, object]], list[str]]
     claims: tuple[str, ...] = ()
     further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
     shifts: Registry = field(default_factory=lambda: Registry("evaluation split"))

@@ -100,7 +100,7 @@ class Configurations(Sequence[Configuration]):
                 if isinstance(record.body, Drawn):
                     found = dict(enumerate(map(dict, record.body.values), record.body.first))
                 elif isinstance(record.body, Suggested):
-                    found = {record.body.configuration: record.body.values}
+                    found = {record.body.configuration: dict(record.body.values)}
                 for number, values in found.items():
                     self._require_fit(record.sequence, number, values)
                 self._found |= found

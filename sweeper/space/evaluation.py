@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, join_path
+from sweeper.core.json_types import Plain, Values, join_path
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT
@@ -22,9 +21,7 @@ FITTED_ON = "val"
 """The split that every evaluation measures, named or not, see `trainables.training.evaluation.FITTED_ON`."""
 
 
-def check_evaluation(
-    evaluation: dict[str, Any], registries: Registries, dataset: object, faults: list[Fault]
-) -> dict[str, Any]:
+def check_evaluation(evaluation: Values, registries: Registries, dataset: object, faults: list[Fault]) -> Values:
     """Return the part with its components resolved and every default filled in; its faults are added to `faults`.
 
     Args:
@@ -56,7 +53,7 @@ def check_evaluation(
     return evaluation
 
 
-def _resolve_splits(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> None:
+def _resolve_splits(evaluation: Values, registries: Registries, faults: list[Fault]) -> None:
     """Put resolved shifts in the place of those that the file has, and `val` first where it is missing."""
     given, place = evaluation.get("splits"), join_path("evaluation", "splits")
     if not isinstance(given, list):
@@ -121,7 +118,7 @@ def _measured_anyway(fault: Fault, registries: Registries) -> Fault:
     return replace(fault, remedy="every evaluation measures it already: remove it") if known else fault
 
 
-def _check_curvature(values: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
+def _check_curvature(values: Values, registries: Registries, faults: list[Fault]) -> Values:
     """Return all curvature settings, defaults filled in, as plain values."""
     place, known = "evaluation.curvature", tuple(registries.curvature_defaults)
     for key in values.keys() - set(known):
@@ -140,7 +137,7 @@ def further_metric_labels(evaluation: object) -> list[str]:
     return [column_label(name) for name in named if isinstance(name, str)]
 
 
-def column_faults(evaluation: dict[str, Any]) -> list[Fault]:
+def column_faults(evaluation: Values) -> list[Fault]:
     """Return a fault for each user-defined metric whose column name is taken."""
     labels = further_metric_labels(evaluation)
     if not labels:

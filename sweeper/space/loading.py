@@ -12,7 +12,6 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -28,7 +27,7 @@ from sweeper.core.domains import (
     resolved_faults,
 )
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Plain, join_path
+from sweeper.core.json_types import Plain, Values, join_path
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space import notify as notify_targets
@@ -47,9 +46,7 @@ from trainables.registry import Registry, importing_nothing
 from trainables.registry.names import did_you_mean
 
 
-def check_searcher(
-    values: dict[str, Any], nodes: dict[str, Node], registry: Registry, faults: list[Fault]
-) -> dict[str, Node]:
+def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, faults: list[Fault]) -> dict[str, Node]:
     """Check the searcher against the space, fill in its defaults, and return the space as it will be searched.
 
     Args:

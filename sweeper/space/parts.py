@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.json_types import Values
 from sweeper.core.objective import Mode
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
@@ -146,12 +147,12 @@ class Evaluation(Part):
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
-    posthoc: list[dict[str, Any]] = Field(default_factory=list)
-    curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
+    posthoc: list[Values] = Field(default_factory=list)
+    curvature: Values | Literal[False] = Field(default_factory=dict)
     bootstrap: int = Field(default=100, ge=0, le=100_000)
     trajectory: Trajectory | None = None
-    metrics: list[dict[str, Any]] = Field(default_factory=list)
-    splits: list[str | dict[str, Any]] = Field(default=["val", "test"])
+    metrics: list[Values] = Field(default_factory=list)
+    splits: list[str | Values] = Field(default=["val", "test"])
 
     @property
     def own_splits(self) -> list[str]:
@@ -159,7 +160,7 @@ class Evaluation(Part):
         return [each for each in self.splits if isinstance(each, str)]
 
     @property
-    def shifts(self) -> list[dict[str, Any]]:
+    def shifts(self) -> list[Values]:
         """The splits beyond the data set's own, which the last evaluation measures on."""
         return [each for each in self.splits if isinstance(each, dict)]
 

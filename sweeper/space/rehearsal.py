@@ -16,6 +16,7 @@ from typing import Any
 
 from sweeper.core.domains import DOMAINS, grid_size, parse
 from sweeper.core.errors import Fault
+from sweeper.core.json_types import Values
 from sweeper.space.components import PART, rehearsed_axes
 from trainables.registry import Registry
 
@@ -47,7 +48,7 @@ CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs"
 FORBIDDEN = ("header", "rehearsal", "rehearsed")
 
 
-def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def rehearsed_values(values: Values, changes: Values) -> Values:
     """Return the values of a rehearsal, to be checked like a file's.
 
     Args:
@@ -123,7 +124,7 @@ def merged(base: Any, changes: Any, path: str = "") -> Any:
     return {**base, **joined}
 
 
-def _scale_epochs(values: dict[str, Any], epochs: int, said: list[str]) -> None:
+def _scale_epochs(values: Values, epochs: int, said: list[str]) -> None:
     scheduler = values["scheduler"]
     before = scheduler["max_epochs"]
     counted = {key: value for key, value in scheduler.items() if key.endswith("_epochs") and value is not None}
@@ -140,7 +141,7 @@ def _scaled_count(epoch: Any, before: int, after: int) -> Any:
     return max(1, min(after, round(epoch * after / before)))
 
 
-def _rehearsed_recipe(settings: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> dict[str, Any]:
+def _rehearsed_recipe(settings: Values, epochs: tuple[int, int], said: list[str]) -> Values:
     """Return an optimiser's settings with small batches, and its epochs for another length of run."""
     if settings.get("recipe_epochs") is None:  # else the recipe scales by itself
         points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
@@ -164,7 +165,7 @@ def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
     return point / before if point < before else point * after / before
 
 
-def _each(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def _each(node: Any, change: Callable[[Values], Values]) -> Any:
     """Return a part of the space with every component in it changed; members that became equal are one."""
     if "name" in node:
         return change(dict(node))
@@ -186,7 +187,7 @@ def _thinned(node: Any) -> Any:
     return {k: [_thinned(m) for m in v] if isinstance(v, list) else _thinned(v) for k, v in node.items()}
 
 
-def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
+def _scale_counts(values: Values, said: list[str]) -> None:
     points = grid_size(parse(values["space"], "", []))
     samples = max(1, min(values["samples"], CONFIGURATIONS // points))
     if samples != values["samples"]:
@@ -199,7 +200,7 @@ def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
     values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
 
 
-def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> None:
+def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) -> None:
     evaluation = dict(values["evaluation"])
     known = known_splits(values["dataset"])
     own = [each for each in evaluation["splits"] if isinstance(each, str)]
@@ -217,7 +218,7 @@ def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: lis
     values["evaluation"] = evaluation
 
 
-def _scaled_shift(shift: dict[str, Any], said: list[str]) -> dict[str, Any]:
+def _scaled_shift(shift: Values, said: list[str]) -> Values:
     """Return a shift with fewer samples, kinds and severities, computed here, and another data set's stand-in."""
     scaled = {**shift, "samples": min(shift.get("samples") or SHIFTED_SAMPLES, SHIFTED_SAMPLES)}
     if "kinds" in shift:
@@ -236,7 +237,7 @@ def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) ->
     return [name for name in asked if name in known]
 
 
-def _scaled_trajectory(trajectory: dict[str, Any], epochs: tuple[int, int]) -> dict[str, Any]:
+def _scaled_trajectory(trajectory: Values, epochs: tuple[int, int]) -> Values:
     """Return what is measured after each epoch, with the epochs named in it moved to those of the shorter run."""
     before, after = epochs
     moved = [max(1, min(after, round(point * after / before))) for point in trajectory["gradient_norms"]]
@@ -247,7 +248,7 @@ SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 """Hyperparameters that a stand-in inherits if it has them."""
 
 
-def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
+def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
     """Return the data set of a rehearsal; what was replaced is added to `said`."""
     from trainables.datasets import digits_stand_in
     from trainables.datasets.base import DATASETS
@@ -273,7 +274,7 @@ def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, 
     return {"name": digits_stand_in.NAME, **options}
 
 
-def known_splits(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+def known_splits(dataset: Values) -> tuple[str, ...]:
     """Return the splits that a rehearsal's data set has; a file's own `rehearsal` may name another one's later."""
     from trainables.datasets.base import DATASETS
 
@@ -287,9 +288,7 @@ def options_of(name: str) -> tuple[str, ...]:
     return tuple(hyperparameter.name for hyperparameter in DATASETS[name].hyperparameters)
 
 
-def rehearsed_architecture(
-    architecture: Mapping[str, Any], dataset: Mapping[str, Any], said: list[str]
-) -> dict[str, Any]:
+def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str]) -> Values:
     """Return a rehearsal's network for its `dataset`; replacements are added to `said`."""
     from trainables.datasets import digits_stand_in
     from trainables.models import ARCHITECTURES
@@ -309,10 +308,10 @@ def rehearsed_architecture(
     return small
 
 
-def _differs(architecture: Mapping[str, Any], key: str, defaults: Mapping[str, Any]) -> bool:
+def _differs(architecture: Values, key: str, defaults: Values) -> bool:
     """Return whether a hyperparameter is given and not the stand-in's default: two names of one network are one."""
     return key in architecture and architecture[key] != defaults[key]
 
 
-def _defaults(registry: Registry, name: str) -> dict[str, Any]:
+def _defaults(registry: Registry, name: str) -> Values:
     return {hyperparameter.name: hyperparameter.default for hyperparameter in registry[name].hyperparameters}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 from sweeper.core.domains import Fields, parse, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds, seed_from
-from sweeper.core.json_types import Plain, join_path
+from sweeper.core.json_types import Plain, Values, join_path
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.ranking import Goal
@@ -48,6 +48,16 @@ LEFT_OUT_IF_EMPTY = (
     "confirm", "confirms", "constraints", "header", "notify", "objectives", "rehearsal", "rehearsed", "searcher",
 )  # fmt: skip
 """Keys that a resolved search space holds only where they say something."""
+
+
+LEFT_OUT_AT_DEFAULT = {
+    "replicates": ("seeds", "lanes"),
+    "evaluation": ("splits",),
+    "resources": ("workers",),
+    "training": ("sync_batch_norm",),
+    "searcher": ("warm_start",),
+}
+"""Settings that came later, by part: left out at their default, so that a file resolves to what it always did."""
 
 
 class Header(Part):
@@ -150,7 +160,7 @@ class SweepSpec(Part):
     """
 
     header: Header = Header()
-    dataset: dict[str, Any]
+    dataset: Values
     objective: Objective = Objective()
     objectives: list[Objective] = Field(default_factory=list)
     constraints: list[Guard] = Field(default_factory=list)
@@ -174,7 +184,7 @@ class SweepSpec(Part):
     notify: list[Notification] = Field(default_factory=list)
     confirm: int = Field(default=0, ge=0, le=1000)
     confirms: Confirms | None = None
-    rehearsal: dict[str, Any] | None = None
+    rehearsal: Values | None = None
     rehearsed: list[str] = Field(default_factory=list)
 
     @property
@@ -219,24 +229,14 @@ class SweepSpec(Part):
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}
-        if not self.replicates.common_seeds:
-            del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
-        if self.replicates.lanes == "auto":
-            del values["replicates"]["lanes"]  # likewise
-        if self.evaluation.splits == Evaluation().splits:
-            del values["evaluation"]["splits"]  # likewise
-        if self.resources.workers == 1:
-            del values["resources"]["workers"]  # likewise
-        if self.training.sync_batch_norm:
-            del values["training"]["sync_batch_norm"]  # likewise
-        if self.checkpoint == Checkpoint():
-            del values["checkpoint"]
-        if self.keep == Keep():
-            del values["keep"]  # likewise
-        if self.searcher == SearcherSettings():
-            del values["searcher"]
-        elif not self.searcher.warm_start:
-            del values["searcher"]["warm_start"]
+        for part, keys in LEFT_OUT_AT_DEFAULT.items():
+            usual = type(getattr(self, part))().model_dump(mode="json")
+            for key in keys:
+                if values[part][key] == usual[key]:
+                    del values[part][key]
+        for part in ("checkpoint", "keep", "searcher"):
+            if getattr(self, part) == type(self).model_fields[part].default:
+                del values[part]
         return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}
 
 

@@ -92,7 +92,7 @@ def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
     return archive
 
 
-def code_settings(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]) -> dict[str, object]:
+def code_settings(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, object]) -> dict[str, object]:
     """Return what a trial's process needs to know of the code: the archive, and the names it may import from it."""
     return {
         "extensions": kept_archive(paths, spec, manifest),
@@ -100,7 +100,7 @@ def code_settings(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any
     }
 
 
-def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any], *, trust: bool) -> None:
+def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, object], *, trust: bool) -> None:
     """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here.
 
     Raises SweeperError when the folder names components that this user has not run before, unless `trust` allows them:

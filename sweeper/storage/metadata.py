@@ -171,7 +171,7 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
     return values
 
 
-def started_at(manifest: Mapping[str, Any]) -> float | None:
+def started_at(manifest: Mapping[str, object]) -> float | None:
     """Return when a sweep began, Unix time in seconds; `None` where its manifest does not say.
 
     Raises ValueError, or OverflowError, for what is no time of this program's.

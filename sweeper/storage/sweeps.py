@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -55,7 +54,7 @@ def create_sweep(
     stem: str,
     name: str | None,
     output: Path,
-    manifest: Mapping[str, Any],
+    manifest: Mapping[str, object],
     taken: Callable[[str], bool] = lambda name: False,
     add: Callable[[SweepPaths], None] = lambda paths: None,
 ) -> Sweep:

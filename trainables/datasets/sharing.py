@@ -133,9 +133,9 @@ def _mapped_arrays(folder: Path) -> dict[str, NDArray[np.generic]] | None:
     return found
 
 
-def _leaves(dataset: DataSet) -> dict[str, Any]:
+def _leaves(dataset: DataSet) -> dict[str, object]:
     """Return every field of the data set and of its splits by name, e.g. `train.inputs`."""
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         f"{name}.{part.name}": getattr(split, part.name)
         for name, split in dataset.splits.items()
         for part in fields(Split)

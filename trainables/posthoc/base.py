@@ -235,7 +235,7 @@ def parameter_names(name: str) -> tuple[str, ...]:
     return POSTHOC[name].columns
 
 
-def cross_fitted(method: str, logits: ArrayLike, targets: ArrayLike, options: Mapping[str, Any]) -> Floats:
+def cross_fitted(method: str, logits: ArrayLike, targets: ArrayLike, options: Mapping[str, object]) -> Floats:
     """Return probabilities [N, K] of which fold f's are calibrated by `method` as fitted on the other folds.
 
     Folds are those of refinement: five, each class dealt out in turn (`trainables.metrics.refinement.folds_of`).

@@ -213,7 +213,7 @@ class Curves:
 
     results: Results
     trials: list[str]
-    configurations: list[dict[str, dict[str, Any]]]
+    configurations: list[dict[str, dict[str, object]]]
     pace: NDArray[np.float64]
     max_epochs: int
     left_out: int
@@ -279,9 +279,9 @@ def read_curves(results: Results) -> Curves:
     )
 
 
-def _configuration(row: Any) -> dict[str, dict[str, Any]]:
+def _configuration(row: Any) -> dict[str, dict[str, object]]:
     """Return a trial's values as its search space nests them, from the columns `config_<part>_<key>`."""
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, object]] = {}
     for column, value in row.items():
         if column.startswith("config_") and column != "config_hash" and value is not None:
             part, _, key = column.removeprefix("config_").partition("_")

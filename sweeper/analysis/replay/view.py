@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from rich.console import Group, RenderableType
@@ -120,7 +120,7 @@ def percent(estimate: Estimate) -> str:
     return f"{estimate.mean * 100:.0f} % ({low * 100:.0f}–{high * 100:.0f})"
 
 
-def as_json(kept: Kept) -> dict[str, Any]:
+def as_json(kept: Kept) -> dict[str, object]:
     """Return what a candidate kept as plain JSON values."""
     candidate = kept.candidate
 
@@ -214,7 +214,7 @@ def _objective(text: str) -> tuple[str, Literal["min", "max"]]:
     return metric, "max" if mode == "max" or (larger and not mode) else "min"
 
 
-def _scheduler(text: str, max_epochs: int, faults: list[Fault]) -> Mapping[str, Any]:
+def _scheduler(text: str, max_epochs: int, faults: list[Fault]) -> Mapping[str, object]:
     """Return a scheduler's settings, defaults filled in; its faults are added to `faults`."""
     try:
         read: Plain = yaml.safe_load(text)

@@ -65,11 +65,11 @@ class CardShares:
 
     def __init__(
         self,
-        configurations: Sequence[Mapping[str, Any]],
-        facts: Mapping[str, Any],
+        configurations: Sequence[Mapping[str, object]],
+        facts: Mapping[str, object],
         folder: Path,
         probe: Callable[[int], CardMemory | None],
-        examples: Sequence[Mapping[str, Any]] | None = None,
+        examples: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
         """Measure the kinds among the first configurations that the folder does not know yet.
 

@@ -233,7 +233,7 @@ class DriverSettings:
     together: bool = False
 
     @staticmethod
-    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, Any]], *, cohorts: bool = False) -> DriverSettings:
+    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, object]], *, cohorts: bool = False) -> DriverSettings:
         """Return the settings of a search space with these configurations, by index, where there can be cohorts."""
         keep, packing = spec.keep, spec.replicates.packing
         return DriverSettings(
@@ -253,7 +253,7 @@ class TrialValues:
     """Knows configurations by index, and which of them and of their digests the journal lacks."""
 
     def __init__(
-        self, configurations: Sequence[Mapping[str, Any]], state: SweepState, record: Callable[[Body], object]
+        self, configurations: Sequence[Mapping[str, object]], state: SweepState, record: Callable[[Body], object]
     ) -> None:
         """Take what the space or a searcher gives, the sweep's state, which `record` continues changing."""
         self._configurations, self._state, self._record = configurations, state, record

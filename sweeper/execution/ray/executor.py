@@ -92,7 +92,7 @@ class _Told:
 
 def execute(
     driver: Driver,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     *,
     resources: Mapping[str, float],
     workers: int = 1,
