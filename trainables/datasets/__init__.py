@@ -4,9 +4,9 @@ They import the registry, torch and numpy; scikit-learn and readers of images in
 Neither losses nor networks nor the training loop.
 """
 
-from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits, load_dataset
+from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits, load_dataset, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 
 DATASETS.discover(__name__)
 
-__all__ = ["DataSet", "DataSetUnavailableError", "Split", "hash_of_splits", "load_dataset"]
+__all__ = ["DataSet", "DataSetUnavailableError", "Split", "hash_of_splits", "load_dataset", "stratified_split"]

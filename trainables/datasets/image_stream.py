@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import StoredImages
-from trainables.datasets.streaming import Copier, sent
+from trainables.datasets.streaming import sent
 
 PIXEL_MAXIMUM = 255
 
@@ -355,7 +355,6 @@ class ImageStream:
         places: Sequence[Tensor],
         seeds: Sequence[Tensor] | None,
         device: torch.device,
-        copier: Copier | None = None,
     ) -> Iterator[Tensor]:
         """Yield the pixels of batches, uint8 [B, 3, H, W] on `device`, decoded and sent ahead of their use.
 
@@ -363,9 +362,8 @@ class ImageStream:
             places: of each batch's samples in the split, int64 [B].
             seeds: of each batch's samples, int64 [B], to change them; `None` for the images as they are.
             device: where the batches are needed.
-            copier: how they get there; see `trainables.datasets.streaming`.
         """
-        yield from sent(self._decoded(places, seeds), len(places), device, copier)
+        yield from sent(self._decoded(places, seeds), len(places), device)
 
     def _decoded(self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None) -> Iterator[Tensor]:
         view = self.view if seeds is None or self.changed is None else self.changed

@@ -185,7 +185,7 @@ def compiler_fault(settings: TrainingSettings) -> str | None:
     )
 
 
-def card_fault(settings: TrainingSettings) -> str | None:
+def gpu_fault(settings: TrainingSettings) -> str | None:
     """Return why this process's GPU cannot compute as `settings` say, or `None`.
 
     TF32 came with compute capability 8.0; older GPUs would compute float32 and the table would say TF32.

@@ -171,21 +171,23 @@ def evaluate(
     known = _fitting_data(model, measured, settings, dataset, predicting)
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
     with grids_on(dataset.val.targets.device):
-        of_these_classes = {name: (each.logits, each.targets) for name, each in shifted.items() if each.same_classes}
+        of_these_classes = {
+            name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes
+        }
         recalibrated = _posthoc_columns({**measured, **of_these_classes}, known, settings, loss, dataset)
         held_out = _cross_fitted_columns(*measured[FITTED_ON], settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
     curvature, spectra = _curvature(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(**held_out, **curvature)
-    for name, each in shifted.items():
+    for name, (scores, classes, shift) in shifted.items():
         plain = replace(settings, bootstrap=0)
         rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
-        if each.same_classes:
-            rows[name].update(_metrics_row(each.logits, softmax64(each.logits), each.targets, plain, seed))
-        rows[name].update(ood_columns(logits["test"], each.logits) if each.detected and "test" in logits else {})
-        if each.kept:
-            logits[name], targets[name] = each.logits, each.targets
+        if shift.same_classes:
+            rows[name].update(_metrics_row(scores, softmax64(scores), classes, plain, seed))
+        rows[name].update(ood_columns(logits["test"], scores) if shift.detected and "test" in logits else {})
+        if shift.logits:
+            logits[name], targets[name] = scores, classes
     model.train(was_training)
     return Evaluation(list(rows.values()), reliability, logits, targets, spectra)
 

@@ -148,7 +148,7 @@ class KeptWeights:
     def load_state_dict(self, state: State, device: torch.device) -> None:
         """Continue from `state_dict()`'s result, on `device`."""
         kept = state["kept"]
-        self._weights = None if kept is None else placed(kept, device)
+        self._weights = None if kept is None else dict(placed(kept, device))
         self._value = state["kept_value"]
 
 

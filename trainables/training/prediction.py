@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from trainables.datasets.base import DataSet, Split, evaluation_batches
-from trainables.datasets.splits import build_split
+from trainables.datasets.splits.base import EvaluationSplit, build_split
 from trainables.losses import Loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
@@ -51,34 +51,15 @@ def placed(state: State, device: torch.device) -> State:
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
-@dataclass(frozen=True)
-class ShiftedData:
-    """What a network says of one split beyond the data set's own.
-
-    Attributes:
-        logits: float32 `[N, K]`.
-        targets: classes, int64 `[N]`.
-        same_classes: whether the targets are the network's classes.
-        detected: whether it is told from the test split.
-        kept: whether logits go into the tables.
-    """
-
-    logits: np.ndarray
-    targets: np.ndarray
-    same_classes: bool
-    detected: bool
-    kept: bool
-
-
-def shifted_data(model: nn.Module, dataset: DataSet, shifts: Iterable[Options]) -> dict[str, ShiftedData]:
-    """Return split → what a network says of it, for every split of the requested shifts."""
+def shifted_data(
+    model: nn.Module, dataset: DataSet, shifts: Iterable[Options]
+) -> dict[str, tuple[np.ndarray, np.ndarray, EvaluationSplit]]:
+    """Return split → logits [N, K] in float32, classes [N] and what it belongs to, for every split of the shifts."""
     found = {}
     for shift in map(build_split, shifts):
         for name in shift.names:
             split = shift.split(dataset, name)
-            values = predict(model, split).float().cpu().numpy()
-            told = (shift.same_classes, shift.detected, shift.logits)
-            found[name] = ShiftedData(values, split.targets.cpu().numpy(), *told)
+            found[name] = (predict(model, split).float().cpu().numpy(), split.targets.cpu().numpy(), shift)
     return found
 
 

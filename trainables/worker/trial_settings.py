@@ -15,7 +15,7 @@ from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import shared_dataset
 from trainables.extensions.code import take_up
 from trainables.registry import permit_only
-from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, card_fault, data_place, prepare_arithmetic
+from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, data_place, gpu_fault, prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.worker.checkpoints import replicate_folder
@@ -193,7 +193,7 @@ def prepare_process(settings: TrialSettings) -> None:
     torch.set_default_dtype(torch.float32)
     prepare_arithmetic(settings.training, settings.device)
     if settings.device == "cuda":
-        fault = card_fault(settings.training)
+        fault = gpu_fault(settings.training)
         if fault is not None:
             raise ValueError(fault)
         torch.cuda.empty_cache()

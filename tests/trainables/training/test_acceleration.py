@@ -20,7 +20,7 @@ from trainables.training.acceleration import (
     RecordedSteps,
     TrainingSettings,
     acceleration_fault,
-    card_fault,
+    gpu_fault,
     changes_between_epochs,
     compiler_fault,
     data_place,
@@ -299,8 +299,8 @@ def test_on_a_cpu_tf32_is_float32_and_deterministic_changes_no_bit(data):
 def test_tf32_is_refused_on_a_card_without_it(monkeypatch, capability, refused):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
-    assert card_fault(PLAIN) is None
-    fault = card_fault(TF32)
+    assert gpu_fault(PLAIN) is None
+    fault = gpu_fault(TF32)
     assert (fault is not None) is refused
     if fault is not None:
         assert fault.startswith("precision = tf32 needs a GPU of compute capability 8.0") and "T4 has 7.5" in fault

@@ -152,5 +152,3 @@ COMPONENTS = (
         check=check_corrupted,
     ),
 )
-
-__all__ = ["COMPONENTS", "Corrupted"]
