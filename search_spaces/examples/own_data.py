@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from trainables.datasets import DataSet, Split, hash_of_splits, stratified_split
+from trainables.datasets import DataSet, Split, hash_of_splits
+from trainables.datasets.base import stratified_split
 
 
 def spirals(samples: int = 1200, classes: int = 3, noise: float = 0.25, seed: int = 0) -> DataSet:
