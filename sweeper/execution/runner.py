@@ -24,6 +24,7 @@ import torch
 from search_spaces import locate
 from sweeper.analysis.selection import candidates, confirmation_of, confirmed_name
 from sweeper.core.errors import SweeperError
+from sweeper.core.json_types import Plain
 from sweeper.execution.attempt import drive
 from sweeper.execution.controllers.capacity import ClusterView, check_answers, fit_resources
 from sweeper.execution.local.executor import this_machine
@@ -158,7 +159,7 @@ def ask_to_stop(name: str, output: str | Path) -> str:
 
 
 def run_sweep(
-    space: Path | str | Mapping[str, object],
+    space: Path | str | Mapping[str, Plain],
     overrides: Sequence[str],
     name: str | None,
     options: RunOptions,
