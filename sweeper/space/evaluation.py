@@ -40,7 +40,7 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
         place = join_path("evaluation", key)
         evaluation[key] = resolve_components(evaluation.get(key), registry, place, found, besides)
         faults += [_measured_anyway(fault, registries) for fault in found] if key == "metrics" else found
-    faults += posthoc_faults(evaluation, _known_splits(dataset, registries))
+    faults += _posthoc_faults(evaluation, _known_splits(dataset, registries))
     faults += column_faults(evaluation)
     if "bootstrap" in evaluation and evaluation["bootstrap"] in (False, None):
         evaluation["bootstrap"] = 0
@@ -78,31 +78,26 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
         names = given if isinstance(given, list) else []
         for index, name in enumerate(names):
             where = join_path(join_path(place, "splits"), index)
-            if known is not None and isinstance(name, str) and name not in known:
-                hint = did_you_mean(name, tuple(known)).removeprefix("; ")
-                faults.append(Fault(where, f"the data set has no split {name!r}", hint))
-            elif isinstance(name, str) and name in names[:index]:
+            unknown = _unknown_split(where, name, known)
+            faults += unknown
+            if not unknown and isinstance(name, str) and name in names[:index]:
                 faults.append(Fault(where, f"{name!r} is named twice", "name each split once"))
     return faults
 
 
-def posthoc_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
-    """Return what is wrong with the splits that post-hoc methods are fitted on, and with columns that two would share.
-
-    Args:
-        evaluation: its values, the methods resolved.
-        known: the data set's splits, or `None` where only loading tells them.
-    """
+def _posthoc_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
+    """Return what is wrong with the splits that resolved post-hoc methods are fitted on; arguments as above."""
     entries = evaluation.get("posthoc")
     methods = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    faults = []
-    for index, method in enumerate(methods):
-        split = method.get(POSTHOC_SPLIT)
-        if known is not None and isinstance(split, str) and split not in known:
-            hint = did_you_mean(split, tuple(known)).removeprefix("; ")
-            place = join_path(join_path("evaluation.posthoc", index), POSTHOC_SPLIT)
-            faults.append(Fault(place, f"the data set has no split {split!r}", hint))
-    return faults
+    places = [join_path(join_path("evaluation.posthoc", index), POSTHOC_SPLIT) for index in range(len(methods))]
+    found = zip(places, methods, strict=True)
+    return [fault for place, method in found for fault in _unknown_split(place, method.get(POSTHOC_SPLIT), known)]
+
+
+def _unknown_split(place: str, name: object, known: Sequence[str] | None) -> list[Fault]:
+    if known is None or not isinstance(name, str) or name in known:
+        return []
+    return [Fault(place, f"the data set has no split {name!r}", did_you_mean(name, tuple(known)).removeprefix("; "))]
 
 
 def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | None:
