@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from sweeper.core.ids import configuration_index
 
@@ -186,6 +186,19 @@ def written(body: Any, without: str = "") -> dict[str, object]:
         if each.name != without and not (each.left_out and value == each.default):
             values[each.key] = value if type(value) in _SCALARS else _plain(value)
     return values
+
+
+class Written:
+    """A dataclass that is written as its fields, in the types that they are annotated with."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk."""
+        return written(self)
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Self:
+        """Read what any release wrote. Raises ValueError for a field that is missing or odd."""
+        return read(cls, fields)
 
 
 _SCALARS = (int, float, str, bool, NoneType)

@@ -3,6 +3,9 @@
 Outside of this file nobody needs to know how a record is written: `to_json` gives the plain values that lie on disk,
 key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them; both
 follow the fields' annotations (`sweeper.journal.fields`). What older journals lack is a field's default.
+
+In all of them `attempt` is the driver's number, counted from 1, `configuration` an index, `replicate` a number,
+`config_hash` that of a configuration's nested `values`, and `status` the trial's from then on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.fields import (
@@ -23,6 +26,7 @@ from sweeper.journal.fields import (
     Checked,
     Json,
     Within,
+    Written,
     check_report,
     number,
     read,
@@ -37,15 +41,12 @@ STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "inter
 """What a trial can be; `sweeper.journal.state` says when it is which."""
 
 Status: TypeAlias = Annotated[str, Checked(partial(text, among=STATUSES))]
-
 Index: TypeAlias = Annotated[int, Within(0, MOST - 1)]
-"""A configuration's index."""
-
 DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Written):
     """What the scheduler did with a trial at a rung, and why.
 
     Attributes:
@@ -77,31 +78,9 @@ class Decision:
             # A decision equals the one that is read back, and NaN equals nothing.
             object.__setattr__(self, "metric", None)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the decision as plain JSON values; what older journals lack is left out where it says nothing."""
-        return written(self)
-
-    @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> Decision:
-        """Read what `to_dict` wrote. Raises ValueError for a field that is missing or odd."""
-        return read(Decision, fields)
-
-
-class _Body:
-    """What a record says happened: written as its fields."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return written(self)
-
-    @classmethod
-    def from_json(cls, fields: Json) -> Self:
-        """Read what any release wrote."""
-        return read(cls, fields)
-
 
 @dataclass(frozen=True)
-class Attempt(_Body):
+class Attempt(Written):
     """A driver starts or resumes the sweep.
 
     Attributes:
@@ -113,7 +92,6 @@ class Attempt(_Body):
     """
 
     kind: ClassVar[str] = "attempt"
-
     attempt: int
     host: str
     pid: Annotated[int, Within(0, 2**32)]  # no process has a larger number (Linux's limit is 2²²)
@@ -131,18 +109,16 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Learned(_Body):
+class Learned(Written):
     """The searcher has observed an earlier sweep's trials.
 
     Attributes:
-        attempt: the driver's.
         sweep: the earlier one, as the search space names it.
         observations: its finished trials that lie in the space.
         outside: how many finished trials lie outside of it.
     """
 
     kind: ClassVar[str] = "learned"
-
     attempt: int
     sweep: str
     observations: Sequence[Observation]
@@ -150,19 +126,16 @@ class Learned(_Body):
 
 
 @dataclass(frozen=True)
-class Suggested(_Body):
+class Suggested(Written):
     """A searcher chose a configuration.
 
     Attributes:
         configuration: its index from now on.
-        values: its nested values.
         choices: those that lead to it, see `sweeper.core.domains`.
-        config_hash: of the values.
         searcher: what chose it, with its version.
     """
 
     kind: ClassVar[str] = "suggested"
-
     configuration: Index
     values: dict[str, Any]
     choices: Mapping[str, float]
@@ -171,7 +144,7 @@ class Suggested(_Body):
 
 
 @dataclass(frozen=True)
-class Drawn(_Body):
+class Drawn(Written):
     """Configurations of the space, drawn before the first of them begins: from now on they are these.
 
     They follow from space and seed, but a later release may draw others from the same space; so every reader takes them
@@ -183,13 +156,12 @@ class Drawn(_Body):
     """
 
     kind: ClassVar[str] = "drawn"
-
     first: Index
     values: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Started(_Body):
+class Started(Written):
     """A process has begun with a configuration, or with one replicate of it where these have separate processes."""
 
     kind: ClassVar[str] = "started"
@@ -200,7 +172,7 @@ class Started(_Body):
     replicate: int | None = field(default=None, metadata=LEFT_OUT)
 
 
-class _ReportBody(_Body):
+class _ReportBody(Written):
     """A body with a trial's report."""
 
     ORDER: ClassVar[Sequence[str]]
@@ -234,8 +206,6 @@ class ReplicateReported(_ReportBody):
 
     Attributes:
         report: what it measured; it has no objective, and its errors are the failure.
-        replicate: its number.
-        attempt: the driver's.
         pauses: whether it waits for the scheduler now.
     """
 
@@ -244,7 +214,6 @@ class ReplicateReported(_ReportBody):
         *("configuration", "replicate", "attempt", "epoch", "pauses", "failure", "failure_kind", "device", "packing"),
         *("wall_seconds", "gpu", "epochs", "evaluations"),
     )
-
     report: TrialReport
     replicate: int
     attempt: int
@@ -265,8 +234,6 @@ class Reported(_ReportBody):
 
     Attributes:
         report: what was measured. Of a failure it has the kind; the sentence is the decision's reason.
-        attempt: the driver's.
-        status: the trial's from now on.
         decision: the scheduler's; `None` between rungs.
         reused: where it was reused from; `None` where this sweep trained it.
         config_hash: of the configuration's values, in its first report; `None` in later ones and in older journals.
@@ -278,7 +245,6 @@ class Reported(_ReportBody):
         *("replicate_errors", "replicate_kinds", "reused", "failure_kind", "config_hash"),
         *("attempt", "status", "decision"),
     )
-
     report: TrialReport
     attempt: int
     status: Status
@@ -293,19 +259,14 @@ class Reported(_ReportBody):
 
 
 @dataclass(frozen=True)
-class Judged(_Body):
+class Judged(Written):
     """The scheduler decides on a configuration that pauses at a rung: it is promoted, or stopped.
 
     Attributes:
-        configuration: its index.
-        attempt: the driver's.
         epoch: the rung.
-        status: the trial's from now on.
-        decision: the scheduler's.
     """
 
     kind: ClassVar[str] = "judged"
-
     configuration: Index
     attempt: int
     epoch: int
@@ -314,12 +275,10 @@ class Judged(_Body):
 
 
 @dataclass(frozen=True)
-class Failed(_Body):
+class Failed(Written):
     """A process died, or a configuration is given up.
 
     Attributes:
-        configuration: the index of its configuration.
-        attempt: the driver's.
         epoch: epochs that were reported before.
         failure: what it died of, a word such as `crash`.
         reason: the same as a sentence.
@@ -360,25 +319,19 @@ class Failed(_Body):
 
 
 @dataclass(frozen=True)
-class Ended(_Body):
+class Ended(Written):
     """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
 
     kind: ClassVar[str] = "ended"
-
     attempt: int
     outcome: str
     reason: str
 
 
-Body: TypeAlias = (
-    Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
-)
+Body = Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
 """What a record says happened."""
 
-_KINDS: dict[str, type[Body]] = {
-    each.kind: each
-    for each in (Attempt, Learned, Suggested, Drawn, Started, ReplicateReported, Reported, Judged, Failed, Ended)
-}
+_KINDS: dict[str, type[Body]] = {each.kind: each for each in get_args(Body)}
 
 
 def body_from_json(kind: str, fields: Json) -> Body:

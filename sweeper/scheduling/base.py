@@ -346,4 +346,4 @@ def _comparable(decision: Decision | None) -> Decision | None:
 
 
 def _text(decision: Decision | None) -> str:
-    return str(decision.to_dict() if decision is not None else None)
+    return str(decision.to_json() if decision is not None else None)

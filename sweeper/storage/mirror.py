@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
@@ -23,7 +23,7 @@ from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.places import Place, fetch, objects
 from sweeper.storage.store_journal import JOURNAL, StoredJournal
-from sweeper.storage.store_objects import KEPT, KeptTables, is_table_file
+from sweeper.storage.store_objects import StoreArrivals
 from sweeper.tables.large_tables import Arrivals
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store, patiently
@@ -100,15 +100,12 @@ class Mirror:
         """Prepare to mirror the sweep in the folder `paths` to `store`, the sweep's own."""
         self.store: Store = store
         self.address = self.location = store.uri
-        self.arrivals: Arrivals = self
+        self.arrivals = StoreArrivals(store, paths.generations / INCOMING)
         self._paths = paths
         self._lease = StoreLease(store, paths.name)
         self._journal: StoredJournal | None = None
         self._lock, self._pushing = threading.Lock(), threading.Lock()
-        self._requested: set[tuple[str, str]] = set()
         self._removed: list[str] = []
-        self._collected: set[str] = set()
-        self._kept = KeptTables(store, paths.generations / INCOMING)
         self._put: dict[str, tuple[int, int]] = {}
         self._tags: dict[str, str] = {}
         self._pushed, self._pause = 0.0, 0.0
@@ -145,7 +142,7 @@ class Mirror:
         self.store.delete([STOP])
         found = fetch(self.store, self._paths.root)
         self._tags = {name: entry.tag for name, entry in found.items()}
-        self._kept.begin(found)
+        self.arrivals.begin(found)
 
     @property
     def held(self) -> bool:
@@ -161,38 +158,6 @@ class Mirror:
         """Raise LeaseLostError once another driver is known to have taken the sweep over; the store is not asked."""
         if self._lease.lost:
             self._lease.require()
-
-    def request(self, table: str, name: str) -> None:
-        """Request a file of a table that a trial has uploaded. Raises SweeperError when it is no table's file."""
-        if not is_table_file(table, name):
-            raise SweeperError(
-                f"the journal names a file that is not a table file: {table}/{name}",
-                "nothing was fetched; a record that says so was not written by a sweep",
-            )
-        with self._lock:
-            self._requested.add((table, name))
-
-    def pending(self, table: str, name: str) -> bool:
-        """Return whether a requested file has not arrived yet."""
-        return (table, name) in self._requested
-
-    @property
-    def kept(self) -> Sequence[str]:
-        """The tables whose files stay in the store."""
-        return KEPT
-
-    def publish(self, table: str, names: Collection[str], *, only: bool) -> None:
-        """Have files of such a table published there; with `only`, have all others of it withdrawn."""
-        self._kept.publish(table, names, only=only)
-
-    def lost(self, table: str) -> Sequence[str]:
-        """Return the files of such a table that were found nowhere."""
-        return self._kept.lost(table)
-
-    def forget(self, table: str, name: str) -> None:
-        """Cancel a request for a file that is here already."""
-        with self._lock:
-            self._requested.discard((table, name))
 
     def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
         """Remove the checkpoints of a trial or of one of its replicates from the store: at once, or soon."""
@@ -215,7 +180,7 @@ class Mirror:
     def collect(self) -> None:
         """Download or publish all requested tables now. Raises SweeperError when the store cannot be reached."""
         try:
-            patiently(self._fetch_requested)
+            patiently(self.arrivals.fetch)
             patiently(self._publish_kept)
         except StoreError as error:
             raise self._failed(error) from error
@@ -246,7 +211,7 @@ class Mirror:
                 if self.store.exists(STOP):
                     self._paths.stop_marker.touch()
                     self.store.delete([STOP])
-                self._fetch_requested()
+                self.arrivals.fetch()
                 self._publish_kept()
                 self._remove_checkpoints()
                 if time.monotonic() - self._pushed >= self._pause:
@@ -258,18 +223,9 @@ class Mirror:
             except OSError as error:
                 _log.warning("retrying the store: %s", error)
 
-    def _fetch_requested(self) -> None:
-        with self._lock:
-            wanted = [*self._requested]
-        folder = self._paths.generations / INCOMING
-        self.store.download_all({f"{INCOMING}/{table}/{name}": folder / table / name for table, name in wanted})
-        with self._lock:
-            self._collected |= {f"{INCOMING}/{table}/{name}" for table, name in wanted}
-            self._requested.difference_update(wanted)
-
     def _publish_kept(self) -> None:
         self._lease.require()
-        self._kept.work()
+        self.arrivals.work()
 
     def _remove_checkpoints(self) -> None:
         with self._lock:
@@ -298,17 +254,15 @@ class Mirror:
     def _push_changes(self) -> None:
         began = time.monotonic()
         self._lease.require()
-        with self._lock:
-            collected = {name for name in self._collected if not (self._paths.generations / name).exists()}
+        taken_in = self.arrivals.taken_in()  # before the tables are listed, so that what is put has all of it
         present = objects(self._paths)
         facts = {name: _facts(path) for name, path in present.items()}
         changed = [name for name, found in facts.items() if self._put.get(name) != found]
         self._tags |= self.store.put_all({name: present[name] for name in changed})
         self._put.update({name: facts[name] for name in changed})
         gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
-        self.store.delete([*gone, *collected])
-        with self._lock:
-            self._collected -= collected
+        self.store.delete(gone)
+        self.arrivals.remove(taken_in)
         for name in gone:
             del self._put[name]
         self._pushed = time.monotonic()

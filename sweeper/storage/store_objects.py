@@ -89,15 +89,21 @@ def trial_of(file: str) -> str | None:
     return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
 
 
-class KeptTables:
-    """What is published of such tables, and what is still to be. Safe to use from threads."""
+class StoreArrivals:
+    """Trials' tables in a store: small ones are fetched, those of `KEPT` published where they are. Safe from threads.
+
+    What `sweeper.tables.large_tables.Arrivals` asks for.
+    """
+
+    kept = KEPT
 
     def __init__(self, store: Store, incoming: Path) -> None:
         """Begin with nothing.
 
         Args:
             store: of the sweep.
-            incoming: the folder, here, of files that the driver itself brings: those of reused trials.
+            incoming: the folder, here, into which files are fetched, and of those that the driver itself brings: of
+                reused trials.
         """
         self._store, self._folder = store, incoming
         self._lock, self._working = threading.Lock(), threading.Lock()
@@ -105,6 +111,47 @@ class KeptTables:
         self._wanted: set[_Name] = set()
         self._withdrawn: set[_Name] = set()
         self._lost: set[_Name] = set()
+        self._requested: set[_Name] = set()
+        self._fetched: set[_Name] = set()
+
+    def request(self, table: str, name: str) -> None:
+        """Request a file of a table that a trial has uploaded. Raises SweeperError when it is no table's file."""
+        if not is_table_file(table, name):
+            raise SweeperError(
+                f"the journal names a file that is not a table file: {table}/{name}",
+                "nothing was fetched; a record that says so was not written by a sweep",
+            )
+        with self._lock:
+            self._requested.add((table, name))
+
+    def pending(self, table: str, name: str) -> bool:
+        """Return whether a requested file has not arrived yet."""
+        return (table, name) in self._requested
+
+    def forget(self, table: str, name: str) -> None:
+        """Cancel a request for a file that is here already."""
+        with self._lock:
+            self._requested.discard((table, name))
+
+    def fetch(self) -> None:
+        """Fetch what was requested. Raises StoreError."""
+        with self._lock:
+            wanted = {*self._requested}
+        self._store.download_all({_waiting(each): self._folder / each[0] / each[1] for each in wanted})
+        with self._lock:
+            self._fetched |= wanted
+            self._requested -= wanted
+
+    def taken_in(self) -> set[_Name]:
+        """Return what was fetched and is no longer in `incoming`: it is in a table, or nobody wants it."""
+        with self._lock:
+            return {each for each in self._fetched if not (self._folder / each[0] / each[1]).exists()}
+
+    def remove(self, done: Collection[_Name]) -> None:
+        """Remove from the store what trials put there, once the tables that have it are there. Raises StoreError."""
+        self._store.delete([_waiting(each) for each in done])
+        with self._lock:
+            self._fetched.difference_update(done)
 
     def begin(self, found: Mapping[str, Entry]) -> None:
         """Learn what is published from a listing of the store. Raises StoreError."""

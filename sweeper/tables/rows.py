@@ -70,7 +70,7 @@ class JournalRows:
 def _decision_row(configuration: int, epoch: int, decision: Decision, time: float) -> Row:
     decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
     # Constraints are not columns here: the reason says whether they are kept, and `evaluations` has their metrics.
-    said = {key: value for key, value in decision.to_dict().items() if key not in ("feasible", "constrained")}
+    said = {key: value for key, value in decision.to_json().items() if key not in ("feasible", "constrained")}
     return {"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}
 
 

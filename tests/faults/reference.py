@@ -144,7 +144,7 @@ def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturb
                 continue
             decision = decide_on(rungs, report)
             if decision is not None:
-                decided.append(decision.to_dict())
+                decided.append(decision.to_json())
                 rungs.apply(Record(len(records), 0.0, Reported(report, 1, "running", decision)))
                 chosen.hear(index, decided[-1])
         decisions[index] = decided

@@ -32,7 +32,7 @@ from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
 from sweeper.storage.store_journal import StoredJournal
-from sweeper.storage.store_objects import KeptTables
+from sweeper.storage.store_objects import StoreArrivals
 from sweeper.tables.large_tables import MERGED_KEY
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
@@ -392,9 +392,9 @@ def test_a_sweep_goes_on_from_the_store_alone(store: Store, tmp_path: Path, seed
     assert kept == {name for name in store.entries("tables") if "/predictions/c" in name}
 
 
-def _published(store: Store, machine: Path, names: list[str], *, only: bool = False) -> KeptTables:
+def _published(store: Store, machine: Path, names: list[str], *, only: bool = False) -> StoreArrivals:
     """A driver on a fresh machine has learnt what there is, and was told what is journaled."""
-    kept = KeptTables(store, machine)
+    kept = StoreArrivals(store, machine)
     kept.begin(store.entries())
     kept.publish("predictions", names, only=only)
     kept.work()

@@ -175,7 +175,7 @@ class PairedDifference:
 
 
 def paired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifference:
-    """Return the mean of b − a with the interval of `means.mean_of` and the p of a sign-flip permutation test.
+    """Return the mean of b − a with the interval of `mean_of` and the p of a sign-flip permutation test.
 
     Source of the test: Fisher 1935, The Design of Experiments, §21: under no difference each pair's sign is a coin,
     unless differences are skewed; p is therefore never below the interval's own. A percentile bootstrap of 8 to 16
@@ -356,7 +356,7 @@ def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tup
 
 
 def unpaired_difference(a: Values, b: Values) -> PairedDifference:
-    """Return mean(b) − mean(a) of two independent samples, with the interval and p of `means.difference_of`.
+    """Return mean(b) − mean(a) of two independent samples, with the interval and p of `difference_of`.
 
     No interval where neither sample varies. `n` is the length of b. Shuffling which value belongs to which sample
     (Fisher 1935) rejects equal means in up to 20 % of samples of 4 and 24, where the few spread more.

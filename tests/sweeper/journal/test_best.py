@@ -185,7 +185,7 @@ def test_a_constraint_beside_the_best_is_judged_beside_all_that_are_complete(
         report = made_body("report", told)
         assert isinstance(report, Reported)
         decision = decide_on(rungs, report.report)
-        assert decision is not None and Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+        assert decision is not None and Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
         record = Record(sequence, 0.0, dataclasses.replace(report, decision=decision, status="completed"))
         rungs.apply(record)
         state.apply(record)

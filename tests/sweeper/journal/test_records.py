@@ -127,7 +127,7 @@ def test_not_a_number_reads_back() -> None:
     again = Record.from_bytes(made_record(0, "report", 0.0, {"objective": math.nan}).to_bytes())
     assert isinstance(again.body, Reported) and math.isnan(again.body.report.objective or 0.0)
     decision = Decision(3, "fail", "not a number", math.nan, None, 0)
-    assert decision.metric is None and Decision.from_dict(decision.to_dict()) == decision
+    assert decision.metric is None and Decision.from_json(decision.to_json()) == decision
 
 
 def test_a_report_of_a_process_comes_through_as_plain_values() -> None:

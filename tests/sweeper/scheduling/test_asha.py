@@ -52,7 +52,7 @@ def _play(schedule, stream, rungs=None):
 
 
 def _record(sequence, configuration, epoch, value, decision):
-    body = {"configuration": configuration, "epoch": epoch, "objective": value, "decision": decision.to_dict()}
+    body = {"configuration": configuration, "epoch": epoch, "objective": value, "decision": decision.to_json()}
     return made_record(sequence, "report", float(sequence), body)
 
 
@@ -130,7 +130,7 @@ def test_a_value_that_is_not_finite_fails_at_once(value, epoch):
     assert decision.kind == "fail"
     assert decision.rung == (epoch if epoch in HALVING.rungs else None)
     assert str(value) in decision.reason and "not a finite number" in decision.reason
-    assert decision.to_dict()["metric"] is None
+    assert decision.to_json()["metric"] is None
 
 
 def test_an_objective_that_is_not_measured_is_no_fault_between_rungs():

@@ -85,7 +85,7 @@ def reports(seed, trials=14):
             mean = sum(row["val_ece"] for row in rows) / 2
             report = trial_report(configuration=int(trial), epoch=epoch, objective=mean, epochs=rows)
             decision = decide_on(state, report)
-            body = {**report.to_dict(), "decision": decision.to_dict()}
+            body = {**report.to_dict(), "decision": decision.to_json()}
             records.append(made_record(len(records), "report", 0.0, body))
             state.apply(records[-1])
             if decision.kind == "stop":
@@ -134,7 +134,7 @@ def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
     ended = decide(state, 9, 18, 0.0, crowned)
     assert (ended.kind, ended.feasible) == ("complete", False)
     assert ended.reason == "reached the last epoch, 18, but does not keep to the constraints"
-    assert ended.to_dict()["feasible"] is False
+    assert ended.to_json()["feasible"] is False
     assert decide(state, 9, 18, 0.2, {"val_ece": (0.2, 0.0), "val_accuracy": (0.85, 0.0)}).feasible
 
 

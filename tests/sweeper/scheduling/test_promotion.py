@@ -63,7 +63,7 @@ def journal(scheduler, values, workers=3):
     def judged(trial, decision):
         status = "waiting" if decision.kind == "continue" else "early_stopped"
         note("judged", {"configuration": trial, "attempt": 1, "epoch": decision.rung, "status": status,
-                        "decision": decision.to_dict()})  # fmt: skip
+                        "decision": decision.to_json()})  # fmt: skip
 
     while True:
         while len(running) < workers:
@@ -80,7 +80,7 @@ def journal(scheduler, values, workers=3):
         place = at[trial] = at.get(trial, -1) + 1
         epoch, value = scheduler.rungs[place], float(values[trial, place])
         decision = decide(state, trial, epoch, value)
-        body = {"configuration": trial, "epoch": epoch, "objective": value, "decision": decision.to_dict()}
+        body = {"configuration": trial, "epoch": epoch, "objective": value, "decision": decision.to_json()}
         note("report", body)
         if decision.kind != "continue":
             running.remove(trial)

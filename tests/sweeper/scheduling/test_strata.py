@@ -59,7 +59,7 @@ def recorded(made, suggested=()):
     """Return a journal of suggestions and of these decisions."""
     records = [made_record(i, "suggested", 0.0, {"configuration": i, "values": v}) for i, v in enumerate(suggested)]
     for configuration, epoch, value, decision in made:
-        body = {"configuration": configuration, "epoch": epoch, "objective": value, "decision": decision.to_dict()}
+        body = {"configuration": configuration, "epoch": epoch, "objective": value, "decision": decision.to_json()}
         records.append(made_record(len(records), "report", 0.0, body))
     return records
 

@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.mirror import Mirror
-from sweeper.storage.store_objects import KeptTables
+from sweeper.storage.store_objects import StoreArrivals
 from tests.memory_store import use_memory_store
 from trainables.files.stores.object_store import Store
 
@@ -57,7 +57,7 @@ def _sweep(folder: Path, contents: Mapping[str, bytes]) -> SweepPaths:
 def test_two_threads_publish_a_file_of_the_driver_once(store: Store, slow: list[str], tmp_path: Path) -> None:
     (tmp_path / "predictions").mkdir()
     (tmp_path / "predictions" / FILE).write_bytes(b"rows")
-    kept = KeptTables(store, tmp_path)
+    kept = StoreArrivals(store, tmp_path)
     kept.publish("predictions", [FILE], only=False)
     with ThreadPoolExecutor(2) as pool:
         for job in [pool.submit(kept.work) for _ in range(2)]:

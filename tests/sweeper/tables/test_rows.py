@@ -31,7 +31,7 @@ def test_every_decision_fits_its_table(decision: Decision) -> None:
     for body in bodies:
         rows = JournalRows().project(Record(1, 12.5, body))["decisions"]
         written = record_batch("decisions", schema, rows).to_pylist()
-        kept = {name: value for name, value in decision.to_dict().items() if name in schema.names}
+        kept = {name: value for name, value in decision.to_json().items() if name in schema.names}
         assert [{name: row[name] for name in kept} for row in written] == [kept]
 
 
