@@ -1,7 +1,7 @@
-"""Users' own objects: importing them by their paths, and `Component`s made of them, like the project's own.
+"""Users' own objects: found by import paths and by the entry points of installed packages, and made `Component`s.
 
-A component's hyperparameters are read from the signature of what builds it. The `base` of each family says what it
-takes for one of its own.
+A component's hyperparameters are read from the signature of what builds it; exceptions of users' code are traced to
+their lines. The `base` of each family says what it takes for one of its own.
 """
 
 from __future__ import annotations

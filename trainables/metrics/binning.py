@@ -1,4 +1,22 @@
-"""Reliability by bins, and by isotonic regression."""
+"""Calibration errors over bins, with the binning convention as a parameter; and reliability diagrams without bins.
+
+Conventions differ between packages, and the numbers with them. Here, unless a caller asks otherwise:
+
+- equal width: right-closed bins (l, u], confidence 0 in the first bin and 1 in the last;
+- equal mass: a stable sort by confidence, split as `numpy.array_split` (the first n mod bins groups hold one
+  sample more), so that every sample is in exactly one bin;
+- 15 bins; an empty bin counts 0.
+
+The diagrams without bins (CORP) have consistency bands and a decomposition of the Brier score. Their curve is the
+isotonic regression of what happened on the confidence: the best calibrated non-decreasing function of it, with the
+least Brier score of all such functions (Dimitriadis, Gneiting & Jordan 2021, Stable reliability diagrams for
+probabilistic classifiers, PNAS 118). With S the Brier score of the confidence, S_C that of the curve and S_R that of
+the plain frequency,
+
+    S = MCB − DSC + UNC,   MCB = S − S_C,   DSC = S_R − S_C,   UNC = S_R:
+
+miscalibration, discrimination and uncertainty, the first two never negative.
+"""
 
 from __future__ import annotations
 

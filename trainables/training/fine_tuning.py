@@ -1,4 +1,24 @@
-"""What recipes add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness awareness."""
+"""What recipes add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness awareness.
+
+Layers: a network of timm numbers its layers itself (`group_matcher`), as its own layer-wise decay does. Of any other,
+the blocks of its stages follow one another, and a norm belongs to the layer before it.
+
+Weights beside those that train: the running average, and those that a recipe's checkpoint rule prefers, which the last
+evaluation measures in the place of the last.
+
+Sharpness: each step descends along the gradient at the worst weights nearby. SAM (Foret et al. 2021, arXiv:2010.01412,
+Eq. 2 and Alg. 1) looks within the ball of radius ρ around the weights w,
+
+    ε = ρ·g / ‖g‖,                                  g = ∇L(w),
+
+ASAM (Kwon et al. 2021, arXiv:2102.11600, Eq. 4 and Alg. 1) within one scaled by the weights, T = |w| + η:
+
+    ε = ρ·T²g / ‖Tg‖.
+
+The base optimiser then takes its step at w with ∇L(w + ε). Both passes are of one function: the same batch, the same
+dropout, the same state of the loss. Batch norms normalise by the batch in both, and their running statistics take in
+the first pass alone: those of w, not of w + ε. Clipping is of the second gradient, whose step is taken.
+"""
 
 from __future__ import annotations
 
