@@ -1,4 +1,10 @@
-"""What a network says of whole splits, an epoch's cheap metrics, curves against the epoch, and the way to the host."""
+"""What a network says of whole splits, an epoch's cheap metrics, curves against the epoch, and the way to the host.
+
+Curves are the small part of an evaluation that is made after each epoch, on training and test data: losses, entropies
+and norms (mukhoti Figs. 2, 3 and 10, for a linear model Fig. 7), and histograms of gradient norms at chosen epochs
+(Fig. 4b to d). Their values are columns of the `epochs` table, `<split>_<metric>`; a sweep that does not ask for them
+has no such columns.
+"""
 
 from __future__ import annotations
 
