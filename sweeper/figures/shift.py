@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.analysis.statistics.spreads import spreads
 from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
-from sweeper.text.cells import Rows, float_or_none, int_of, text_of
+from sweeper.text.cells import Rows, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import label, number, plural
 from trainables.registry.names import CORRUPTED_PATTERN, OTHER
 
@@ -114,22 +115,18 @@ def measured(rows: Rows, column: str, winner: str) -> Shifted:
     each: dict[int, dict[str, dict[int, list[float]]]] = {}  # severity → trial → seed → values
     kinds: dict[int, dict[str, list[float]]] = {}
     for row in rows:
-        value = float_or_none(row, column)
-        if value is None or value != value:
+        if (value := measured_or_none(row, column)) is None:
             continue
         trial, severity = text_of(row, "trial"), int_of(row, "severity")
         each.setdefault(severity, {}).setdefault(trial, {}).setdefault(int_of(row, "seed"), []).append(value)
         if trial == winner and severity:
             kinds.setdefault(severity, {}).setdefault(text_of(row, "kind"), []).append(value)
     values = {
-        severity: {
-            trial: {seed: sum(found) / len(found) for seed, found in seeds.items()} for trial, seeds in trials.items()
-        }
+        severity: {trial: {seed: fmean(found) for seed, found in seeds.items()} for trial, seeds in trials.items()}
         for severity, trials in sorted(each.items())
         if winner in trials
     }
-    means = {s: {kind: sum(found) / len(found) for kind, found in by.items()} for s, by in kinds.items()}
-    return Shifted(values, means)
+    return Shifted(values, {s: {kind: fmean(found) for kind, found in by.items()} for s, by in kinds.items()})
 
 
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
@@ -166,34 +163,32 @@ def finding(found: Mapping[str, Shifted], metric: str, winner: str) -> list[str]
     before, after = found[metric], found.get(AFTER + metric)
     worst, name = max(before.values), label(metric)
     factor, interval = change(before.values[0], before.values[worst], winner)
+    times = f"{number(factor)} times"
     ends = (
         f"{name} goes from {number(before.mean(winner, 0))} → {number(before.mean(winner, worst))} at severity {worst}"
     )
     if interval is None:
         verdict = "too few replicates for an interval"
     elif interval[0] <= 1 <= interval[1]:
-        verdict = f"no clear change, {_times(factor, interval)}"
+        verdict = f"no clear change, {_with_interval(times, interval)}"
     else:
-        verdict = f"{'worse' if factor > 1 else 'better'}, {_times(factor, interval)}"
+        verdict = f"{'worse' if factor > 1 else 'better'}, {_with_interval(times, interval)}"
     said = f"Under distribution shift the winner's {ends}: {verdict}."
     if after is None or worst not in after.values:
         return [said]
     factor, interval = change(before.values[worst], after.values[worst], winner)
+    times = f"{number(factor)} times"
     if interval is None:
         verdict = f"multiplies it by {number(factor)}"
     elif interval[0] <= 1 <= interval[1]:
-        verdict = f"makes no clear difference there, {_times(factor, interval)}"
+        verdict = f"makes no clear difference there, {_with_interval(times, interval)}"
     else:
-        verdict = f"{'still helps' if factor < 1 else 'harms'} there, {_times(factor, interval)}"
+        verdict = f"{'still helps' if factor < 1 else 'harms'} there, {_with_interval(times, interval)}"
     return [f"{said} Temperature fitted on clean validation data {verdict}."]
 
 
-def _times(factor: float, interval: tuple[float, float]) -> str:
-    return f"{number(factor)} times (95 % {number(interval[0])} … {number(interval[1])})"
-
-
-def _with_interval(value: float, interval: tuple[float, float]) -> str:
-    return f"{number(value)} (95 % {number(interval[0])} … {number(interval[1])})"
+def _with_interval(value: str, interval: tuple[float, float]) -> str:
+    return f"{value} (95 % {number(interval[0])} … {number(interval[1])})"
 
 
 def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
@@ -212,7 +207,7 @@ def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
     known = [each.interval(winner, severity) for severity in each.values]
     intervals = [interval or (mean, mean) for interval, mean in zip(known, means, strict=True)]
     texts = [
-        f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(mean, interval) if interval else number(mean)}"
+        f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(number(mean), interval) if interval else number(mean)}"
         for severity, mean, interval in zip(each.values, means, known, strict=True)
     ]
     return Curve(
@@ -277,15 +272,10 @@ def detection(rows: Rows) -> list[Panel]:
                 group=name,
             )
         )
-        value, best = max((_mean(mine, score), words) for score, words in DETECTION.items())
+        value, best = max((spread(measured_values(mine, score)).mean, words) for score, words in DETECTION.items())
         remarks.append(f"{name}: best detected by {best}, AUROC {number(value)}.")
     axes = Axis("score", names=True), Axis("AUROC", limits=(0, 1.02))
     return [Panel("Out-of-distribution detection", remarks, marks, *axes)]
-
-
-def _mean(rows: Rows, column: str) -> float:
-    values = [value for row in rows if (value := float_or_none(row, column)) is not None]
-    return spread(values).mean
 
 
 COMPONENTS = (

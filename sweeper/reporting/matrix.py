@@ -39,7 +39,6 @@ SECOND = {"ece": "nll"}
 Key = tuple[str, str, str]
 """Data set's settings in words (empty where they do not vary), loss, network."""
 
-
 Replicated = Mapping[int, float]
 """Seed → value."""
 
@@ -119,9 +118,10 @@ class Measured:
         value = self.last(row)
         return "–" if value is None else estimate_text(value.mean, self.interval(text_of(row, "trial")))
 
-    def better(self, a: Spread, b: Spread) -> bool:
-        """Return whether the mean of `a` is better than that of `b`."""
-        return (a.mean > b.mean) if self.larger else (a.mean < b.mean)
+    def best_of(self, values: Sequence[Spread | None]) -> int | None:
+        """Return the place of the best mean, the first of equal ones; None where there is none."""
+        means = {at: value.mean for at, value in enumerate(values) if value is not None}
+        return (max if self.larger else min)(means, key=lambda at: means[at], default=None)
 
     def worse(self, best: Row, other: Row) -> bool | None:
         """Return whether `other` is significantly worse than `best`, both at their last evaluation.
@@ -183,10 +183,8 @@ class Matrix:
 
     def best(self, place: str, family: str | None = None, network: str | None = None) -> Row | None:
         """Return the best configuration of a slice, of a loss in it, or of a network in it."""
-        for (where, loss, net), rows in self.cells.items():
-            if where == place and family in (None, loss) and network in (None, net):
-                return rows[0]
-        return None
+        cells = ((key, rows[0]) for key, rows in self.cells.items() if key[0] == place)
+        return next((row for (_, loss, net), row in cells if family in (None, loss) and network in (None, net)), None)
 
 
 def matrix(results: Results, board: Leaderboard) -> Matrix | None:
@@ -292,7 +290,7 @@ def measure(
     left_out: Set[str] = frozenset(),
 ) -> Measured:
     """Return a column of the trials that did not fail."""
-    larger = goal.mode == "max" if column in (goal.metric, goal.column) else False
+    larger = goal.mode == "max" and column in (goal.metric, goal.column)
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
     base = next((name for name, after in AFTER.items() if column in after), None)
     words = f"{label(base)} after temperature scaling" if base else label(column)
@@ -324,12 +322,8 @@ def best_after(rows: Sequence[Row], after: Measured) -> Row | None:
     """Return the configuration that is best after temperature scaling; of those that finished where any did."""
     measured = [row for row in rows if after.last(row) is not None]
     finished = [row for row in measured if row["status"] == FINISHED] or measured
-    best: Row | None = None
-    for row in finished:
-        value, so_far = after.last(row), after.last(best) if best is not None else None
-        if value is not None and (so_far is None or after.better(value, so_far)):
-            best = row
-    return best
+    best = after.best_of([after.last(row) for row in finished])
+    return None if best is None else finished[best]
 
 
 def estimate_text(mean: float, interval: tuple[float, float] | None) -> str:

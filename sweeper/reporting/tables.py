@@ -340,11 +340,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
 def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCell]:
     """Return a metric's numbers, one for each row."""
     values = [measured.last(row) for row in rows]
-    best: int | None = None
-    for at, value in enumerate(values):
-        so_far = values[best] if best is not None else None
-        if value is not None and (so_far is None or measured.better(value, so_far)):
-            best = at
+    best = measured.best_of(values)
     scale = 100.0 if name in PER_CENT else 1.0
     return [
         NumberCell(
