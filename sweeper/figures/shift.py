@@ -187,8 +187,8 @@ def finding(found: Mapping[str, Shifted], metric: str, winner: str) -> list[str]
     return [f"{said} Temperature fitted on clean validation data {verdict}."]
 
 
-def _with_interval(value: str, interval: tuple[float, float]) -> str:
-    return f"{value} (95 % {number(interval[0])} … {number(interval[1])})"
+def _with_interval(value: str, interval: tuple[float, float] | None) -> str:
+    return value if interval is None else f"{value} (95 % {number(interval[0])} … {number(interval[1])})"
 
 
 def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
@@ -207,7 +207,7 @@ def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
     known = [each.interval(winner, severity) for severity in each.values]
     intervals = [interval or (mean, mean) for interval, mean in zip(known, means, strict=True)]
     texts = [
-        f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(number(mean), interval) if interval else number(mean)}"
+        f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(number(mean), interval)}"
         for severity, mean, interval in zip(each.values, means, known, strict=True)
     ]
     return Curve(

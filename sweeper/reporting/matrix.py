@@ -22,7 +22,7 @@ from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
 from sweeper.results.pareto import against_constraints
-from sweeper.text.cells import Row, Value, int_of, text_of
+from sweeper.text.cells import Row, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, label, number, short
 
 AFTER = {
@@ -232,11 +232,6 @@ def cells_of(board: Leaderboard, decides: Measured) -> dict[Key, list[Row]]:
     return {key: found[key] for key in sorted(found, key=lambda key: (key[0], order[key]))}
 
 
-def named(value: Value) -> str:
-    """Return a component's name; sweeps of which the tables do not name it have one."""
-    return "all" if value is None else str(value)
-
-
 def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str, dict[str, dict[int, Replicated]]]:
     """Return column → trial → epoch → the replicates' values, of every evaluation on a split."""
     if not columns:
@@ -300,7 +295,7 @@ def measure(
         words,
         {trial: found for trial, found in values.items() if trial in kept},
         larger,
-        {trial: named(row["architecture"]) for trial, row in kept.items()},
+        {trial: str(row["architecture"] or "all") for trial, row in kept.items()},
         {trial: place_of(board, row) for trial, row in kept.items()},
         {trial: sizes[key_of(board, row)] for trial, row in kept.items()},
         left_out,
@@ -309,7 +304,7 @@ def measure(
 
 def key_of(board: Leaderboard, row: Row) -> Key:
     """Return the cell that a configuration belongs to."""
-    return place_of(board, row), named(row["loss"]), named(row["architecture"])
+    return place_of(board, row), str(row["loss"] or "all"), str(row["architecture"] or "all")
 
 
 def place_of(board: Leaderboard, row: Row) -> str:
@@ -343,7 +338,7 @@ class MatrixCell(NamedTuple):
         mark: `best` of the slice, `alike` (one of the cell may be the best), `worse`, or empty where unknown.
         values: the objective before and after temperature scaling, with an interval where it decides.
         means: the same without intervals.
-        second: the other metric before and after, with its name.
+        second: the other metric before and after, e.g. `ECE 0.035 → 0.021`; empty where it is not measured.
         configuration: its hyperparameters in words.
         state: how many configurations it is the best of, and whether it was stopped.
     """
@@ -379,6 +374,7 @@ def cell_of(found: Matrix, key: Key) -> MatrixCell | None:
         state = f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}; {state}"
     told = {"config_loss_name", "config_architecture_name"}
     rest = [n for n in found.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
+    second = arrow(*(mean_of(part, row) for part in found.second))
     return MatrixCell(
         text_of(row, "trial"),
         "best" if row is best else {False: "alike", True: "worse", None: ""}[verdict],
@@ -386,16 +382,10 @@ def cell_of(found: Matrix, key: Key) -> MatrixCell | None:
             *(part.text(row) if part is found.decides else mean_of(part, row) for part in (found.before, found.after))
         ),
         arrow(*(mean_of(part, row) for part in (found.before, found.after))),
-        second_of(found, row),
+        f"{found.second[0].label} {second}" if found.second[0] is not None and second else "",
         describe(row, rest) if rest else "",
         state,
     )
-
-
-def second_of(found: Matrix, row: Row) -> str:
-    """Return the second metric before and after, e.g. `ECE 0.035 → 0.021`; empty where it is not measured."""
-    both = arrow(*(mean_of(part, row) for part in found.second))
-    return f"{found.second[0].label} {both}" if found.second[0] is not None and both else ""
 
 
 def mean_of(measured: Measured | None, row: Row) -> str | None:
