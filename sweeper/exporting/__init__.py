@@ -1,4 +1,4 @@
-"""Taking a sweep's result elsewhere: a trained network as a calibrated program, figures and tables for a paper.
+"""Taking a sweep's result elsewhere: a trained network as a calibrated program with its model card.
 
 Reads tables and checkpoints; writes only the files that were asked for.
 """

@@ -21,7 +21,7 @@ from sweeper.execution.local.processes import ForkServer
 from tests.patience import patient
 from trainables.worker.fork_server import PRELOADED, serve
 
-IMPORTED = ["sweeper.cli.main", "sweeper.execution.runner", "sweeper.reporting.report", "tests.faults.forked_drivers"]
+IMPORTED = ["sweeper.cli.main", "sweeper.execution.runner", "sweeper.reporting.page", "tests.faults.forked_drivers"]
 """What a driver would import; the rest follows from it."""
 
 
