@@ -66,10 +66,10 @@ class CohortWorker(Worker):
                 lost += self._take_up(assignment)
             repeated = [(slot.trial.repeated(), slot) for slot in self._in_order()]
             reports = tuple(([report], slot.trial.finished) for report, slot in repeated if report is not None)
+            if not self._slots:
+                return WorkerReport(lost=tuple(lost)) if lost else None
             if reports or lost or (empty and self._room):
                 return WorkerReport(reports, self._room, tuple(lost))
-            if not self._slots:
-                return None
             with self._watchdog.watching(self._hung_folder(self._in_order()[0].trial.assignment)):
                 return self._train(command.report_all)
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:

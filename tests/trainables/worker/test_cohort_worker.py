@@ -69,6 +69,15 @@ def test_a_restarted_trial_repeats_its_last_report_before_it_trains(tmp_path: Pa
     assert equal([report.to_dict() for (report,), _ in again.reports], [told.to_dict()])
 
 
+def test_a_process_whose_trials_are_over_waits_and_takes_others_up() -> None:
+    process = CohortWorker(_settings())
+    process.follow(WorkerCommand(new=([_fields(0)],)))
+    assert process.follow(WorkerCommand()) is not None
+    assert process.follow(WorkerCommand(over=(0,))) is None, "there is nothing to report"
+    again = process.follow(WorkerCommand(new=([_fields(1)],)))
+    assert again is not None and again.room == 1
+
+
 def test_a_checkpoint_holds_its_own_trial_alone(tmp_path: Path) -> None:
     for lanes in (4, 64):
         process = CohortWorker(_settings(checkpoints=str(tmp_path / str(lanes)), lanes=lanes))
