@@ -211,7 +211,7 @@ def _stopped_by_signal(driver: Driver) -> Iterator[None]:
         return
 
     def ask(number: int, frame: object) -> None:
-        driver.ask_to_stop(f"{signal.Signals(number).name} was received")
+        driver.steering.ask_to_stop(f"{signal.Signals(number).name} was received")
 
     before = signal.signal(signal.SIGTERM, ask)
     try:

@@ -9,7 +9,7 @@ the same thing twice: a configuration that is drawn again has another place, and
 
 What is taken over is the reports, not the decisions: the driver judges each again, against the rungs of its own sweep,
 so an audit finds every decision equal. Where a trial of the other sweep was stopped and this one would have it go on,
-its reports are kept and it is trained from its beginning, which gives the same numbers again: to the bit on a CPU,
+its reports are kept and it is trained from its beginning, which gives the same numbers again: bit for bit on a CPU,
 and on a GPU where training is deterministic. Elsewhere up to rounding, which `sweeper.execution.attempt` says.
 
 Warm start of a searcher: what is taken is choices and final objectives, not trials: nothing is trained less, but the

@@ -250,7 +250,7 @@ def _first_attempt(
 
 
 def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
-    """Remove the folder of a sweep whose driver has failed before it began; tell whether its name is free again.
+    """Remove the folder of a sweep whose driver has failed before it began; return whether its name is free again.
 
     It is not where anything was journaled, or another driver has taken the sweep up.
     """

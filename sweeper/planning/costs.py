@@ -156,21 +156,17 @@ def _measure(
     lanes = lanes_here(spec, configuration, build, device) if cohorts else 0
     if lanes:
         epoch_seconds = lane_seconds(build, lanes)
-    settings = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
-    evaluation_seconds = 0.0
+    evaluation_seconds, wanted = 0.0, spec.evaluation.model_dump()
     if not math.isfinite(row["val_nll"]):
         replicate = build()  # it diverged; evaluating untrained weights costs the same
     for _ in range(2):  # a quick evaluation is repeated: the first one also pays for imports
-        started = time.perf_counter()
-        replicate.evaluate(settings, "rung")
-        evaluation_seconds = time.perf_counter() - started
+        evaluation_seconds = _evaluating(replicate, wanted)
         if evaluation_seconds > MEASURED_SECONDS:
             break
     curvature_seconds = shifted_seconds = 0.0
-    plain = {**spec.evaluation.model_dump(), "curvature": False}
+    plain = {**wanted, "curvature": False}
     if spec.evaluation.curvature is not False:
-        seconds = _evaluating(replicate, plain)
-        curvature_seconds = max(0.0, evaluation_seconds - seconds)
+        curvature_seconds = max(0.0, evaluation_seconds - _evaluating(replicate, plain))
     if spec.evaluation.shifts:
         seconds = _evaluating(replicate, {**plain, "bootstrap": 0})
         measured = sum(len(dataset.splits[name]) for name in spec.evaluation.own_splits)
@@ -220,8 +216,7 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
         return dataset
 
     def first(split: Split) -> Split:
-        count = max(1, int(len(split) * share))
-        return split.first(count)
+        return split.first(max(1, int(len(split) * share)))
 
     cut = dataset.with_splits(first)
     known = dataset.posterior  # a row for each test sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sweeper.core.domains import Configuration
@@ -52,53 +52,37 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     """
     dataset = _load(spec.dataset)
     drawn = examples(spec)[:LOOKED_AT]
-    own = own_faults(spec, drawn, dataset)
-    if own:
-        raise InvalidSearchSpace(own)
-    unknown = split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
-    if unknown:
-        raise InvalidSearchSpace(unknown)
-    lacking = shift_faults(spec, dataset)
-    if lacking:
-        raise InvalidSearchSpace(lacking)
-    training, workers = spec.training.settings, spec.resources.workers
-    names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
-    named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
-    faults = [
-        *_faults(
-            "space.architecture",
-            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))),
-            lambda a: fit_fault(dataset, a),
-        ),
-        *_faults(
-            "space.optimizer.batch_size",
-            (c["optimizer"]["batch_size"] for c in drawn),
-            lambda size: batch_fault(dataset, size),
-        ),
-        *_faults(
-            "replicates.packing",
-            ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn),
-            lambda c: packing_fault(c, spec.replicates.packing, training),
-        ),
-        *_faults("training", names, lambda names: acceleration_fault(names, training)),
-        *_faults(
-            "training.graphs",
-            ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn if training.graphs),
-            lambda c: graphs_fault(c, training),
-        ),
-        *_faults(
-            "resources.workers",
-            ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn if workers > 1),
-            lambda c: ranks_fault(c, workers),
-        ),
-        *streaming_faults(dataset, spec),
-        *_faults("training.compile", [training], compiler_fault),
-        *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
-        *_faults("dataset", variants(spec.space), lambda named: _variant_fault(named, dataset)),
-    ]
+    faults = (
+        own_faults(spec, drawn, dataset)
+        or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
+        or shift_faults(spec, dataset)
+        or _unsuited(spec, drawn, dataset)
+    )
     if faults:
         raise InvalidSearchSpace(faults)
     return dataset
+
+
+def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
+    """Return what configurations and settings ask for that these data, or each other, do not suit."""
+    training, workers, packing = spec.training.settings, spec.resources.workers, spec.replicates.packing
+    networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
+    recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
+    names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
+    named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
+    sizes = [c["optimizer"]["batch_size"] for c in drawn]
+    return [
+        *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
+        *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
+        *_faults("replicates.packing", recipes, lambda recipe: packing_fault(recipe, packing, training)),
+        *_faults("training", names, lambda each: acceleration_fault(each, training)),
+        *_faults("training.graphs", recipes if training.graphs else (), lambda recipe: graphs_fault(recipe, training)),
+        *_faults("resources.workers", recipes if workers > 1 else (), lambda recipe: ranks_fault(recipe, workers)),
+        *streaming_faults(dataset, spec),
+        *_faults("training.compile", [training], compiler_fault),
+        *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
+        *_faults("dataset", variants(spec.space), lambda variant: _variant_fault(variant, dataset)),
+    ]
 
 
 def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -179,9 +179,9 @@ class SavedTrial:
             that it ends as if never interrupted.
     """
 
-    replicates: Mapping[int, Mapping[str, Any] | None]
-    wall_seconds: float
-    report: dict[str, Any] | None
+    replicates: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    report: dict[str, Any] | None = None
     rows: list[Row] = field(default_factory=list)
     trained: list[dict[str, Any]] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
@@ -193,11 +193,11 @@ class SavedTrial:
         return None if self.report is None else TrialReport.from_dict(self.report)
 
 
-def saved_trial(folder: Path | None, assignment: Assignment) -> SavedTrial | None:
-    """Return what the newest sound checkpoint in `folder` has of an assignment; `None` where there is none of it."""
+def saved_trial(folder: Path | None, assignment: Assignment) -> SavedTrial:
+    """Return what the newest sound checkpoint in `folder` has of an assignment; where there is none, of none yet."""
     state = (load_partial(folder) or load_newest_checkpoint(folder)) if folder else None
     if state is None or state["seeds"] != list(assignment.seeds):
-        return None
+        return SavedTrial()
     replicates = dict(zip(assignment.numbers, state["replicates"], strict=True))
     saved = SavedTrial(replicates, state["wall_seconds"], state["report"])
     if "trained" in state:  # in the middle of an epoch, of which no report tells
@@ -206,26 +206,3 @@ def saved_trial(folder: Path | None, assignment: Assignment) -> SavedTrial | Non
     if (sent := saved.repeat) is not None:
         return replace(saved, errors=dict(sent.replicate_errors), packing=sent.packing)
     return saved
-
-
-def state_of(
-    assignment: Assignment,
-    replicates: Sequence[Mapping[str, Any] | None],
-    wall_seconds: float,
-    report: Mapping[str, Any] | None,
-) -> dict[str, object]:
-    """Return what a checkpoint holds of a trial, as plain values and tensors; one within an epoch holds more.
-
-    Args:
-        assignment: the trial's.
-        replicates: their states in the order of the assignment's numbers; `None` for one that has diverged.
-        wall_seconds: that it has trained for.
-        report: that is sent with it, or was last, as plain values.
-    """
-    return {
-        "trial": assignment.trial,
-        "seeds": list(assignment.seeds),
-        "replicates": list(replicates),
-        "wall_seconds": wall_seconds,
-        "report": report,
-    }

@@ -37,7 +37,7 @@ from trainables.training.lanes.packing import (
 from trainables.training.loop import Replicate
 from trainables.training.ranks.group import Crew, Forget
 from trainables.training.ranks.replicate import LeadingReplicate
-from trainables.worker.checkpoint_writer import CheckpointWriter, saved_trial, state_of
+from trainables.worker.checkpoint_writer import CheckpointWriter, saved_trial
 from trainables.worker.checkpoints import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -134,22 +134,23 @@ class Trial:
         self._folder = self._files.checkpoints
         self._writer = CheckpointWriter(self._files, settings.checkpoint_seconds, settings.checkpoints_kept)
         self._last_report: TrialReport | None = None
-        self._reported: dict[str, Any] | None = None
-        self._wall_seconds = 0.0
-        self._seconds_before = 0.0
-        self._repeat: TrialReport | None = None
-        self._dataset = dataset
-        self._errors: dict[int, str] = {}
-        self._packing: str | None = None
         self._cohort: Cohort | None = None
         self._rows: list[Row] = []
-        self._unreported: list[Row] = []
-        self._trained: list[dict[str, Any]] = []
         self._began = time.monotonic()
         self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
-        self._restore()
+        self._files.fetch_checkpoints()
+        saved = saved_trial(self._folder, assignment)
+        for number, state in saved.replicates.items():
+            if state is None:
+                del self.replicates[number]
+            else:
+                self.replicates[number].load_state_dict(state)
+        self._wall_seconds = self._seconds_before = saved.wall_seconds
+        self._reported, self._repeat = saved.report, saved.repeat
+        self._unreported, self._trained = saved.rows, saved.trained
+        self._errors, self._packing = saved.errors, saved.packing
         if self._packing is None:
             network = next(iter(self.replicates.values())).model
             self._packing = packing_of(assignment, settings, dataset, network, self._build, in_cohort)
@@ -379,21 +380,12 @@ class Trial:
         return self._held(self._wall_seconds, report.to_dict())
 
     def _held(self, wall_seconds: float, report: Mapping[str, Any] | None) -> dict[str, object]:
+        """Return what a checkpoint holds, as plain values and tensors: of a replicate that has diverged, `None`."""
         held = [self.replicates.get(number) for number in self.assignment.numbers]
-        states = [None if replicate is None else replicate.state_dict() for replicate in held]
-        return state_of(self.assignment, states, wall_seconds, report)
-
-    def _restore(self) -> None:
-        self._files.fetch_checkpoints()
-        saved = saved_trial(self._folder, self.assignment)
-        if saved is None:
-            return
-        for number, state in saved.replicates.items():
-            if state is None:
-                del self.replicates[number]
-            else:
-                self.replicates[number].load_state_dict(state)
-        self._wall_seconds = self._seconds_before = saved.wall_seconds
-        self._reported, self._repeat = saved.report, saved.repeat
-        self._unreported, self._trained = saved.rows, saved.trained
-        self._errors, self._packing = saved.errors, saved.packing
+        return {
+            "trial": self.assignment.trial,
+            "seeds": list(self.assignment.seeds),
+            "replicates": [None if replicate is None else replicate.state_dict() for replicate in held],
+            "wall_seconds": wall_seconds,
+            "report": report,
+        }

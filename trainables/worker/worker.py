@@ -37,7 +37,7 @@ class Worker:
 
         Args:
             settings: of all trials of the sweep.
-            leaving: tells whether the node is about to be taken away, so that a trial reports before its time.
+            leaving: returns whether the node is about to be taken away, so that a trial reports before its time.
             crew: the other ranks, where several processes train a trial together.
         """
         self.settings, self._leaving, self._crew = settings, leaving, crew
@@ -119,7 +119,7 @@ class CardProbe:
         """Return what an assignment takes; all of the GPU where that does not suffice.
 
         What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
-        processes, beside which less is to be had.
+        processes, beside which less is left.
         """
         torch.cuda.empty_cache()
         try:

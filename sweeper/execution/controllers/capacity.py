@@ -215,11 +215,9 @@ def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, flo
     resources = {"cpu": float(asked.cpu), "gpu": gpu}
     slots = cluster.trials_at_once(resources, asked.workers)
     if not slots and not cluster.autoscales:
-        have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
-        need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
-        need = need if asked.workers == 1 else f"{asked.workers} workers of {need} each"
+        have = _amounts({name: cluster.total(name.upper()) for name in resources})
         raise SweeperError(
-            f"no trial fits: a trial needs {need}, the cluster has {have}",
+            f"no trial fits: a trial needs {_needs(resources, asked.workers)}, the cluster has {have}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
         )
     return resources, slots

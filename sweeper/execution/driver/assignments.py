@@ -16,16 +16,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from sweeper.core.ids import trial_name
 from sweeper.execution.controllers.base import Steering
 from sweeper.execution.driver.context import DriverSettings, InFlight, Recorder, Shares, TrialValues
 from sweeper.journal.records import Judged
-from sweeper.journal.state import ENDED, WAITING, ReplicateState, SweepState, TrialState
+from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
 from trainables.training.lanes.packing import cohort_key
+from trainables.worker.checkpoints import replicate_folder
 
 Unit: TypeAlias = tuple[int, int | None]
 """A configuration and, where replicates have separate processes, the number of one; `None` for all of them."""
@@ -200,7 +202,7 @@ class Assignments(ABC):
         self._queue.appendleft((index, None))
 
     def _suggest(self) -> bool:
-        """Have the searcher choose the next configuration, if a trial could start now; tell whether one waits then.
+        """Have the searcher choose the next configuration, if a trial could start now; return whether one waits then.
 
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
@@ -261,3 +263,22 @@ class Assignments(ABC):
         index, number = unit
         trial = self.state.trials[index]
         return trial if number is None else trial.replicates.get(number, ReplicateState())
+
+    def _is_over(self, unit: Unit) -> bool:
+        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits there for the others."""
+        known = self._state_of(unit)
+        return known.status in ENDED or (known.status == WAITING if isinstance(known, ReplicateState) else known.paused)
+
+    def _rests(self, unit: Unit) -> bool:
+        """Return whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
+        replicate = self._state_of(unit)
+        return replicate.status == FAILED or self._is_open_rung(unit[0], replicate.epochs)
+
+    def _is_open_rung(self, index: int, epoch: int) -> bool:
+        return epoch > self.state.trials[index].epochs and epoch in self.rungs.epochs
+
+
+def place_of_unit(unit: Unit) -> str:
+    """Return the folder of a unit's checkpoints, below that of all trials."""
+    index, number = unit
+    return trial_name(index) if number is None else replicate_folder(Path(trial_name(index)), number).as_posix()

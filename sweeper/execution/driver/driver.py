@@ -20,12 +20,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from sweeper.core.ids import SweepPaths, code_version, trial_name
+from sweeper.core.ids import SweepPaths, code_version
 from sweeper.execution.controllers.base import Controller, Steering
-from sweeper.execution.driver.assignments import Assignments, Unit
+from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
 from sweeper.execution.driver.context import (
     NO_SHARES,
     CheckpointKeeper,
@@ -51,12 +50,11 @@ from sweeper.execution.driver.failures import (
 from sweeper.execution.driver.judging import is_news, judged, last_failure, merged_report, skips_epochs
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
-from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
+from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
 from sweeper.storage.mirror import SharedFolder
 from trainables.training.lanes.packing import TRIALS
-from trainables.worker.checkpoints import replicate_folder
 from trainables.worker.hang_watchdog import last_reason
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
@@ -132,10 +130,6 @@ class Driver(Assignments):
         self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
         if failed_too:
             state.reopen_failed()
-
-    def ask_to_stop(self, reason: str) -> None:
-        """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
-        self.steering.ask_to_stop(reason)
 
     def begin(
         self,
@@ -219,7 +213,7 @@ class Driver(Assignments):
         for report in reports:
             unit = (report.configuration, assignment[1] if self.settings.apart else None)
             if skips_epochs(report, self._state_of(unit)):
-                self.keeper.remove_checkpoints(_place(unit), now=True)
+                self.keeper.remove_checkpoints(place_of_unit(unit), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return False
@@ -241,11 +235,6 @@ class Driver(Assignments):
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
-
-    def _is_over(self, unit: Unit) -> bool:
-        """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits there for the others."""
-        known = self._state_of(unit)
-        return known.status in ENDED or (known.status == WAITING if isinstance(known, ReplicateState) else known.paused)
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put what it had in hand back in the queue, or give the failing one up."""
@@ -291,7 +280,7 @@ class Driver(Assignments):
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
         """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
-        reasons = (last_reason(self.paths.checkpoints / _place(unit)) for unit in self._units(assignment))
+        reasons = (last_reason(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
         return next((Failure(HUNG, reason) for reason in reasons if reason), None)
 
     def flush(self) -> None:
@@ -302,10 +291,6 @@ class Driver(Assignments):
         slots = self.steering.follow(wants_more=self.wants_more)
         if slots is not None:
             self.resize(slots)
-
-    def should_stop(self) -> bool:
-        """Return whether the sweep was asked to stop: by its marker, a signal or a controller."""
-        return self.steering.should_stop()
 
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
@@ -372,14 +357,6 @@ class Driver(Assignments):
         if self._starts.take(index):
             self._recorder.record(Started(index, self.state.attempt))
 
-    def _rests(self, unit: Unit) -> bool:
-        """Return whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
-        replicate = self._state_of(unit)
-        return replicate.status == FAILED or self._is_open_rung(unit[0], replicate.epochs)
-
-    def _is_open_rung(self, index: int, epoch: int) -> bool:
-        return epoch > self.state.trials[index].epochs and epoch in self.rungs.epochs
-
     def _on_replicate(self, number: int, report: TrialReport) -> None:
         """Journal a replicate's report, unless the journal has it: it repeats one where it continues."""
         index = report.configuration
@@ -417,9 +394,3 @@ class Driver(Assignments):
         kind, reason = failure.error_kind or ERROR, failure.error or ""
         attempt, epochs = self.state.attempt, trial.epochs
         self._recorder.record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))
-
-
-def _place(unit: Unit) -> str:
-    """Return the folder of a unit's checkpoints, below that of all trials."""
-    index, number = unit
-    return trial_name(index) if number is None else replicate_folder(Path(trial_name(index)), number).as_posix()

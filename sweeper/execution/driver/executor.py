@@ -2,6 +2,8 @@
 
 The driver decides; an executor asks it for assignments (`next_assignment`), starts each in a process (`on_started`),
 passes its reports and its death on (`on_reports`, `on_failure`), and ends when nothing is left or a stop is asked for.
+What such a process does is the same everywhere: it is a `trainables.worker.worker.Worker`, told of its assignments and
+asked for reports, by the messages of `trainables.worker.messages` or by Ray Tune's calls.
 
 Adding one: a folder of its own below `sweeper.execution`, its name in `sweeper.core.processes`, and where it is chosen
 (`sweeper.execution.attempt.executor_for`).

@@ -104,9 +104,9 @@ def execute(
     loop = Loop(driver, server, opening, slots, winding_down)
     with nullcontext(interrupts) if interrupts is not None else Interrupts().listening() as pressed:
         try:
-            while not pressed.presses and not driver.should_stop() and loop.turn():
+            while not pressed.presses and not driver.steering.should_stop() and loop.turn():
                 pass
-            while pressed.presses == 1 and not driver.should_stop() and loop.finish_epochs():
+            while pressed.presses == 1 and not driver.steering.should_stop() and loop.finish_epochs():
                 pass
             loop.dismiss(lambda: pressed.presses > 1)
         finally:

@@ -243,7 +243,7 @@ class AskedToStop(_Told, Stopper):
         with self.driver() as driver:
             driver.flush()
             pressed = _RUNNING[self._token][1]
-            return driver.should_stop() or (pressed is not None and pressed.presses > 0)
+            return driver.steering.should_stop() or (pressed is not None and pressed.presses > 0)
 
 
 def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: int = 1) -> tune.PlacementGroupFactory:

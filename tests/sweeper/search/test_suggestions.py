@@ -189,7 +189,7 @@ def test_a_sweep_that_was_asked_to_stop_suggests_nothing(tmp_path):
     sweep = _sweep(tmp_path)
     driver = sweep.driver()
     driver.begin()
-    driver.ask_to_stop("for this test")
+    driver.steering.ask_to_stop("for this test")
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.finish() == "stopped"
     assert not any(record.kind == "suggested" for record in sweep.records())

@@ -391,11 +391,11 @@ def test_the_stop_marker_is_polled_now_and_then(tmp_path):
     now = [0.0]
     driver = sweep.driver(clock=lambda: now[0])
     driver.begin()
-    assert not driver.should_stop()
+    assert not driver.steering.should_stop()
     sweep.paths.stop_marker.touch()
-    assert not driver.should_stop(), "too early to look again"
+    assert not driver.steering.should_stop(), "too early to look again"
     now[0] = 1.0
-    assert driver.should_stop()
+    assert driver.steering.should_stop()
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.finish() == "stopped"
     assert fields(list(sweep.records())[-1])["reason"] == "`sweeper stop` was called"
