@@ -140,17 +140,7 @@ class Trial:
         self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
-        self._files.fetch_checkpoints()
-        saved = saved_trial(self._folder, assignment)
-        for number, state in saved.replicates.items():
-            if state is None:
-                del self.replicates[number]
-            else:
-                self.replicates[number].load_state_dict(state)
-        self._wall_seconds = self._seconds_before = saved.wall_seconds
-        self._reported, self._repeat = saved.report, saved.repeat
-        self._unreported, self._trained = saved.rows, saved.trained
-        self._errors, self._packing = saved.errors, saved.packing
+        self._restore()
         if self._packing is None:
             network = next(iter(self.replicates.values())).model
             self._packing = packing_of(assignment, settings, dataset, network, self._build, in_cohort)
@@ -389,3 +379,16 @@ class Trial:
             "wall_seconds": wall_seconds,
             "report": report,
         }
+
+    def _restore(self) -> None:
+        self._files.fetch_checkpoints()
+        saved = saved_trial(self._folder, self.assignment)
+        for number, state in saved.replicates.items():
+            if state is None:
+                del self.replicates[number]
+            else:
+                self.replicates[number].load_state_dict(state)
+        self._wall_seconds = self._seconds_before = saved.wall_seconds
+        self._reported, self._repeat = saved.report, saved.repeat
+        self._unreported, self._trained = saved.rows, saved.trained
+        self._errors, self._packing = saved.errors, saved.packing
