@@ -172,18 +172,18 @@ def _samples(size: DataSetSize, splits: Iterable[str]) -> int:
     return sum(map(size.samples, splits))
 
 
-def _kind(size: DataSetSize) -> Any:
+def _kind(size: DataSetSize) -> torch.dtype:
     return torch.int32 if size.text else torch.float32
 
 
-def _example(network: str, size: DataSetSize) -> Any:
+def _example(network: str, size: DataSetSize) -> torch.Tensor:
     """Return an average sample of data that decide what a network computes."""
     if ARCHITECTURES.has_tag(network, "translation"):
         return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
     return _example_trees(size)
 
 
-def _example_trees(size: DataSetSize) -> Any:
+def _example_trees(size: DataSetSize) -> torch.Tensor:
     """Return one tree of as many nodes as an average sentence of SST has (19 words): a left-branching one."""
     words, nodes = 19, size.input_shape[0]
     rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainables.training.prediction import State
 from trainables.worker.checkpoints import (
     PARTIAL,
     TrialFiles,
@@ -76,11 +77,11 @@ class CheckpointWriter:
         since = self._clock() - max(self._last, self._began)
         return 0 < self._every <= since and not self._under_way
 
-    def write_within(self, state: Mapping[str, Any]) -> None:
+    def write_within(self, state: State) -> None:
         """Write a checkpoint in the middle of an epoch, as `write` does."""
         self._begin(state, self._written_within)
 
-    def _begin(self, state: Mapping[str, Any], write: Callable[[Path, Mapping[str, Any]], None]) -> None:
+    def _begin(self, state: State, write: Callable[[Path, State], None]) -> None:
         self.settle()
         copied, folder = self._copy(state), self._files.checkpoints
         assert folder is not None
@@ -95,7 +96,7 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
-    def write(self, epoch: int, state: Mapping[str, Any]) -> None:
+    def write(self, epoch: int, state: State) -> None:
         """Write a checkpoint from a copy of `state`, which may change afterwards; wait for the one before first.
 
         Raises what kept the one before from being written: OSError, or StoreError.
@@ -122,14 +123,14 @@ class CheckpointWriter:
     def _under_way(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _written(self, epoch: int, folder: Path, state: Mapping[str, Any]) -> None:
+    def _written(self, epoch: int, folder: Path, state: State) -> None:
         self._files.checkpoint_written(write_checkpoint(folder, epoch, state), epoch)
         self._unpruned = True
         if self._partial or (folder / PARTIAL).exists():
             self._files.remove_partial()
             self._partial = False
 
-    def _written_within(self, folder: Path, state: Mapping[str, Any]) -> None:
+    def _written_within(self, folder: Path, state: State) -> None:
         self._files.checkpoint_written(write_partial(folder, state))
         self._partial = True
 
@@ -141,14 +142,14 @@ class HostCopy:
         """Begin without buffers."""
         self._buffers: dict[tuple[object, ...], Tensor] = {}
 
-    def __call__(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, state: State) -> State:
         """Return a copy of `state` that no later step of training changes, its tensors on the CPU."""
-        copied: dict[str, Any] = self._copied(state, ())
+        copied = {key: self._copied(each, (key,)) for key, each in state.items()}
         if self._buffers:
             torch.cuda.synchronize()
         return copied
 
-    def _copied(self, value: Any, place: tuple[object, ...]) -> Any:
+    def _copied(self, value: object, place: tuple[object, ...]) -> object:
         if isinstance(value, Tensor):
             return self._buffered(value.detach(), place) if value.is_cuda else value.detach().clone()
         if isinstance(value, Mapping):
@@ -179,7 +180,7 @@ class SavedTrial:
             that it ends as if never interrupted.
     """
 
-    replicates: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    replicates: Mapping[int, State | None] = field(default_factory=dict)
     wall_seconds: float = 0.0
     report: dict[str, Any] | None = None
     rows: list[Row] = field(default_factory=list)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 
 from trainables.files.atomic import replacing
 from trainables.files.scratch import Scratch
 from trainables.files.stores.object_store import Store, patiently
+from trainables.training.prediction import State
 
 _NAME = re.compile(r"e(\d{5,})\.pt")
 
@@ -40,12 +40,12 @@ def checkpoint_epochs(folder: Path) -> list[int]:
     return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
 
 
-def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
+def write_checkpoint(folder: Path, epoch: int, state: State) -> Path:
     """Write a checkpoint under a temporary name and rename it, so that its final name never holds half of one."""
     return _write(checkpoint_file(folder, epoch), state)
 
 
-def _write(path: Path, state: Mapping[str, Any]) -> Path:
+def _write(path: Path, state: State) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         # By its path torch would call the archive inside after the file, and refuses a name that is all suffix.
@@ -53,7 +53,7 @@ def _write(path: Path, state: Mapping[str, Any]) -> Path:
     return path
 
 
-def save_state(state: Mapping[str, Any], file: IO[bytes]) -> None:
+def save_state(state: State, file: IO[bytes]) -> None:
     """Write a state as torch does. Raises OSError where the file takes no more, which torch words otherwise."""
     told = _Told(file)
     try:
@@ -83,7 +83,7 @@ class _Told:
         self._file.flush()
 
 
-def load_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
+def load_newest_checkpoint(folder: Path) -> State | None:
     """Return the newest checkpoint that is sound, or `None`. A damaged one is quarantined as `.damaged`.
 
     Tensors are loaded on the CPU, and whoever restores them places them: an optimiser keeps its count of steps there,
@@ -98,7 +98,7 @@ def load_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _loaded(path: Path) -> dict[str, Any] | None:
+def _loaded(path: Path) -> State | None:
     """Return what a file holds; `None` where it was damaged and is quarantined now."""
     try:
         _check(path)
@@ -126,12 +126,12 @@ PARTIAL = "partial.pt"
 """The checkpoint in the middle of an epoch: one for a trial, replaced by the next, removed at the epoch's own."""
 
 
-def write_partial(folder: Path, state: Mapping[str, Any]) -> Path:
+def write_partial(folder: Path, state: State) -> Path:
     """Write the checkpoint in the middle of an epoch, whole or not at all."""
     return _write(folder / PARTIAL, state)
 
 
-def load_partial(folder: Path) -> dict[str, Any] | None:
+def load_partial(folder: Path) -> State | None:
     """Return the checkpoint in the middle of an epoch, unless a later epoch has one; `None` where there is none.
 
     A damaged one is quarantined, as others are.

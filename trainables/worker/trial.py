@@ -37,7 +37,7 @@ from trainables.training.lanes.packing import (
 from trainables.training.loop import Replicate
 from trainables.training.ranks.group import Crew, Forget
 from trainables.training.ranks.replicate import LeadingReplicate
-from trainables.worker.checkpoint_writer import CheckpointWriter, saved_trial
+from trainables.worker.checkpoint_writer import CheckpointWriter, SavedTrial, saved_trial
 from trainables.worker.checkpoints import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -140,7 +140,12 @@ class Trial:
         self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
-        self._restore()
+        saved = self._restore()
+        self._wall_seconds = self._seconds_before = saved.wall_seconds
+        self._reported: Mapping[str, object] | None = saved.report
+        self._repeat: TrialReport | None = saved.repeat
+        self._unreported, self._trained = saved.rows, saved.trained
+        self._errors, self._packing = saved.errors, saved.packing
         if self._packing is None:
             network = next(iter(self.replicates.values())).model
             self._packing = packing_of(assignment, settings, dataset, network, self._build, in_cohort)
@@ -380,7 +385,8 @@ class Trial:
             "report": report,
         }
 
-    def _restore(self) -> None:
+    def _restore(self) -> SavedTrial:
+        """Take the replicates to where the newest sound checkpoint left them; return what it has besides."""
         self._files.fetch_checkpoints()
         saved = saved_trial(self._folder, self.assignment)
         for number, state in saved.replicates.items():
@@ -388,7 +394,4 @@ class Trial:
                 del self.replicates[number]
             else:
                 self.replicates[number].load_state_dict(state)
-        self._wall_seconds = self._seconds_before = saved.wall_seconds
-        self._reported, self._repeat = saved.report, saved.repeat
-        self._unreported, self._trained = saved.rows, saved.trained
-        self._errors, self._packing = saved.errors, saved.packing
+        return saved

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,7 +14,15 @@ from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import shared_dataset
 from trainables.extensions.code import take_up
 from trainables.registry import permit_only
-from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, data_place, gpu_fault, prepare_arithmetic
+from trainables.registry.component import Configuration, Options
+from trainables.training.acceleration import (
+    HOST,
+    PLAIN,
+    TrainingSettings,
+    data_place,
+    gpu_fault,
+    prepare_arithmetic,
+)
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.worker.checkpoints import replicate_folder
@@ -61,7 +68,7 @@ class TrialSettings:
         own_names: the names in it that may be imported, which the sweep's user was asked about; `None` for any.
     """
 
-    dataset: Mapping[str, Any]
+    dataset: Options
     max_epochs: int
     rungs: tuple[int, ...]
     objective: str
@@ -92,7 +99,7 @@ class TrialSettings:
     own_names: Sequence[str] | None = None
 
     @staticmethod
-    def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:
+    def from_mapping(settings: Options) -> TrialSettings:
         """Read settings made of plain values, as the driver sends them."""
         fields = dict(settings)
         fields["evaluation"] = EvaluationSettings.from_mapping(fields["evaluation"])
@@ -102,7 +109,7 @@ class TrialSettings:
             fields[folder] = Path(fields[folder]) if fields.get(folder) else None
         return TrialSettings(**fields)
 
-    def load_dataset(self, named: Mapping[str, Any] | None = None) -> DataSet:
+    def load_dataset(self, named: Options | None = None) -> DataSet:
         """Return a data set, on the trial's device or streamed to it: the node's one copy where it has a key.
 
         Args:
@@ -126,13 +133,13 @@ class DataSets:
         """Load the sweep's own."""
         self._settings = settings
         self.own = settings.load_dataset()
-        self._named: tuple[Mapping[str, Any] | None, DataSet] = (None, self.own)
+        self._named: tuple[Options | None, DataSet] = (None, self.own)
 
     def of(self, assignment: Assignment) -> DataSet:
         """Return the data set that a configuration names, the sweep's own where it names none."""
         return self.named(assignment.values.get("dataset"))
 
-    def named(self, named: Mapping[str, Any] | None) -> DataSet:
+    def named(self, named: Options | None) -> DataSet:
         """Return a data set by its name and options; the sweep's own for `None`."""
         if named is None:
             return self.own
@@ -141,7 +148,7 @@ class DataSets:
         return self._named[1]
 
 
-def variant_key(dataset: Mapping[str, Any]) -> str:
+def variant_key(dataset: Options) -> str:
     """Return what a data set with its options is known by, to the driver and to trial processes."""
     return json.dumps(dict(dataset), sort_keys=True, default=str)
 
@@ -155,7 +162,7 @@ class Assignment:
 
     configuration: int
     trial: str
-    values: Mapping[str, Any]
+    values: Configuration
     seeds: Sequence[int]
     replicate: int | None = None
 

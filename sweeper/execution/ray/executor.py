@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
@@ -48,7 +48,7 @@ class _ActorManager(RayActorManager):
     ends the whole run.
     """
 
-    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+    def _actor_task_failed(self, tracked_actor_task: object, exception: Exception) -> None:
         if isinstance(exception, OutOfMemoryError):
             exception = OutOfMemoryActorError(error_msg=str(exception))
         super()._actor_task_failed(tracked_actor_task, exception)
@@ -68,6 +68,15 @@ NODE_LABEL = "ray.io/node-id"
 """The label by which Ray names each node."""
 
 _RUNNING: dict[str, tuple[Driver, Interrupts | None]] = {}
+
+
+class _TuneTrial(Protocol):
+    """What is read of Tune's trials."""
+
+    trial_id: str
+    config: Mapping[str, Any]
+    error_file: str | None
+    pickled_error_file: str | None
 
 
 class _Told:
@@ -169,18 +178,18 @@ _ADVISORS = ("ray.tune.analysis.experiment_analysis", "ray.tune.tune", "ray.tune
 class _NoReporter(ProgressReporter):
     """In the place of Tune's own view, for which Tune would clear the cell of a notebook."""
 
-    def should_report(self, trials: Any, done: bool = False) -> bool:
+    def should_report(self, trials: object, done: bool = False) -> bool:
         """Never: `sweeper.monitoring.live` shows the sweep."""
         return False
 
-    def report(self, trials: Any, done: bool, *sys_info: Any) -> None:
+    def report(self, trials: object, done: bool, *sys_info: object) -> None:
         """Show nothing."""
 
 
 class AssignmentSearcher(_Told, Searcher):
     """Suggests the driver's next assignment; waits while a failed one may come back."""
 
-    def suggest(self, trial_id: str) -> Any:
+    def suggest(self, trial_id: str) -> object:
         """Return the next assignment, `None` when there is none now, or Tune's word for never again."""
         with self.driver() as driver:
             assignment = driver.next_assignment()
@@ -193,7 +202,7 @@ class AssignmentSearcher(_Told, Searcher):
                 }
             return Searcher.FINISHED if driver.exhausted else None
 
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:
         """Take no notice: the driver learns everything from reports and failures."""
 
     def save(self, checkpoint_path: str) -> None:
@@ -206,7 +215,7 @@ class AssignmentSearcher(_Told, Searcher):
 class ReportingScheduler(_Told, FIFOScheduler):
     """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
 
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+    def on_trial_result(self, controller: object, trial: _TuneTrial, result: dict[str, Any]) -> str:
         """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
         reports = result["reports"]
         with self.driver() as driver:
@@ -216,7 +225,7 @@ class ReportingScheduler(_Told, FIFOScheduler):
         reports.clear()
         return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)
 
-    def on_trial_error(self, controller: Any, trial: Any) -> None:
+    def on_trial_error(self, controller: object, trial: _TuneTrial) -> None:
         """Tell the driver that the trial's process died, and of what."""
         with self.driver() as driver:
             driver.on_failure(_assignment(trial), _failure_of(trial))
@@ -225,7 +234,7 @@ class ReportingScheduler(_Told, FIFOScheduler):
 class StartedCallback(_Told, Callback):
     """Reports to the driver which assignments have begun."""
 
-    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+    def on_trial_start(self, iteration: int, trials: object, trial: _TuneTrial, **info: object) -> None:
         """Pass the news on."""
         with self.driver() as driver:
             driver.on_started(_assignment(trial))
@@ -234,7 +243,7 @@ class StartedCallback(_Told, Callback):
 class AskedToStop(_Told, Stopper):
     """Ends the sweep when the driver was asked to."""
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: object) -> bool:
         """Never stop a single trial: the scheduler does."""
         return False
 
@@ -259,16 +268,16 @@ def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: 
     return tune.PlacementGroupFactory([bundle] * workers)
 
 
-def _short_name(trial: Any) -> str:
+def _short_name(trial: _TuneTrial) -> str:
     """Tune names a trial and its folder after all of its configuration; nothing reads either."""
     return str(trial.trial_id)
 
 
-def _assignment(trial: Any) -> list[int]:
+def _assignment(trial: _TuneTrial) -> list[int]:
     return list(json.loads(trial.config["key"]))
 
 
-def _failure_of(trial: Any) -> Failure:
+def _failure_of(trial: _TuneTrial) -> Failure:
     """Return why the trial's process ended, from the exception that Tune has just written next to the trial."""
     if trial.pickled_error_file is None:
         return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
