@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from sweeper.monitoring.status import Look, SweepStatus
     from sweeper.planning.view import Plan
     from sweeper.remote.cluster import Cluster, RemoteSweep
+    from sweeper.slurm.submission import SlurmSubmission
 
 
 def run(
@@ -69,6 +70,7 @@ def run(
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = (),
     allow_notify: AllowNotify = False,
+    resume_existing: Annotated[bool, CommandOption(("--continue",))] = False,
 ) -> FinishedRun:
     """Run a sweep: train the search space's configurations and write tables and a report.
 
@@ -76,10 +78,20 @@ def run(
         name: Name of the sweep. (default: the file's name, numbered)
         reuse: Reuse trials that other sweeps in --output have already trained.
         reuse_from: Reuse trials of this sweep only; repeatable. (default: none)
+        resume_existing: Resume the sweep of that name if there is one, else start it.
 
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
     """
+    if resume_existing:
+        from sweeper.execution.continuing import to_continue
+
+        name, known = to_continue(space, overrides(set), name, output_folder(output), rehearse=rehearse)
+        if known:
+            return resume(
+                name, output=output, tracking_uri=tracking_uri, mlflow=mlflow, address=address, cpus=cpus,
+                executor=executor, wait_for_nodes=wait_for_nodes, notify=notify, allow_notify=allow_notify,
+            )  # fmt: skip
     address = address or os.environ.get("RAY_ADDRESS")
     with early_server(executor, address) as server:
         from sweeper.execution.options import RunOptions
@@ -194,12 +206,14 @@ def plan(
     set: Settings = None,
     rehearse: Rehearse = False,
     cluster: str | Path | None = None,
+    slurm: bool = False,
     prices: str | Path | None = None,
 ) -> Shown[Plan]:
     """Estimate trials, time and cost of a search space before any training.
 
     Args:
         cluster: Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there.
+        slurm: Also estimate jobs and hours by slurm.yaml.
         prices: Price table for --cluster. (default: sweeper/planning/prices.yaml)
 
     Raises:
@@ -209,6 +223,10 @@ def plan(
     from sweeper.space.loading import load_spec
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
+    if slurm:
+        from sweeper.slurm.submission import asked_file
+
+        cluster = asked_file(space, cluster)
     if cluster is not None:
         from sweeper.planning.on_cluster import cluster_plan
 
@@ -231,7 +249,9 @@ def stop(name: Name, *, output: Output = None, address: ClusterAddress = None) -
     from sweeper.execution.runner import ask_to_stop
 
     if address is None:
-        return ask_to_stop(name, output_folder(output))
+        from sweeper.slurm.submission import stop_jobs
+
+        return stop_jobs(name, output_folder(output)) or ask_to_stop(name, output_folder(output))
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if sweep.ended:
@@ -283,9 +303,14 @@ def status(
         cluster = connect(address)
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
         return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
+    from sweeper.slurm.submission import jobs_lines
+
+    jobs = [printable(line) for line in jobs_lines(place, name)]
+    if jobs and name is not None and not (Path(place) / name).exists():
+        return Shown([], "\n".join(jobs))  # its first job waits in the queue
     own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
     found = status_of(folder, own)
-    return Shown(found, statuses_table(found))
+    return Shown(found, Group(statuses_table(found), *jobs))
 
 
 def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:
@@ -334,11 +359,12 @@ def _remote_look(cluster: Cluster, name: str | None) -> Callable[[], Look]:
 
 def submit(
     space: Space,
-    address: Annotated[ClusterAddress, CommandOption(("--address",), envvar="SWEEPER_ADDRESS", required=True)] = None,
+    address: Annotated[ClusterAddress, CommandOption(("--address",), envvar="SWEEPER_ADDRESS")] = None,
     *,
-    output: Annotated[
-        Output, CommandOption(("--output", "-o"), kind=str, envvar="SWEEPER_OUTPUT", required=True)
-    ] = None,
+    output: Output = None,
+    slurm: bool = False,
+    slurm_file: str | Path | None = None,
+    print_only: Annotated[bool, CommandOption(("--print",))] = False,
     set: Settings = None,
     name: str | None = None,
     tracking_uri: Tracking = None,
@@ -346,12 +372,15 @@ def submit(
     ship_code: bool = True,
     wait_for_nodes: WaitForNodes = 30.0,
     allow_notify: AllowNotify = False,
-) -> Submitted:
+) -> Submitted | SlurmSubmission:
     """Run a sweep on a remote cluster. Results go to an object store or a shared directory.
 
     Args:
         address: Dashboard of the Ray cluster, e.g. http://head:8265.
         output: Where results go: s3://…, gs://…, az://…, a shared directory.
+        slurm: Submit to Slurm, from a login node; slurm.yaml says what to ask for.
+        slurm_file: What to ask Slurm for. (default: slurm.yaml beside the space)
+        print_only: Print Slurm's scripts and submit nothing.
         name: Name of the sweep. (default: the file's name, numbered)
         tracking_uri: MLflow server, as seen from the cluster. (default: the cluster's MLFLOW_TRACKING_URI)
         ship_code: Ship the local code with the job, or run the code in the cluster's image.
@@ -363,10 +392,22 @@ def submit(
     from sweeper.remote.submission import submit as submit_sweep
 
     address = address or os.environ.get("SWEEPER_ADDRESS")
-    if address is None:
-        raise SweeperError("no cluster was named", "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS")
     if isinstance(space, Mapping):
         raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
+    if slurm:
+        from sweeper.slurm.submission import submit_sweep as submit_to_slurm
+
+        return submit_to_slurm(
+            str(space), None if slurm_file is None else Path(slurm_file), output_folder(output), overrides(set), name,
+            tracking_uri, mlflow=mlflow, allow_notify=allow_notify, print_only=print_only,
+        )  # fmt: skip
+    if slurm_file is not None or print_only:
+        raise SweeperError("--slurm-file and --print go with --slurm", "add --slurm, or omit them")
+    if address is None:
+        raise SweeperError(
+            "no cluster was named",
+            "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS; --slurm submits to the Slurm of this machine",
+        )
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
@@ -392,7 +433,13 @@ def logs(
     """
     if address is None:
         from sweeper.monitoring.status import local_log
+        from sweeper.slurm.submission import job_logs
 
+        place = output_folder(output)
+        for file in (jobs := job_logs(place, name)):
+            write(f"# {file}\n{printable(file.read_text('utf-8', 'replace'))}")
+        if jobs and not (Path(place) / name).exists():
+            return Shown(None)
         for text in local_log(name, output_folder(output), follow=follow):
             write(text)
         return Shown(None)

@@ -11,6 +11,11 @@ import io
 import os
 import resource
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -95,14 +100,34 @@ def print_what_can_be_printed() -> None:
 
 
 def spare_address_space() -> None:
-    """Where address space is limited (`ulimit -v`), let Arrow take memory from the C library.
+    """Where address space is limited (`ulimit -v`), let Arrow take memory from the C library; refuse what would hang.
 
-    Its own pool (mimalloc, pyarrow 25) reserves a gibibyte at a time, and a refusal ends the process.
+    Arrow's own pool (mimalloc, pyarrow 25) reserves a gibibyte at a time, and a refusal ends the process.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         import pyarrow
 
         pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+        sys.meta_path.insert(0, _SpaceForBlas())
+
+
+class _SpaceForBlas(MetaPathFinder):
+    """Lets SciPy be imported only where there is address space left for it.
+
+    Its OpenBLAS (0.3.31) asks for buffers when it is loaded, and where it gets none it asks again for ever, holding the
+    interpreter's lock.
+    """
+
+    NEEDED = 256 * 2**20
+    """Bytes: SciPy and its statistics were seen to take 195 MiB, numpy's random numbers 20, with one thread."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name in ("scipy", "sklearn"):
+            used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+            left = resource.getrlimit(resource.RLIMIT_AS)[0] - used
+            if left < self.NEEDED:
+                raise MemoryError(f"{name} needs {self.NEEDED >> 20} MiB of address space and {left >> 20} are left")
+        return None
 
 
 def _refuse(message: str) -> None:

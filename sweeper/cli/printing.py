@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from sweeper.text.display import SafeConsole, Shown, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from sweeper.slurm.submission import SlurmSubmission
 
 DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 RESULTS = "results"
@@ -179,18 +182,36 @@ def _short(path: Path) -> str:
         return str(path)
 
 
-def submitted(found: Submitted, given: Given, *, wait: bool = False) -> None:
+def submitted(found: Submitted | SlurmSubmission, given: Given, *, wait: bool = False) -> None:
     """Print what was submitted and the next commands.
 
     Args:
         wait: Follow the log until the sweep ends, and exit with its status.
     """
+    if not isinstance(found, Submitted):
+        given_to_slurm(found)
+        return
     say(f"submitted {found.name} as job {found.job}")
     say("next")
     for words in ("status", f"logs {found.name} --follow", f"results {found.name}", f"stop {found.name}"):
         say(f"  sweeper {words} --address {found.address}")
     if wait:
         display(followed(found.cluster, found.job, write), given)
+
+
+def given_to_slurm(found: SlurmSubmission) -> None:
+    """Print a sweep's jobs and the next commands; its scripts where nothing was submitted."""
+    from sweeper.text.labels import plural
+
+    if not found.jobs:
+        for file, text in found.scripts.items():
+            typer.echo(f"# {found.folder / file}\n{text}")
+        return
+    where = f"--output {shlex.quote(str(found.folder.parent.parent))}"
+    say(f"submitted {found.name} as {plural(len(found.jobs), 'job')} {', '.join(found.jobs)}")
+    say("next")
+    for words in ("status", "logs", "results", "stop"):
+        say(f"  sweeper {words} {found.name} {where}")
 
 
 def exported(found: Any, given: Given) -> None:

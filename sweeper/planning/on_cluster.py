@@ -2,7 +2,7 @@
 
 Hours on GPUs follow from `sweeper.planning.estimate` (operations over a GPU's speed), those on cores from a
 measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing. The cluster is described by a
-file: a Ray launcher file, or a manifest with a KubeRay RayCluster or RayJob.
+file: a Ray launcher file, a manifest with a KubeRay RayCluster or RayJob, or what is asked of Slurm (`slurm.yaml`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import measured_plan
 from sweeper.planning.plan import plan
 from sweeper.planning.view import Plan, PlanView
+from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
 from sweeper.space.parts import Resources
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
@@ -58,12 +59,16 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """A cluster as its file describes it: head, workers, the most of them over all groups, and when idle ones go."""
+    """A cluster as its file describes it: head, workers, the most of them over all groups, and when idle ones go.
+
+    `job_hours` is how long one of Slurm's jobs may run, `None` elsewhere.
+    """
 
     head: NodeGroup
     workers: Sequence[NodeGroup]
     most_workers: int
     idle_minutes: float
+    job_hours: float | None = None
 
 
 def read_cluster(path: Path) -> ClusterFile:
@@ -91,6 +96,8 @@ def read_cluster(path: Path) -> ClusterFile:
                 return _kuberay(document["spec"])
             if document.get("kind") == "RayJob":
                 return _kuberay(document["spec"]["rayClusterSpec"])
+            if {"workers", "nodes"} & document.keys():
+                return _slurm(read_settings(path, path)[0])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise SweeperError(f"{path} does not describe a cluster: {reason}", "see deploy/ for examples") from None
@@ -115,6 +122,12 @@ def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
     machine = config.get("InstanceType") or config.get("machineType")
     most = int(node.get("max_workers", document.get("max_workers", 2)))
     return NodeGroup(name, float(asked.get("CPU", 0)), float(asked.get("GPU", 0)), most, machine, spot)
+
+
+def _slurm(asked: SlurmSettings) -> ClusterFile:
+    group = NodeGroup("slurm", asked.cpus, asked.gpus, asked.slots, asked.machine, None)
+    head = NodeGroup("head", 0, 0, 1, None, None)
+    return ClusterFile(head, [group], asked.slots, 0.0, seconds_of(asked.time) / 3600)
 
 
 def _kuberay(spec: Document) -> ClusterFile:
@@ -333,7 +346,8 @@ def plan_on_cluster(
     known = [prices.machines.get(machine) if machine else None for machine in (a.machine for a in nodes)]
     head = prices.machines.get(cluster.head.machine or "")
     unknown = [asked.machine or f"the machine of {asked.group}" for asked, p in zip(nodes, known, strict=True) if not p]
-    unknown += [] if head else [cluster.head.machine or "the head's machine"]
+    if head is None and cluster.job_hours is None:  # Slurm's head is a core of a node
+        unknown.append(cluster.head.machine or "the head's machine")
     price = None
     if unknown:
         notes.append(f"no price: {', '.join(unknown)} is not in the price table; give your own with --prices")
@@ -344,6 +358,10 @@ def plan_on_cluster(
         high = paid[1] * (head.on_demand + sum(count * p.on_demand for count, p in pairs))
         price = (low, high)
         notes.append(f"prices: {prices.source}, {prices.date}; give your own with --prices")
+    if hours is not None and cluster.job_hours is not None:
+        jobs, limit = sum(asked.nodes for asked in nodes), cluster.job_hours
+        low, high = (math.ceil(each / limit) * jobs for each in hours)
+        notes.append(f"in jobs of {duration(3600 * limit)}: {low:,} to {high:,}, each requeued where it left off")
     idle = head.on_demand if head else None
     return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes))
 

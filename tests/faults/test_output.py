@@ -65,17 +65,15 @@ def test_a_run_ends_well_where_its_progress_and_summary_cannot_be_written_in_ful
     assert "Best validation NLL of 2 finished configurations" in (tmp_path / "out").read_text("utf-8", "replace")
 
 
-# Little address space is tested apart (`make test-slow`): beside other work a run of 2,000 MB was once seen waiting
-# for eight minutes, where it ended in one before.
 @pytest.mark.parametrize(
     ("script", "said"),
     [
         ('"$@" > /dev/full', "the summary could not be printed: No space left on device; see `sweeper results small`"),
         ('exec "$@" >&-', ""),
         ('exec "$@" >&- <&-', ""),
-        pytest.param('ulimit -v 1200000; exec "$@"', "the summary could not be printed: ", marks=pytest.mark.slow),
-        pytest.param('ulimit -v 2000000; exec "$@"', "", marks=pytest.mark.slow),
-        pytest.param('ulimit -v 3000000; exec "$@"', "", marks=pytest.mark.slow),
+        ('ulimit -v 1200000; exec "$@"', "the summary could not be printed: "),
+        ('ulimit -v 2000000; exec "$@"', ""),
+        ('ulimit -v 3000000; exec "$@"', ""),
         ('ulimit -n 64; exec "$@"', ""),
     ],
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import click
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from sweeper.cli.main import app
+from tests.patience import patient
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -30,3 +34,22 @@ def test_every_option_says_what_it_sets_and_its_default(name: str) -> None:
         assert parameter.help.rstrip("]").rstrip().endswith((".", ")", "…")), (name, parameter.name, parameter.help)
         told = parameter.show_default or parameter.default is not None or parameter.required or parameter.is_flag
         assert told or parameter.envvar or parameter.name == "cluster", (name, parameter.name)
+
+
+@pytest.mark.parametrize("left", [60, 90, 200])  # MiB: without the check the first two never ended
+def test_what_needs_more_address_space_than_is_left_is_refused(left: int) -> None:
+    program = f"""
+import mmap, resource, numpy
+from pathlib import Path
+from sweeper.cli.main import spare_address_space
+spare_address_space()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+held = mmap.mmap(-1, resource.getrlimit(resource.RLIMIT_AS)[0] - used - {left} * 2**20)
+try:
+    import scipy.special
+except MemoryError as error:
+    print(error)
+"""
+    command = ["sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60))
+    assert done.stdout.startswith("scipy needs 256 MiB of address space and "), done.stderr

@@ -1,0 +1,167 @@
+"""The head's job: a Ray cluster without cores of its own, and the driver of the sweep, requeued until it is over.
+
+    python -m sweeper.slurm.head [--interface NAME] FOLDER -- run SPACE --name NAME …
+
+Slurm sends SIGUSR1 some time before the job's limit: the driver stops cleanly and the job requeues itself. On SIGTERM
+it stops too, and leaves it to Slurm whether the job comes back: preempted jobs do, cancelled ones do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
+from sweeper.journal.segments import last_sequence
+from sweeper.remote.tokens import create_token
+from sweeper.slurm.exchange import Exchange, Head
+from sweeper.slurm.jobs import cancel, ensure_workers, requeue, workers_of
+from sweeper.slurm.ray_node import RayNode, address_here, environment, free_port
+
+POLL_SECONDS = 0.5
+LOOK_SECONDS = 3.0
+FRUITLESS_STARTS = 3
+"""After so many starts in a row without a new journal record a head is not requeued any more."""
+
+BAD_INPUT = 2
+
+
+class HeadJob:
+    """One start of the head's job."""
+
+    def __init__(self, exchange: Exchange, command: Sequence[str], paths: SweepPaths) -> None:
+        """Prepare to run the driver's `command`, of the sweep with these paths."""
+        self._exchange, self._command, self._paths = exchange, [*command], paths
+        self._signal: int | None = None
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def run(self, interface: str | None) -> int:
+        """Run the driver to its end; return the exit status."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._signalled)
+        exchange, here = self._exchange, address_here(interface)
+        before = last_sequence(self._paths.journal)
+        exchange.set_over(over=False)
+        exchange.add_start(before)
+        if not exchange.token.exists():
+            create_token(exchange.token)
+        values, port, job = (
+            environment(exchange.token),
+            free_port(here),
+            os.environ.get("SLURM_JOB_ID", str(os.getpid())),
+        )
+        node = RayNode(
+            [
+                "--head", f"--node-ip-address={here}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
+                "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}",
+                # Ray's sockets need a short path, and another user's /tmp/ray cannot be written.
+                f"--temp-dir=/tmp/sweeper-{getpass.getuser()[:16]}-{job}",
+            ],
+            values,
+            exchange.folder / f"ray-{job}.txt",
+        )  # fmt: skip
+        try:
+            address = f"{here}:{port}"
+            exchange.announce(Head(address, job, len(exchange.starts())))
+            ensure_workers(exchange.folder)
+            if self._wait_for_workers(node, address, values):
+                driven = [*self._command, "--address", address, "--executor", "ray"]
+                self._driver = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values)
+                while self._driver.poll() is None:
+                    time.sleep(POLL_SECONDS)
+        finally:
+            node.end()
+        code = self._driver.returncode if self._driver is not None else None
+        return self._end(code, job)
+
+    def _wait_for_workers(self, node: RayNode, address: str, values: dict[str, str]) -> bool:
+        """Wait until there is a core to train on; tell whether there is one, and nobody has asked the job to end."""
+        ray = str(Path(sys.executable).with_name("ray"))
+        _say("waiting for the first worker")
+        while self._signal is None and node.alive and not self._exchange.stop.exists():
+            done = subprocess.run(
+                [ray, "status", "--address", address], env=values, capture_output=True, text=True, check=False
+            )
+            if re.search(r"/([1-9]\d*)\.\d+ CPU", done.stdout):
+                return True
+            time.sleep(LOOK_SECONDS)
+        return False
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        """Have the driver stop cleanly, once."""
+        first, self._signal = self._signal is None, number
+        if first and self._driver is not None and self._driver.poll() is None:
+            self._driver.send_signal(signal.SIGTERM)
+
+    def _end(self, code: int | None, job: str) -> int:
+        """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
+        exchange = self._exchange
+        if code == 0 or exchange.stop.exists():
+            return self._over("the sweep is finished" if code == 0 else "the sweep was asked to stop", code or 0)
+        if self._signal == signal.SIGTERM:
+            _say("stopped by Slurm; requeued, it continues")
+            return 1
+        near = self._signal == signal.SIGUSR1
+        if not near and code == BAD_INPUT:
+            return self._over("the driver refused its input", code)
+        if not near and code == 1 and self._ended_cleanly():
+            return self._over("the sweep ended with trials that are not complete", code)
+        starts, now = exchange.starts(), last_sequence(self._paths.journal)
+        if len(starts) >= FRUITLESS_STARTS and set(starts[-FRUITLESS_STARTS:]) == {now}:
+            return self._over(f"{FRUITLESS_STARTS} starts without progress: not requeued again", code or 1)
+        _say("the time limit is near: requeued" if near else f"the driver ended with status {code}: requeued")
+        requeue(job)
+        return 0
+
+    def _ended_cleanly(self) -> bool:
+        """Whether the driver wrote in the journal that it ended."""
+        last = deque(read_journal(self._paths.journal), maxlen=1)
+        return bool(last) and last[0].kind == "ended"
+
+    def _over(self, why: str, code: int) -> int:
+        """Say that it is over, and release the workers."""
+        _say(why)
+        self._exchange.set_over(over=True, why=why)
+        workers = workers_of(self._exchange.folder)
+        if workers:
+            try:
+                cancel(workers)
+            except SweeperError as error:
+                _say(str(error))
+        return code
+
+
+def _say(text: str) -> None:
+    print(f"head: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Be the head."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--interface")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    folder: Path = given.folder
+    paths = SweepPaths(folder.parent.parent / folder.name)
+    try:
+        sys.exit(HeadJob(Exchange(folder), command, paths).run(given.interface))
+    except SweeperError as error:
+        sys.exit(f"head: {error}")
+
+
+if __name__ == "__main__":
+    main()

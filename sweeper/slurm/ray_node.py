@@ -1,0 +1,83 @@
+"""A node of the sweep's own Ray cluster, in a process of its own that ends with the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from sweeper.core.errors import SweeperError
+
+END_SECONDS = 10.0
+OBJECT_STORE_BYTES = 200 * 2**20
+"""Trials send rows and numbers; data sets are read from files. Ray would take a third of the node's memory."""
+
+
+class RayNode:
+    """A raylet, of a head or a worker."""
+
+    def __init__(self, options: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
+        """Start it; what Ray says goes to the file `said`."""
+        ray = str(Path(sys.executable).with_name("ray"))
+        common = ["--block", "--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        with said.open("ab") as file:
+            self._process = subprocess.Popen(
+                [ray, "start", *options, *common], env=environment, stdout=file, stderr=file
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End it with everything it started."""
+        with suppress(psutil.NoSuchProcess):
+            below = psutil.Process(self._process.pid).children(recursive=True)
+            self._process.send_signal(signal.SIGTERM)
+            _, left = psutil.wait_procs([*below, psutil.Process(self._process.pid)], timeout=END_SECONDS)
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._process.wait()
+
+
+def environment(token: Path) -> dict[str, str]:
+    """Return the environment of a node and of what joins it: its token, and the node's own folder for data."""
+    values = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS"):
+        values.pop(name, None)
+    scratch = os.environ.get("SWEEPER_SLURM_SCRATCH")
+    if scratch and os.access(scratch, os.W_OK):
+        values["TMPDIR"] = scratch
+    return values
+
+
+def address_here(interface: str | None) -> str:
+    """Return this machine's address on a network interface, or that of its name.
+
+    Raises SweeperError where there is no such interface.
+    """
+    if interface is None:
+        with suppress(OSError):
+            return socket.gethostbyname(socket.gethostname())
+        return "127.0.0.1"
+    known = psutil.net_if_addrs()
+    for each in known.get(interface, []):
+        if each.family == socket.AF_INET:
+            return str(each.address)
+    raise SweeperError(f"interface {interface!r}: this machine has {', '.join(sorted(known))}", "correct slurm.yaml")
+
+
+def free_port(address: str) -> int:
+    """Return a port on which nothing listens at an address."""
+    with socket.socket() as made:
+        made.bind((address, 0))
+        return int(made.getsockname()[1])

@@ -1,0 +1,154 @@
+"""What a site wants of its jobs: `slurm.yaml`, read and checked before anything is submitted.
+
+It is looked for beside the search space, then in the user's configuration folder; `--slurm-file` names another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sweeper.core.errors import SweeperError
+from trainables.registry.names import nearest
+
+FILE = "slurm.yaml"
+
+_TIME = re.compile(r"(\d+-)?\d{1,3}(:\d{2}){0,2}")
+_UNITS = {0: ("minutes",), 1: ("minutes", "seconds"), 2: ("hours", "minutes", "seconds")}
+_SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+
+
+def seconds_of(time: str) -> int:
+    """Return the seconds of a time as Slurm writes it: `90` (minutes), `1:30:00`, `2-00:00:00`, `1-12` (days-hours)."""
+    days, dash, rest = time.rpartition("-")
+    parts = rest.split(":")
+    units = ("hours", "minutes", "seconds") if dash else _UNITS[len(parts) - 1]
+    return int(days or 0) * _SECONDS["days"] + sum(
+        int(part) * _SECONDS[unit] for part, unit in zip(parts, units, strict=False)
+    )
+
+
+def _one_line(text: str) -> str:
+    if not text or any(letter in text for letter in "\n\r\0"):
+        raise ValueError("must be one line of text")
+    return text
+
+
+def _time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise ValueError("must be a time as Slurm writes it: 1:00:00, 2-00:00:00")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
+Time = Annotated[str, AfterValidator(_time)]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    time: Time = "1:00:00"
+    constraint: Line | None = None
+    memory: Line | None = None
+    sbatch: tuple[Line, ...] = ()
+
+
+class HeadSettings(_Asked):
+    """The small job that drives: it trains nothing and needs no GPU."""
+
+    time: Time = "1-00:00:00"
+    cpus: Annotated[int, Field(ge=1)] = 1
+
+
+class SlurmSettings(_Asked):
+    """What is asked of Slurm, for workers unless `head` is said.
+
+    Attributes:
+        nodes: whole nodes in one allocation, head included; `None` for a head and an array of `workers`.
+        workers: jobs of the array, each with `gpus` and `cpus` of its own.
+        gpus: of a worker, or of each node.
+        cpus: of a worker, or of each node.
+        gpu_type: `--gres=gpu:TYPE:N`; by default any.
+        head: the driver's own job, where it has one.
+        machine: of a price table, for estimates: `sweeper plan --slurm`.
+        interface: network by which workers reach the head, e.g. `ib0`; by default that of the machine's name.
+        modules: loaded by `module load`.
+        setup: lines of shell before anything starts, e.g. `source ~/venv/bin/activate`.
+        python: by default the one that submits.
+        image: an Apptainer image in which Python runs.
+        scratch: a folder on each node for data, e.g. `$SLURM_TMPDIR`; by default that one, else `$TMPDIR`, else `/tmp`.
+        warning: seconds before the time limit at which a job stops what it does and requeues itself.
+        sbatch: other options as they are, e.g. `--mail-type=END`.
+    """
+
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    workers: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    gpus: Annotated[int, Field(ge=0)] = 0
+    cpus: Annotated[int, Field(ge=1)] = 1
+    gpu_type: Line | None = None
+    head: HeadSettings = HeadSettings()
+    machine: Line | None = None
+    interface: Line | None = None
+    modules: tuple[Line, ...] = ()
+    setup: tuple[Line, ...] = ()
+    python: Line | None = None
+    image: Line | None = None
+    scratch: Line = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"
+    warning: Annotated[int, Field(ge=10)] = 120
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> SlurmSettings:
+        if (self.nodes is None) == (self.workers is None):
+            raise ValueError("give either nodes: N (one allocation) or workers: N (a head and an array of jobs)")
+        return self
+
+    @property
+    def slots(self) -> int:
+        """How many jobs or nodes train."""
+        return self.nodes or self.workers or 0
+
+
+def read_settings(space: Path, named: Path | None) -> tuple[SlurmSettings, Path]:
+    """Return the settings for a search space and the file that has them.
+
+    Raises SweeperError where there is no such file or it breaks a rule, with every fault.
+    """
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sweeper" / FILE
+    places = [named] if named is not None else [space.parent / FILE, user]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise SweeperError(
+            f"no {FILE}: looked for {' and '.join(str(place) for place in places)}",
+            "write one, e.g. 'partition: gpu', 'workers: 4', 'gpus: 1', 'time: 1:00:00', a line each",
+        )
+    try:
+        # As texts: YAML 1.1 would read 1:00:00 as the number 3600. This loader makes texts, lists and mappings only.
+        values = yaml.load(file.read_text("utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SweeperError(f"{file} cannot be read: {error}", "correct the file") from error
+    if not isinstance(values, dict):
+        raise SweeperError(f"{file}: must be a mapping of keys to values", "e.g. 'workers: 4'")
+    try:
+        return SlurmSettings.model_validate(values), file
+    except ValidationError as error:
+        faults = [_fault(detail["loc"], detail["msg"], detail["type"]) for detail in error.errors()]
+        raise SweeperError(
+            f"{file}: {'; '.join(faults)}", "correct the file; deploy/slurm/ has a commented one"
+        ) from error
+
+
+def _fault(place: tuple[int | str, ...], words: str, kind: str) -> str:
+    key = ".".join(map(str, place))
+    if kind == "extra_forbidden":
+        fields = HeadSettings.model_fields if place[0] == "head" else SlurmSettings.model_fields
+        return f"{key}: unknown key{nearest(str(place[-1]), fields)}"
+    words = words.removeprefix("Value error, ")
+    return f"{key}: {words}" if key else words

@@ -1,0 +1,94 @@
+"""A worker's job: a node of the sweep's Ray cluster for as long as there is a head to work for.
+
+    python -m sweeper.slurm.worker [--interface NAME] FOLDER
+
+It may come before its head, outlive one head and join the next, and be preempted at any time: what it trained since
+the last checkpoint is trained again elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from sweeper.slurm.exchange import Exchange, Head
+from sweeper.slurm.jobs import requeue
+from sweeper.slurm.ray_node import RayNode, address_here, environment
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 900.0
+"""How long a worker waits for a head before it gives its node back; a head that comes later asks for workers again."""
+
+
+class WorkerJob:
+    """One start of a worker's job."""
+
+    def __init__(self, exchange: Exchange, interface: str | None) -> None:
+        """Prepare to work for the heads that announce themselves here."""
+        self._exchange, self._interface = exchange, interface
+        self._signal: int | None = None
+
+    def run(self) -> int:
+        """Work for one head after the other until the sweep is over; return the exit status."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._signalled)
+        known: Head | None = None
+        while self._goes_on:
+            known = self._next_head(known)
+            if known is None:
+                return 0
+            self._work(known)
+        if self._signal == signal.SIGUSR1 and not self._exchange.over and (job := own_job()):
+            requeue(job)
+        return 0
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._signal is None and not self._exchange.over
+
+    def _next_head(self, before: Head | None) -> Head | None:
+        """Wait for a head other than `before`; `None` when none comes, or the job is asked to end."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._goes_on and time.monotonic() < deadline:
+            head = self._exchange.head
+            if head is not None and head != before:
+                return head
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _work(self, head: Head) -> None:
+        """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
+        size = [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or os.environ.get('SLURM_CPUS_ON_NODE', '1')}"]
+        job = own_job() or f"{head.job}-{os.environ.get('SLURM_PROCID', '0')}"
+        node = RayNode(
+            [f"--address={head.address}", f"--node-ip-address={address_here(self._interface)}", *size],
+            environment(self._exchange.token),
+            self._exchange.folder / f"ray-{job}.txt",
+        )
+        try:
+            while node.alive and self._goes_on and self._exchange.head == head:
+                time.sleep(POLL_SECONDS)
+        finally:
+            node.end()
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
+
+
+def own_job() -> str | None:
+    """Return this job as `scontrol` names it; `None` for a step of the head's own job, which requeues itself."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--interface")
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    sys.exit(WorkerJob(Exchange(given.folder), given.interface).run())

@@ -1,0 +1,240 @@
+"""Sweeps on a real Slurm of two nodes: both shapes, preemption, limits, deaths, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
+from sweeper.journal.segments import last_sequence
+from sweeper.scheduling.base import audit
+from sweeper.slurm.exchange import Exchange
+from sweeper.space.loading import load_spec
+from tests.patience import patient
+from tests.running import write_space
+from tests.seeds import drawn_seed
+from tests.slurm.slurm_cluster import SlurmCluster, missing, slurm_cluster
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "-"),
+    pytest.mark.timeout(900),
+]
+
+SPACE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: asha, variant: promotion, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}
+samples: 6
+seed: 3
+space:
+  loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 5]}}]}
+  architecture: {choice: [{name: mlp, width: 16}, {name: mlp, width: 8}]}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, batch_size: 128}
+resources: {cpu: 1}
+evaluation: {posthoc: [temperature], curvature: false, bootstrap: 0}
+"""
+LONGER = SPACE.replace("max_epochs: 9", "max_epochs: 243").replace("variant: promotion, ", "")
+SHAPES = {
+    "array": "workers: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
+    "nodes": "nodes: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
+}
+UNEQUAL = "seconds|wall_seconds|decided_at|attempt"
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[SlurmCluster]:
+    """A Slurm for all tests here."""
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm_cluster(Path(folder)) as cluster:
+        yield cluster
+
+
+class User:
+    """Somebody on a login node, in a folder that all nodes see."""
+
+    def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
+        self.slurm, self.folder = slurm, folder
+
+    def says(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run `sweeper` with these words."""
+        environment = {**self.slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-m", "sweeper", *words]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=patient(seconds)
+        )
+
+    def submits(self, space: str, settings: str, name: str = "a") -> Exchange:
+        """Submit a sweep; return what its jobs say to each other."""
+        (self.folder / "slurm.yaml").write_text(settings)
+        write_space(self.folder, space, name)
+        done = self.says("submit", f"{name}.yaml", "--slurm", "--name", name, "--no-mlflow")
+        assert done.returncode == 0, done.stderr
+        return Exchange(self.folder / "results" / ".slurm" / name)
+
+    def logs(self, exchange: Exchange) -> str:
+        """Return what all jobs printed."""
+        return "\n".join(
+            f"== {file.name}\n{file.read_text('utf-8', 'replace')}" for file in exchange.folder.glob("*.[lt]*")
+        )
+
+    def waits(self, exchange: Exchange, until: Callable[[], bool], seconds: float = 240) -> None:
+        """Wait for something of a sweep's jobs."""
+        deadline = time.monotonic() + patient(seconds)
+        while not until():
+            assert time.monotonic() < deadline, self.slurm.ask("squeue") + self.logs(exchange)
+            time.sleep(0.2)
+
+    def rows(self, name: str, table: str) -> str:
+        """Return a table without its times, as CSV."""
+        order = {"epochs": "trial, replicate, epoch", "evaluations": "trial, replicate, epoch, split"}
+        query = f"SELECT COLUMNS(lambda c: c NOT SIMILAR TO '{UNEQUAL}') FROM {table} ORDER BY {order[table]}"
+        done = self.says("results", name, "--sql", query, "-f", "csv")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def user(slurm: SlurmCluster, tmp_path: Path) -> Iterator[User]:
+    """A user whose jobs are cancelled in the end."""
+    yield User(slurm, tmp_path)
+    slurm.ask("scancel", "--user=root")
+    slurm.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def without_slurm(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> User:
+    """A user who ran `SPACE` on this machine."""
+    user = User(slurm, tmp_path_factory.mktemp("alone"))
+    write_space(user.folder, SPACE, "a")
+    done = user.says("run", "a.yaml", "--no-mlflow", "--cpus", "1", "--executor", "local")
+    assert done.returncode == 0, done.stderr
+    return user
+
+
+def audited(user: User, name: str = "a") -> None:
+    """Assert that each decision follows from the records before it, and no configuration ended twice."""
+    paths = SweepPaths(user.folder / "results" / name)
+    records = list(read_journal(paths.journal))
+    assert audit(load_spec(user.folder / f"{name}.yaml").schedule, records)[1] == []
+    found = user.says(
+        "results", name, "--sql", "SELECT count(*) AS n, count(DISTINCT trial) AS m FROM trials", "-f", "csv"
+    )
+    assert found.stdout.splitlines()[1] == "6,6"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_sweep_is_that_of_one_machine(user: User, without_slurm: User, shape: str) -> None:
+    exchange = user.submits(SPACE, SHAPES[shape])
+    said = user.says("status", "a").stdout
+    assert "a · Slurm: head" in said, said
+    user.waits(exchange, lambda: exchange.over)
+    user.slurm.wait_until_idle()  # the workers were released
+    for table in ("epochs", "evaluations"):
+        assert user.rows("a", table) == without_slurm.rows("a", table)
+    assert "the sweep is finished" in user.says("logs", "a").stdout
+    audited(user)
+
+
+def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User) -> None:
+    # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal), and half a minute starts everything.
+    settings = SHAPES["array"] + "\nwarning: 15\nhead: {time: 0:02:00}"
+    exchange = user.submits(LONGER.replace("243", "729"), settings)
+    user.waits(exchange, lambda: len(exchange.starts()) > 1)
+    assert "the time limit is near: requeued" in user.logs(exchange)
+    first, second = exchange.starts()[:2]
+    assert first < second, "the first job made progress"
+    stopped = user.says("stop", "a")
+    assert stopped.returncode == 0, stopped.stderr
+    user.waits(exchange, lambda: exchange.over)
+
+
+def test_a_sweep_that_waits_in_the_queue_is_said_to_wait_and_can_be_stopped(user: User) -> None:
+    exchange = user.submits(SPACE, SHAPES["array"] + "\nhead: {sbatch: ['--hold']}")
+    said = user.says("status", "a").stdout
+    assert "head" in said and "pending (JobHeldUser" in said, said
+    stopped = user.says("stop", "a")
+    assert "which had not started" in stopped.stdout + stopped.stderr
+    assert exchange.over and not (user.folder / "results" / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("workers: 2\npartition: gpus", "invalid partition specified: gpus"),
+        ("workers: 2\npartition: closed", "Invalid account or account/partition combination"),
+        ("nodes: 20", "Node count specification invalid"),
+        ("workers: 2\nworker: 3", "worker: unknown key; did you mean 'workers'?"),
+        ("workers: 2\nnodes: 3", "give either nodes: N (one allocation) or workers: N"),
+    ],
+)
+def test_what_slurm_or_a_rule_refuses_is_one_sentence_and_leaves_nothing(user: User, settings: str, said: str) -> None:
+    (user.folder / "slurm.yaml").write_text(settings)
+    write_space(user.folder, SPACE, "a")
+    done = user.says("submit", "a.yaml", "--slurm")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert said in done.stderr, done.stderr
+    assert not list((user.folder / "results").glob(".slurm/*")), "nothing is left"
+    assert user.slurm.ask("squeue", "--noheader") == ""
+
+
+FAULTS = ("requeue head", "cancel worker", "kill node daemon", "restart controller", "requeue worker")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_twenty_random_faults_lose_nothing(user: User, without_slurm: User) -> None:
+    rng, number = random.Random(drawn_seed()), 0
+    while number < 20:
+        exchange = user.submits(SPACE, SHAPES["array"])
+        number += _disturbed_sweep(user, exchange, rng)
+        for table in ("epochs", "evaluations"):
+            assert user.rows("a", table) == without_slurm.rows("a", table)
+        audited(user)
+        user.slurm.wait_until_idle(120)
+        shutil.rmtree(user.folder / "results")
+
+
+def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
+    """Let faults befall a sweep until it is over; return how many."""
+    paths, fallen = SweepPaths(user.folder / "results" / "a"), list[str]()
+    for _ in range(rng.randint(1, 4)):
+        goal = last_sequence(paths.journal) + rng.randint(1, 8)
+        user.waits(exchange, lambda wanted=goal: exchange.over or last_sequence(paths.journal) >= wanted)
+        if exchange.over:
+            break
+        fallen.append(rng.choice(FAULTS))
+        _disturb(user, exchange, fallen[-1], rng)
+    user.waits(exchange, lambda: exchange.over, 600)
+    print(", ".join(fallen) or "none")
+    return len(fallen)
+
+
+def _disturb(user: User, exchange: Exchange, fault: str, rng: random.Random) -> None:
+    head, workers = json.loads((exchange.folder / "jobs.json").read_text())
+    slurm = user.slurm
+    match fault:
+        case "requeue head":
+            slurm.ask("scontrol", "requeue", head)
+        case "requeue worker":
+            slurm.ask("scontrol", "requeue", f"{workers}_{rng.randint(0, 1)}")
+        case "cancel worker":
+            slurm.ask("scancel", "--signal=KILL", "--full", f"{workers}_{rng.randint(0, 1)}")
+        case "kill node daemon":
+            node = rng.choice(("n1", "n2"))
+            slurm.kill(f"slurmd-{node}")
+            time.sleep(rng.random() * 3)
+            slurm.start_node(node)
+        case "restart controller":
+            slurm.kill("slurmctld")
+            time.sleep(rng.random() * 3)
+            slurm.start_controller()

@@ -1,0 +1,41 @@
+"""What a sweep's jobs say to each other: whole or not at all, whatever was written before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.slurm.exchange import Exchange, Head
+
+
+def test_a_head_is_known_once_it_was_announced(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    assert exchange.head is None and not exchange.over and exchange.starts() == []
+    for attempt in (1, 2):
+        exchange.announce(Head("10.0.0.1:6379", "123", attempt))
+        assert Exchange(tmp_path).head == Head("10.0.0.1:6379", "123", attempt)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"address": "a"}', '{"address": 1, "job": 2, "attempt": 3, "more": 4}']
+)
+def test_a_damaged_announcement_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "head.json").write_text(text)
+    assert Exchange(tmp_path).head is None
+
+
+def test_a_sweep_that_was_over_may_go_on(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    exchange.set_over(over=True, why="finished")
+    assert exchange.over
+    exchange.set_over(over=False)
+    exchange.set_over(over=False)
+    assert not exchange.over
+
+
+def test_starts_are_counted(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    for records in (-1, 12, 12):
+        exchange.add_start(records)
+    assert exchange.starts() == [-1, 12, 12]
