@@ -19,6 +19,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.scheduling.base import audit
 from sweeper.slurm.exchange import Exchange
+from sweeper.slurm.head import FRUITLESS_STARTS
 from sweeper.space.loading import load_spec
 from tests.patience import patient
 from tests.running import write_space
@@ -146,7 +147,7 @@ def test_a_sweep_is_that_of_one_machine(user: User, without_slurm: User, shape: 
 
 
 def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User) -> None:
-    # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal), and half a minute starts everything.
+    # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal).
     settings = SHAPES["array"] + "\nwarning: 15\nhead: {time: 0:02:00}"
     exchange = user.submits(LONGER.replace("243", "729"), settings)
     user.waits(exchange, lambda: len(exchange.starts()) > 1)
@@ -215,6 +216,7 @@ def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
         fallen.append(rng.choice(FAULTS))
         _disturb(user, exchange, fallen[-1], rng)
     user.waits(exchange, lambda: exchange.over, 600)
+    assert f"{FRUITLESS_STARTS} starts without progress" not in user.logs(exchange)
     print(", ".join(fallen) or "none")
     return len(fallen)
 
