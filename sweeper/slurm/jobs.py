@@ -158,14 +158,6 @@ def requeue(job: str) -> None:
     _said("scontrol", "requeue", job)
 
 
-def waiting(job: str) -> bool:
-    """Return whether a job has not started."""
-    try:
-        return _said("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "PENDING"
-    except SweeperError:
-        return False
-
-
 def _said(*command: str) -> str:
     """Run one of Slurm's commands; return what it printed. Raises SweeperError with what it said when it failed."""
     try:

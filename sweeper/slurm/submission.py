@@ -9,10 +9,12 @@ from pathlib import Path
 
 import search_spaces
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
 from sweeper.remote.submission import Request, submit
 from sweeper.slurm.exchange import Exchange
-from sweeper.slurm.jobs import FOLDER, SlurmJobs, cancel, described, folder_of, jobs_of, waiting
+from sweeper.slurm.jobs import FOLDER, SlurmJobs, cancel, described, folder_of, jobs_of
 from sweeper.slurm.settings import read_settings
+from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
 from trainables.files.stores.base import is_store_address
 
@@ -92,7 +94,7 @@ def asked_file(space: object, named: str | Path | None) -> Path:
 
 
 def stop_jobs(name: str, output: str) -> str | None:
-    """End a sweep's jobs that only wait; else keep them from being requeued.
+    """End a sweep's jobs where no driver is at work; else keep them from being requeued.
 
     Return what was done where that is all, `None` where there is a driver to be asked, or the sweep is not Slurm's.
     """
@@ -101,11 +103,11 @@ def stop_jobs(name: str, output: str) -> str | None:
         return None
     exchange = Exchange(folder_of(Path(output), name))
     exchange.stop.touch()
-    if waiting(jobs[0]):
-        cancel(jobs)
-        exchange.set_over(over=True, why="stopped before it began")
-        return f"cancelled the jobs {', '.join(jobs)} of {name}, which had not started"
-    return None
+    if holder(SweepPaths(Path(output) / name).lease) is not None:
+        return None
+    cancel(jobs)
+    exchange.set_over(over=True, why="stopped while it waited")
+    return f"cancelled the jobs {', '.join(jobs)} of {name}, which waited"
 
 
 def jobs_lines(output: str, name: str | None) -> list[str]:

@@ -146,6 +146,7 @@ def test_a_sweep_is_that_of_one_machine(user: User, without_slurm: User, shape: 
     audited(user)
 
 
+@pytest.mark.slow
 def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User) -> None:
     # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal).
     settings = SHAPES["array"] + "\nwarning: 15\nhead: {time: 0:02:00}"
@@ -164,7 +165,7 @@ def test_a_sweep_that_waits_in_the_queue_is_said_to_wait_and_can_be_stopped(user
     said = user.says("status", "a").stdout
     assert "head" in said and "pending (JobHeldUser" in said, said
     stopped = user.says("stop", "a")
-    assert "which had not started" in stopped.stdout + stopped.stderr
+    assert "which waited" in stopped.stdout + stopped.stderr
     assert exchange.over and not (user.folder / "results" / "a").exists()
 
 
