@@ -54,7 +54,7 @@ def import_meanwhile(*modules: str) -> threading.Thread:
     """Import modules one after the other in a thread, and return it; one that fails is left to who needs it."""
 
     def load() -> None:
-        with suppress(ImportError):
+        with suppress(ImportError, MemoryError):
             for name in modules:
                 importlib.import_module(name)
 
