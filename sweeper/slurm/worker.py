@@ -24,6 +24,9 @@ POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 900.0
 """How long a worker waits for a head before it gives its node back; a head that comes later asks for workers again."""
 
+JOINED_SECONDS = 60.0
+"""A node that lived longer had joined its head. On a busy machine Ray gives up after half a minute: it tries again."""
+
 
 class WorkerJob:
     """One start of a worker's job."""
@@ -37,12 +40,15 @@ class WorkerJob:
         """Work for one head after the other until the sweep is over; return the exit status."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._signalled)
-        known: Head | None = None
-        while self._goes_on:
-            known = self._next_head(known)
-            if known is None:
-                return 0
-            self._work(known)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._goes_on and time.monotonic() < deadline:
+            head = self._exchange.head
+            began = time.monotonic()
+            if head is not None:
+                self._work(head)
+            if time.monotonic() - began > JOINED_SECONDS:
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            time.sleep(POLL_SECONDS)
         if self._signal == signal.SIGUSR1 and not self._exchange.over and (job := own_job()):
             requeue(job)
         return 0
@@ -50,16 +56,6 @@ class WorkerJob:
     @property
     def _goes_on(self) -> bool:
         return self._signal is None and not self._exchange.over
-
-    def _next_head(self, before: Head | None) -> Head | None:
-        """Wait for a head other than `before`; `None` when none comes, or the job is asked to end."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._goes_on and time.monotonic() < deadline:
-            head = self._exchange.head
-            if head is not None and head != before:
-                return head
-            time.sleep(POLL_SECONDS)
-        return None
 
     def _work(self, head: Head) -> None:
         """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
