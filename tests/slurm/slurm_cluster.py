@@ -47,11 +47,11 @@ JobRequeue=1
 MinJobAge=60
 KillWait=20
 OverTimeLimit=0
+EnforcePartLimits=ALL
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000 State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PreemptMode=REQUEUE
 PartitionName=small Nodes=n1 MaxTime=0:10:00 State=UP
-PartitionName=closed Nodes=n1 State=UP AllowAccounts=nobody
 """
 
 
