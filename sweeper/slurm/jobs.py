@@ -24,6 +24,7 @@ REMEDIES = {
     "account": "see `sacctmgr show associations user=$USER` for your accounts",
     "qos": "see `sacctmgr show associations user=$USER format=account,qos` for what you may use",
     "time limit": "see `sinfo --format='%P %l'` for the limits of partitions",
+    "than permitted": "ask for fewer in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
     "memory specification": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
     "node configuration": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
     "contact slurm controller": "try again in a minute, or ask the cluster's administrators",

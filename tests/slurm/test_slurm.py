@@ -175,7 +175,7 @@ def test_a_sweep_that_waits_in_the_queue_is_said_to_wait_and_can_be_stopped(user
         ("workers: 2\npartition: gpus", "invalid partition specified: gpus"),
         ("workers: 2\npartition: small\ntime: 1:00:00", "Requested time limit is invalid"),
         ("workers: 2\nmemory: 900G", "Memory specification can not be satisfied"),
-        ("nodes: 20", "Node count specification invalid"),
+        ("nodes: 20", "More processors requested than permitted"),
         ("workers: 2\nworker: 3", "worker: unknown key; did you mean 'workers'?"),
         ("workers: 2\nnodes: 3", "give either nodes: N (one allocation) or workers: N"),
     ],
