@@ -421,7 +421,7 @@ def logs(
     address: ClusterAddress = None,
     follow: Annotated[bool, CommandOption(("--follow", "-f"))] = False,
     output: Output = None,
-    write: Callable[[str], object] = sys.stdout.write,
+    write: Callable[[str], object] = lambda text: sys.stdout.write(text),  # looked up late: it may be closed
 ) -> Shown[None]:
     """Print a sweep's log: the driver's log on a cluster (--address), the log of Ray and torch on this machine.
 
