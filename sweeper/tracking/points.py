@@ -24,6 +24,7 @@ from sweeper.core.schemas import EPOCHS_SCHEMA
 from sweeper.tables.recalibrations import RecalibrationPart
 from sweeper.tracking.base import Point
 from trainables.curvature.statistics.base import headline_columns
+from trainables.files.container import memory_taken
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row
 
@@ -211,11 +212,10 @@ class SystemMetrics:
         return points
 
     def _sample(self) -> dict[str, float]:
-        memory = psutil.virtual_memory()
         return {
             "cpu_utilization_percentage": psutil.cpu_percent(),
-            "system_memory_usage_megabytes": memory.used / MEGABYTE,
-            "system_memory_usage_percentage": memory.percent,
+            "system_memory_usage_megabytes": psutil.virtual_memory().used / MEGABYTE,
+            "system_memory_usage_percentage": 100 * memory_taken(),
             "disk_usage_percentage": psutil.disk_usage(str(self._folder)).percent,
             **_cards(),
         }

@@ -187,7 +187,7 @@ def test_what_slurm_or_a_rule_refuses_is_one_sentence_and_leaves_nothing(user: U
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert said in done.stderr, done.stderr
     assert not list((user.folder / "results").glob(".slurm/*")), "nothing is left"
-    assert user.slurm.ask("squeue", "--noheader") == ""
+    user.waits(Exchange(user.folder), lambda: user.slurm.ask("squeue", "--noheader") == "")  # cancelled ones linger
 
 
 FAULTS = ("requeue head", "cancel worker", "kill node daemon", "restart controller", "requeue worker")

@@ -86,6 +86,23 @@ def test_every_record_reads_back_and_no_odd_field_passes_for_another_type(kind: 
 
 
 @pytest.mark.parametrize(
+    ("kind", "path", "odd"),
+    [
+        *(("failed", (name,), odd) for name in ("counts", "final", "given_up") for odd in (0, 1, 0.5, "x", [], {})),
+        *(("replicate", ("pauses",), odd) for odd in (1, "true", [True])),
+        *(("report", ("decision", "feasible"), odd) for odd in (0, "no")),
+        *(("report", (name,), True) for name in ("configuration", "epoch", "objective", "wall_seconds", "gpu")),
+        *(("report", place, True) for place in (("epochs", 0, "epoch"), ("decision", "rung"), ("decision", "metric"))),
+        *(("ended", (name,), odd) for name in ("outcome", "reason") for odd in (5, True, ["x"])),
+        *(("started", (name,), odd) for name in ("configuration", "attempt", "replicate") for odd in (True, 0.5, "0")),
+    ],
+)
+def test_a_value_of_another_type_is_refused(kind: str, path: tuple[str | int, ...], odd: object) -> None:
+    with pytest.raises(ValueError, match="its "):
+        Record.from_bytes(_sealed(0, kind, _with(BODIES[kind], path, odd)))
+
+
+@pytest.mark.parametrize(
     ("data", "said"),
     [
         (_sealed(0, "report", None), "not an object with a body"),
