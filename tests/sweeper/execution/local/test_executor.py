@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED
-from sweeper.execution.local.executor import THRESHOLD_VARIABLE, this_machine
+from sweeper.execution.local.executor import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.records import Record, Reported
@@ -48,8 +48,12 @@ def test_a_sweep_says_what_carried_it_out(tmp_path: Path):
 
 @pytest.mark.integration
 def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv(THRESHOLD_VARIABLE, "0.0001")
-    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", RunOptions(tmp_path / "results", cpus=2))
+    # Of the machine or its container, whichever is nearer its end; long trials, as memory is looked at every .2 s.
+    monkeypatch.setattr("sweeper.execution.local.executor.memory_taken", lambda: 0.99)
+    space = write_space(
+        tmp_path, SPACE.replace("max_epochs: 3, grace_epochs: 1", "max_epochs: 3000, grace_epochs: 1000")
+    )
+    outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2))
     failed = load(outcome.sweep.paths.root).rows("SELECT stop_kind, error FROM trials WHERE status = 'failed'")
     assert failed and {row["stop_kind"] for row in failed} == {"out_of_memory"}
     assert all("the node's memory ran out: its process held" in row["error"] for row in failed)
