@@ -87,11 +87,13 @@ def run(
         from sweeper.execution.continuing import to_continue
 
         name, known = to_continue(space, overrides(set), name, output_folder(output), rehearse=rehearse)
-        if known:
-            return resume(
+        if known and not (address or "").startswith("http"):  # what `resume` alone takes; `run` says so below
+            done = resume(
                 name, output=output, tracking_uri=tracking_uri, mlflow=mlflow, address=address, cpus=cpus,
                 executor=executor, wait_for_nodes=wait_for_nodes, notify=notify, allow_notify=allow_notify,
             )  # fmt: skip
+            assert isinstance(done, FinishedRun)
+            return done
     address = address or os.environ.get("RAY_ADDRESS")
     with early_server(executor, address) as server:
         from sweeper.execution.options import RunOptions
@@ -307,7 +309,7 @@ def status(
 
     jobs = [printable(line) for line in jobs_lines(place, name)]
     if jobs and name is not None and not (Path(place) / name).exists():
-        return Shown([], "\n".join(jobs))  # its first job waits in the queue
+        return Shown(list[str](), "\n".join(jobs))  # its first job waits in the queue
     own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
     found = status_of(folder, own)
     return Shown(found, Group(statuses_table(found), *jobs))
