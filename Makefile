@@ -15,7 +15,7 @@ BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trial
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
 	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
@@ -60,6 +60,10 @@ test-faults: $(DEVELOPMENT)
 KILLS ?= 100
 test-kills: $(DEVELOPMENT)
 	TEST_SEED=random KILLS=$(KILLS) $(BIN)/python -m pytest tests/faults/test_many_kills.py -s -m slow
+
+# On a real Slurm of two nodes: both shapes, a time limit, and twenty random requeues, cancellations and deaths.
+test-slurm: $(DEVELOPMENT)
+	TEST_SEED=random $(BIN)/python -m pytest tests/slurm -s -m "slow or not slow" --timeout 7200
 
 check: $(DEVELOPMENT)
 	$(BIN)/ruff check .
