@@ -74,7 +74,7 @@ class SlurmJobs:
             written = self.scripts(name, command)
             for file, text in written.items():
                 (own / file).write_text(text, "utf-8")
-            jobs += [_submitted(own, file) for file in written]
+                jobs.append(_submitted(own, file))
             write_text(own / JOBS, json.dumps(jobs))
         except (SweeperError, OSError) as error:
             for job in jobs:
