@@ -78,7 +78,7 @@ def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
     varying = ", ".join(dict.fromkeys(short(name) for name in varying_columns(spec.space))) or "nothing"
-    seeds = f"{plural(count, 'configuration')} × {spec.replicates.count} seeds"
+    seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
     return Shown(spec, f"{space} is valid: {seeds}; varies {varying}")
 
 

@@ -113,7 +113,7 @@ def notes(found: Sequence[FamilyComparison]) -> list[str]:
     smallest = min(item.smallest for item in found)
     if smallest < SIGNIFICANT:
         return [f"{sentence(item)}." for item in found]
-    reason = f"No p is shown: with so few and after the correction none can be below {smallest:.2g}."
+    reason = f"Too few configurations to test: corrected, no p can be below {smallest:.2g}."
     return [*(f"{difference(item)}." for item in found), reason]
 
 

@@ -59,9 +59,9 @@ def draw(results: Results) -> Figure | None:
         key="pareto-front",
         title="Accuracy, calibration and curvature together",
         caption=(
-            f"{counted(rows)}, means over replicates on validation data; nearer the origin is better. Ringed: on the "
-            f"Pareto front of {', '.join(LABELS[goal] for goal in goals)}, taken together: no finished configuration "
-            "is as good in all and better in one. With few replicates, membership of the front is uncertain."
+            f"{counted(rows)}, means over replicates on validation data; nearer the origin is better. Ringed: no other "
+            f"finished configuration is as good on all of {', '.join(LABELS[goal] for goal in goals)} and better on "
+            "one. With few replicates, membership of the front is uncertain."
             f"{hessian}"
         ),
         sql=[sql],

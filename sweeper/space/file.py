@@ -34,6 +34,7 @@ WRITTEN_FACTOR = 4
 
 SHORT_FORMS = {
     "dataset": "name",
+    "objective": "metric",
     "keep": "best",
     "scheduler": "name",
     "searcher": "name",

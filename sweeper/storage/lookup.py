@@ -126,7 +126,9 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
         if is_sweep(folder):
             return SweepPaths(folder.resolve())
     names = sweep_names(output)
-    hint = "there are no sweeps yet; start one with `sweeper run quickstart`"
+    hint = (
+        f"no sweeps yet in {Path(output).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
+    )
     if names:
         hint = f"available sweeps: {', '.join(names[:SHOWN_NAMES])}{nearest(str(name_or_path), names)}"
     raise UnknownSweepError(f"there is no sweep {str(name_or_path)!r} in {output}", hint)

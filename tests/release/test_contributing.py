@@ -73,10 +73,9 @@ COMPONENTS = (ReportFigure("trials_by_status", draw, place=160, absent="Trials: 
 
 COMMAND = '''
 
-@commands.command()
-def greet(name: str) -> None:
+def greet(name: str) -> Shown[str]:
     """Greet somebody."""
-    typer.echo(f"hello {name}")
+    return Shown(name, f"hello {name}")
 '''
 
 
@@ -193,10 +192,12 @@ def test_a_figure_is_added_as_the_table_says(checkout: Checkout, tmp_path: Path)
 
 
 def test_a_command_is_added_as_the_table_says(checkout: Checkout) -> None:
-    group, _ = checkout.files("a command", group="housekeeping")
+    group, names = checkout.files("a command", group="housekeeping")[:2]
     with (checkout.folder / group).open("a") as text:
         text.write(COMMAND)
-    assert checkout.touched() == {group}
+    with (checkout.folder / names).open("a") as text:
+        text.write('COMMANDS["greet"] = "housekeeping"\n')
+    assert checkout.touched() == {group, names}
     assert checkout.run("-m", "sweeper", "greet", "Ada") == "hello Ada\n"
     assert "greet" in checkout.run("-m", "sweeper", "--help")
 

@@ -267,7 +267,7 @@ def test_the_first_axis_has_room_for_its_longest_word() -> None:
     assert parallel_coordinates.left_margin(["mlp", "focal_sample_dependent"]) > 6 * len("focal_sample_dependent")
 
 
-@pytest.mark.parametrize(("replicates", "said"), [(2, "none can be below 1"), (8, None)])
+@pytest.mark.parametrize(("replicates", "said"), [(2, "no p can be below 1"), (8, None)])
 def test_where_no_p_can_show_anything_one_sentence_says_so(replicates: int, said: str | None) -> None:
     names = ("cross_entropy", "focal", "brier")
     rows = [{"trial": name, "loss": name, "judged": 0.1, "test_ece": 0.1} for name in names]

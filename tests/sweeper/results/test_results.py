@@ -92,7 +92,7 @@ def test_refused_statements_give_one_message_and_write_nothing(
 def test_unknown_names_offer_the_nearest(quickstart_folder: Path) -> None:
     with pytest.raises(UnknownSweepError, match="did you mean 'quickstart'"):
         load("quikstart", quickstart_folder.parent)
-    with pytest.raises(UnknownSweepError, match="there are no sweeps yet"):
+    with pytest.raises(UnknownSweepError, match=f"no sweeps yet in {quickstart_folder}/journal"):
         load("anything", quickstart_folder / "journal")
     with pytest.raises(QueryError, match="did you mean 'evaluations'"):
         load("quickstart", quickstart_folder.parent).table("evaluation")

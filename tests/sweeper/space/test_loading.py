@@ -66,6 +66,8 @@ def test_short_forms():
     assert spec.evaluation.posthoc == [{"name": "temperature", "objective": "nll"}]
     assert (spec.evaluation.curvature, spec.evaluation.bootstrap) == (False, 0)
     assert build_spec(_with(scheduler={"name": None, "max_epochs": 5}), REGISTRIES).scheduler.name == "none"
+    named = build_spec(_with(objective="val_accuracy"), REGISTRIES).objective
+    assert (named.metric, named.mode) == ("val_accuracy", "max")
 
 
 def test_schedulers_have_settings_of_their_own_with_defaults():

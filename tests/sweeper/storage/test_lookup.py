@@ -122,7 +122,10 @@ def test_one_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
             UnknownSweepError, match=r"no sweep 'smal'(.|\n)*available sweeps: small; did you mean 'small'"
         ):
             find("smal", tmp_path)
-        with pytest.raises(UnknownSweepError, match="there are no sweeps yet; start one with `sweeper run"):
+        with pytest.raises(
+            UnknownSweepError,
+            match=f"no sweeps yet in {tmp_path}/empty; --output names another folder, `sweeper run quickstart`",
+        ):
             find("any", tmp_path / "empty")
 
 
