@@ -114,7 +114,7 @@ def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart
     stop = threading.Event()
     began = time.monotonic()
     Results(folder).sql("SELECT count(*) FROM trials JOIN epochs USING (trial, replicate)")
-    pause = 3 * (time.monotonic() - began)  # most queries get through, on a busy machine as well
+    pause = max(0.3, 5 * (time.monotonic() - began))  # most queries get through, on a busy machine as well
 
     def swap() -> None:
         number = 1
