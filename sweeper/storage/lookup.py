@@ -23,6 +23,7 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.journal.segments import piece_of
 from sweeper.storage.lease import holder
 from sweeper.storage.metadata import read_manifest, read_specification, started_at
+from sweeper.storage.store_journal import INDEX
 from trainables.files.atomic import is_temporary, replacing, temporary_name
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
@@ -60,6 +61,8 @@ def sweep_fault(folder: Path) -> str | None:
         if paths.journal.is_symlink() or not paths.journal.is_dir():
             return "its journal is no folder"
         for entry in os.scandir(paths.journal):
+            if entry.name == INDEX:  # of a copy from a store
+                continue
             if piece_of(entry.name.removesuffix(".damaged")) is None and not is_temporary(entry.name):
                 return f"its journal has a file {entry.name!r}, which is no record"
             records += 1

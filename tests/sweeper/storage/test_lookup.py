@@ -29,6 +29,7 @@ from sweeper.storage import lookup
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_links, sweep_names
 from sweeper.storage.places import DRIVING, READING, place_of
+from sweeper.storage.store_journal import INDEX
 from sweeper.tracking.projection import Projection
 from tests.sweeper.records import made_body
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -322,3 +323,12 @@ def test_a_sweep_that_runs_or_is_in_a_store_is_left_alone(output: Path) -> None:
     with pytest.raises(SweeperError, match="there is no sweep 'nothing'"):
         lookup.delete("nothing", output)
     assert sweep_names(output) == ["quickstart"]
+
+
+def test_a_copy_from_a_store_is_listed(tmp_path: Path) -> None:
+    root = tmp_path / "results" / "digits_small"
+    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "release_0_1" / "digits_small", root, symlinks=True)
+    (root / "journal" / INDEX).write_text("{}")
+    assert [entry.name for entry in lookup.entries(tmp_path / "results")] == ["digits_small"]
+    (root / "journal" / "notes.txt").write_text("mine")
+    assert lookup.entries(tmp_path / "results") == []
