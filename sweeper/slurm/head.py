@@ -53,6 +53,8 @@ class HeadJob:
             signal.signal(number, self._signalled)
         exchange, here = self._exchange, address_here(interface)
         before = last_sequence(self._paths.journal)
+        if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":  # submitted anew, by hand: who stopped it wants it again
+            exchange.stop.unlink(missing_ok=True)
         exchange.set_over(over=False)
         exchange.add_start(before)
         if not exchange.token.exists():

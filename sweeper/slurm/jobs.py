@@ -15,7 +15,7 @@ from sweeper.slurm.script import WORKERS, scripts
 from sweeper.slurm.settings import SlurmSettings
 from trainables.files.atomic import write_text
 
-FOLDER, JOBS, STOP, WORK = ".slurm", "jobs.json", "stop", "work"
+FOLDER, JOBS, WORK = ".slurm", "jobs.json", "work"
 ANSWER_SECONDS = 60
 """How long a busy controller may take to answer."""
 

@@ -65,7 +65,7 @@ def submit_sweep(
     allow_notify: bool,
     print_only: bool,
 ) -> SlurmSubmission:
-    """Submit a sweep; arguments and errors as of `sweeper.api.commands.submit_to_slurm`."""
+    """Submit a sweep; arguments and errors as of `sweeper.api.commands.submit`."""
     if is_store_address(output):
         raise SweeperError(
             f"--output {output} is a store, and the jobs find each other in a folder",

@@ -167,6 +167,10 @@ def test_a_sweep_that_waits_in_the_queue_is_said_to_wait_and_can_be_stopped(user
     stopped = user.says("stop", "a")
     assert "which waited" in stopped.stdout + stopped.stderr
     assert exchange.over and not (user.folder / "results" / "a").exists()
+    for script in ("head.sh", "workers.sh"):  # by hand, as the runbook says
+        said = user.slurm.ask("sbatch", "--chdir", str(exchange.folder / "work"), str(exchange.folder / script))
+        user.slurm.ask("scontrol", "release", said.split()[-1])
+    user.waits(exchange, lambda: "the sweep is finished" in user.logs(exchange))
 
 
 @pytest.mark.parametrize(
