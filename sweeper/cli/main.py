@@ -34,6 +34,14 @@ REFUSED = {
 }
 """What to do about errors of the operating system that are no fault of this program."""
 
+SPARING = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # Arrow's own pool (mimalloc, pyarrow 25) reserves a gibibyte at a time
+    "ARROW_IO_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",  # the C library reserves 64 MiB a thread
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Environment variables that make libraries reserve less address space."""
+
 
 app = typer.Typer(
     name="sweeper",
@@ -100,15 +108,16 @@ def print_what_can_be_printed() -> None:
 
 
 def spare_address_space() -> None:
-    """Where address space is limited (`ulimit -v`), let Arrow take memory from the C library; refuse what would hang.
+    """Where address space is limited (`ulimit -v`), start again with libraries that reserve little of it.
 
-    Arrow's own pool (mimalloc, pyarrow 25) reserves a gibibyte at a time, and a refusal ends the process.
+    They read these settings when they are loaded. Without them a run of two trials takes what it is given: three
+    gibibytes are gone before the report, and OpenBLAS may hang then, as below.
     """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        import pyarrow
-
-        pyarrow.set_memory_pool(pyarrow.system_memory_pool())
-        sys.meta_path.insert(0, _SpaceForBlas())
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    if not SPARING.keys() <= os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**SPARING, **os.environ})
+    sys.meta_path.insert(0, _SpaceForBlas())
 
 
 class _SpaceForBlas(MetaPathFinder):

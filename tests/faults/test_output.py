@@ -82,6 +82,7 @@ def test_a_runs_success_does_not_depend_on_its_summary(tmp_path: Path, script: s
     done = run(script, "run", space, "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and said in done.stderr
+    assert bool(said) == ("could not be printed" in done.stderr)
     again = in_process("results", "small", "--sql", "SELECT count(*) AS n FROM trials", "-f", "csv", cwd=tmp_path)
     assert again.stdout.split() == ["n", "24" if "-n" in script else "2"]
 
