@@ -15,7 +15,7 @@ import numpy as np
 
 from search_spaces.published_numbers import PublishedNumber
 from sweeper.analysis.claims.numbers import Point, mean_correlation, other_settings
-from sweeper.analysis.papers.recipes import options_of, written
+from sweeper.analysis.papers.recipes import Recipe, of_network, options_of, trains, written
 from sweeper.analysis.statistics.basics import ranks, spearman
 from sweeper.text.cells import Row, float_or_none, int_of, measured_values
 from trainables.posthoc.focal_temperature import GAMMAS
@@ -72,7 +72,45 @@ class Comparison:
         return [*chosen.values()]
 
 
-Quantity = Callable[[Comparison], float | None]
+@dataclass(frozen=True)
+class Quantity:
+    """What a figure shows.
+
+    Attributes:
+        value: computes it; None where what it needs was not measured.
+        compares: whether a configuration of a number's network is among those it needs, all of them.
+    """
+
+    value: Callable[[Comparison], float | None]
+    compares: Callable[[Row, PublishedNumber], bool] = trains
+
+    def __call__(self, found: Comparison) -> float | None:
+        """Return the value."""
+        return self.value(found)
+
+
+def candidates(number: PublishedNumber, recipe: Recipe) -> list[Row]:
+    """Return a recipe's configurations of which a number is selected, or which its figure compares."""
+    quantity = QUANTITIES.get(number.metric)
+    if quantity is None:
+        return [row for row in recipe.configurations if trains(row, number)]
+    return [row for row in recipe.configurations if of_network(row, number) and quantity.compares(row, number)]
+
+
+def _all_losses(row: Row, number: PublishedNumber) -> bool:
+    return True
+
+
+def _same_loss(row: Row, number: PublishedNumber) -> bool:
+    return row["config_loss_name"] == number.loss
+
+
+def _weights(row: Row, number: PublishedNumber) -> bool:
+    return row["config_loss_name"] == "cross_entropy" or trains(row, number)
+
+
+def _gammas(row: Row, number: PublishedNumber) -> bool:
+    return _gamma(row, options_of(number, "loss").get("smoothing")) is not None
 
 
 def _gamma(row: Row, smoothing: str | None) -> float | None:
@@ -227,13 +265,15 @@ def sign_of_change(found: Comparison, without: Mapping[str, str] | None) -> floa
     """
     changes = []
     for trial, gamma in found.gammas().items():
+        if gamma == 0:
+            continue
         before = (
             {"posthoc": "", "options": _without_posthoc(found.number)}
             if without is None
             else {"options": {**found.number.options, **without}}
         )
         after_ece, before_ece = found.mean(trial, "ece"), found.mean(trial, "ece", **before)
-        if gamma > 0 and after_ece is not None and before_ece is not None:
+        if after_ece is not None and before_ece is not None:
             changes.append(after_ece - before_ece)
     return float(np.sign(fmean(changes))) if changes else None
 
@@ -258,18 +298,18 @@ BY_EPOCH = ("ece", "nll_correct", "nll_wrong", "entropy_correct", "entropy_wrong
 """Metrics whose rise or fall with the epoch figures show."""
 
 QUANTITIES: dict[str, Quantity] = {
-    "gamma_of_smallest_ece": gamma_of_smallest_ece,
-    "ece_minimum_inside": ece_minimum_inside,
-    "ece_rank": ece_rank,
-    **{f"{metric}_rank": partial(rank_among_losses, metric=metric) for metric in RANKED},
-    "spearman_gamma_lambda_max": partial(with_gamma, metric=LAMBDA_MAX),
-    "spearman_gamma_ece": partial(with_gamma, metric="ece"),
-    "spearman_weight_ece": partial(with_weight, metric="ece"),
-    "spearman_weight_trace": partial(with_weight, metric=TRACE),
-    **{f"spearman_epoch_{metric}": partial(with_epoch, metric=metric) for metric in BY_EPOCH},
-    "spearman_epoch_highest_bin": highest_bin_with_epoch,
-    "pearson_gamma_temperature": gamma_and_temperature,
-    "ece_change_by_focal_map": focal_map_sign,
-    "ece_change_by_temperature": partial(sign_of_change, without=None),
+    "gamma_of_smallest_ece": Quantity(gamma_of_smallest_ece, _gammas),
+    "ece_minimum_inside": Quantity(ece_minimum_inside, _gammas),
+    "ece_rank": Quantity(ece_rank, _same_loss),
+    **{f"{metric}_rank": Quantity(partial(rank_among_losses, metric=metric), _all_losses) for metric in RANKED},
+    "spearman_gamma_lambda_max": Quantity(partial(with_gamma, metric=LAMBDA_MAX), _gammas),
+    "spearman_gamma_ece": Quantity(partial(with_gamma, metric="ece"), _gammas),
+    "spearman_weight_ece": Quantity(partial(with_weight, metric="ece"), _weights),
+    "spearman_weight_trace": Quantity(partial(with_weight, metric=TRACE), _weights),
+    **{f"spearman_epoch_{metric}": Quantity(partial(with_epoch, metric=metric)) for metric in BY_EPOCH},
+    "spearman_epoch_highest_bin": Quantity(highest_bin_with_epoch),
+    "pearson_gamma_temperature": Quantity(gamma_and_temperature),
+    "ece_change_by_focal_map": Quantity(focal_map_sign, _gammas),
+    "ece_change_by_temperature": Quantity(partial(sign_of_change, without=None), _gammas),
 }
 """How each figure's quantity is computed."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
 from search_spaces.published_numbers import PublishedNumber
-from sweeper.analysis.papers.figures import QUANTITIES, Comparison
+from sweeper.analysis.papers.figures import QUANTITIES, Comparison, candidates
 from sweeper.analysis.papers.recipes import (
     Recipe,
     Settings,
@@ -40,7 +41,7 @@ class Found:
     Attributes:
         ours: over replicates.
         sweep, trial: where it comes from.
-        candidates: how many configurations agreed with the number.
+        candidates: of how many configurations it was selected, or how many its figure compares.
     """
 
     ours: Spread
@@ -81,8 +82,29 @@ class FinishedSweep:
         return () if trial in self._following(recipe) else recipe.departures_of(self._trials[trial][0])
 
     def number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return what the configurations that follow a recipe have for a number; `None` where they have nothing."""
-        return self._found(number, self._following(recipe), recipe)
+        """Return what the configurations that follow a recipe have for a number.
+
+        `None` where they have nothing, or are not all that the paper selects from or compares: of fewer, one selects
+        itself.
+        """
+        if self.lacking(number, recipe):
+            return None
+        trials = self._following(recipe)
+        agreeing = sorted((trial for trial, rows in trials.items() if trains(rows[0], number)), key=self._rank)
+        if not agreeing:
+            return None
+        if number.metric in QUANTITIES:
+            return self._quantity(number, agreeing, trials, recipe, whole=True)
+        values = self._values(agreeing[0], number, recipe)
+        wanted = len(candidates(number, recipe))
+        return Found(spread(values), self.name, agreeing[0], wanted) if values else None
+
+    def lacking(self, number: PublishedNumber, recipe: Recipe) -> str:
+        """Return how many of a number's candidates have come to an end with all their seeds; empty where all have."""
+        wanted = {configuration_settings(row) for row in candidates(number, recipe)}
+        there = sum(self._ended.get(each, 0) >= recipe.spec.replicates.count for each in wanted)
+        noun = "configurations" if number.metric in QUANTITIES else "candidates"
+        return "" if there == len(wanted) else f"{there} of {len(wanted)} {noun} ran to the end"
 
     def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
         """Return what any configuration on a number's data set has for it; the recipe names the post-hoc method."""
@@ -101,6 +123,8 @@ class FinishedSweep:
         """Return why a sweep of a recipe has nothing for a number; empty where the sweep is of another recipe."""
         if not recipe.named(self.name) and not self._following(recipe):
             return ""
+        if not self.rehearsed and (lacking := self.lacking(number, recipe)):
+            return lacking
         held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
         if not held:
             return f"no configuration with {number.loss} has finished"
@@ -125,6 +149,12 @@ class FinishedSweep:
     def _trials(self) -> dict[str, list[Row]]:
         rows = self.results.rows("SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split")
         return by_trial(rows)
+
+    @cached_property
+    def _ended(self) -> Counter[Settings]:
+        """How many replicates of each configuration completed, or diverged for good: these were tried, too."""
+        rows = self.results.rows("SELECT * FROM trials WHERE status = 'completed' OR stop_kind = 'non_finite'")
+        return Counter(configuration_settings(row) for row in rows)
 
     @cached_property
     def _recalibrations(self) -> dict[str, list[Row]]:
@@ -171,20 +201,26 @@ class FinishedSweep:
         return Found(spread(values), self.name, trial, len(measured))
 
     def _quantity(
-        self, number: PublishedNumber, agreeing: Sequence[str], trials: Trials, recipe: Recipe
+        self, number: PublishedNumber, agreeing: Sequence[str], trials: Trials, recipe: Recipe, *, whole: bool = False
     ) -> Found | None:
-        compared = {trial: rows for trial, rows in trials.items() if of_network(rows[0], number)}
-        comparison = Comparison(
-            number,
-            compared,
-            sorted(agreeing, key=self._rank),
-            self._rank,
-            lambda trial, measured: self._values(trial, measured, recipe),
-            self._epoch_rows,
-            self._reliability_rows,
-        )
-        value = QUANTITIES[number.metric](comparison)
-        if value is None:
+        """Return a figure's quantity; where it has to be `whole`, `None` if one configuration was not measured."""
+        quantity = QUANTITIES[number.metric]
+        compared = {
+            trial: rows
+            for trial, rows in trials.items()
+            if of_network(rows[0], number) and quantity.compares(rows[0], number)
+        }
+        unmeasured = []
+
+        def values(trial: str, measured: PublishedNumber) -> list[float]:
+            found = self._values(trial, measured, recipe)
+            unmeasured.extend([] if found else [trial])
+            return found
+
+        ranked = sorted(agreeing, key=self._rank)
+        comparison = Comparison(number, compared, ranked, self._rank, values, self._epoch_rows, self._reliability_rows)
+        value = quantity(comparison)
+        if value is None or (whole and unmeasured):
             return None
         trial = comparison.agreeing[0]
         replicates = len({row["replicate"] for row in trials[trial]})

@@ -1,7 +1,8 @@
 """The recipe of a published number: the shipped search space that names its table and trains its configuration.
 
 A sweep's numbers stand in the paper's place only where the sweep followed that recipe: the same data, split and share
-of it, epochs, bins and at least as many seeds, and the same network, loss and optimiser to every hyperparameter.
+of it, epochs, bins, precision, objective, measurements and at least as many seeds, and the same network, loss and
+optimiser to every hyperparameter.
 Values are compared in one way of writing, whatever a table's column type has made of them (`3`, `3.0`, `"3"`), and a
 hyperparameter at its default counts as not given.
 """
@@ -11,22 +12,26 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from search_spaces import packaged_files
 from search_spaces.published_numbers import PublishedNumber
 from sweeper.core.ids import flatten_configuration
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
+from sweeper.space.parts import Objective, Training
 from sweeper.space.rehearsal import SUFFIX
 from sweeper.space.spec import SweepSpec
 from sweeper.text.cells import Row
+from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
+from trainables.metrics.base import METRICS
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC
 from trainables.registry import FITTED_ON, LABEL, Component
@@ -41,11 +46,17 @@ PLACES = ("folder", "download")
 SHARE = "class_fraction"
 """The option of a data set that a number without it takes for its default: all of the data."""
 
+EVALUATE_EPOCHS = "evaluate_epochs"
+"""Epochs besides the last after which a sweep evaluates."""
+
 OF_FIGURES = ("epoch", "after_epoch")
 """Options of a figure's number that no component takes: the epoch that it is read at, or after which it holds."""
 
 Settings = frozenset[tuple[str, str]]
 """A component's name and options that are not at their defaults, as text."""
+
+HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass")
+"""Settings of a curvature measurement that change none of its columns."""
 
 OF_OBJECTIVES = {"nll": (), "ece": ("grid", "bins", "scheme"), "focal": ("gamma", "apply_focal_map")}
 """The options that each objective of temperature scaling reads; the others say nothing."""
@@ -218,6 +229,8 @@ class Recipe:
             ("bins", _part(specification, "evaluation").get("bins", 15), self.spec.evaluation.bins),
         )
         found = [f"{ours} {noun} for {theirs}" for noun, ours, theirs in counts if ours != theirs]
+        found += [f"{what} {ours} for {theirs}" for what, ours, theirs in self._chosen(specification) if ours != theirs]
+        found += self._measurements(_part(specification, "evaluation"))
         seeds = _part(specification, "replicates").get("count", 1)
         if not isinstance(seeds, int) or seeds < self.spec.replicates.count:
             found.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'} for {self.spec.replicates.count}")
@@ -226,6 +239,38 @@ class Recipe:
         if not isinstance(named, (list, tuple)) or table not in named:
             found.append(f"its header does not name {table}")
         return tuple(found)
+
+    def _chosen(self, specification: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+        """Yield what selects, in which precision is trained and when is evaluated: its name, a sweep's and ours."""
+        objective = {**Objective().model_dump(), **_part(specification, "objective")}
+        ours = self.spec.objective
+        yield "objective", f"{objective['metric']} {objective['mode']}", f"{ours.metric} {ours.mode}"
+        precision = _part(specification, "training").get("precision", Training().precision)
+        yield "precision", precision, self.spec.training.precision
+        if rungs := getattr(self.spec.scheduler, EVALUATE_EPOCHS, None):
+            evaluated = _part(specification, "scheduler").get(EVALUATE_EPOCHS) or []
+            yield EVALUATE_EPOCHS, written(evaluated), written(rungs)
+
+    def _measurements(self, evaluation: Mapping[str, object]) -> Iterator[str]:
+        """Yield how a sweep's evaluation departs in curvature, metrics and trajectory, if the recipe has them."""
+        ours, given = self.spec.evaluation, evaluation.get("curvature", {})
+        if isinstance(ours.curvature, dict):
+            if not isinstance(given, Mapping):
+                yield "no curvature"
+            else:
+                yield from _differences("curvature", _curvature(given), _curvature(ours.curvature))
+        entries: Any = evaluation.get("metrics")
+        held = [{"name": each} if isinstance(each, str) else each for each in entries or ()]
+        there = {each["name"]: _metric(each) for each in held}
+        for entry in ours.metrics:
+            name = entry["name"]
+            if name not in there:
+                yield f"no metric {name}"
+            else:
+                yield from _differences(f"metric {name}", there[name], _metric(entry))
+        if ours.trajectory is not None:
+            theirs = settings_of(None, ours.trajectory.model_dump())
+            yield from _differences("trajectory", settings_of(None, _part(evaluation, "trajectory")), theirs)
 
     def departures_of(self, row: Row) -> tuple[str, ...]:
         """Return how a configuration departs from the most similar one of the recipe."""
@@ -256,6 +301,18 @@ def shipped_recipe(space: str) -> Recipe:
 def recipe_of(number: PublishedNumber) -> Recipe | None:
     """Return the recipe of a number; `None` where no shipped search space trains it: it is computed, not trained."""
     return next((recipe for recipe in recipes_of(number.table) if recipe.holds(number)), None) if number.loss else None
+
+
+def _curvature(given: Mapping[str, object]) -> Settings:
+    usual = asdict(CurvatureSettings())
+    kept = {key: value for key, value in given.items() if key not in HOW_CURVATURE_IS_COMPUTED}
+    return frozenset((k, written(v)) for k, v in kept.items() if k not in usual or written(v) != written(usual[k]))
+
+
+def _metric(entry: Mapping[str, object]) -> Settings:
+    options = {key: value for key, value in entry.items() if key != "name"}
+    name = str(entry["name"])
+    return settings_of(None if METRICS.is_own(name) else METRICS[name], options, (LABEL,))
 
 
 def _part(specification: Mapping[str, object], key: str) -> Mapping[str, object]:

@@ -1,8 +1,9 @@
 """A paper's table or figure filled in from the sweeps that have its rows, next to the published numbers.
 
-A cell takes the configurations that its recipe trains for it (`recipes`), that ran to the end, and of these the best by
-the sweep's own objective on validation data, as papers select. What sweeps of another recipe have is given beside it,
-with how they depart. Rehearsals never fill a cell, and a cell that no sweep can fill stays missing.
+A cell takes the configurations that its recipe trains for it (`recipes`), and of these the best by the sweep's own
+objective on validation data, as papers select; it stays empty until all of them ran to the end. What sweeps of another
+recipe have is given beside it, with how they depart. Rehearsals never fill a cell, and a cell that no sweep can fill
+stays missing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from search_spaces.published_numbers import PublishedNumber, published_tables, read_published
+from sweeper.analysis.papers.figures import QUANTITIES
 from sweeper.analysis.papers.finished import FinishedSweep, Found
 from sweeper.analysis.papers.focal_map_figures import GAMMAS
 from sweeper.analysis.papers.recipes import Recipe, recipe_of
@@ -36,11 +38,19 @@ MOST_DEPARTURES = 4
 CSV_COLUMNS = (
     "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",
     "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source", "recipe", "beside",
-    "beside_sd", "beside_n", "beside_sweep", "beside_departures",
+    "beside_sd", "beside_n", "beside_sweep", "beside_departures", "reason",
 )  # fmt: skip
 
 _NUMBERS = re.compile(r"[0-9]+([.][0-9]+)?")
 """What reasons that are otherwise alike differ in."""
+
+OF_CANDIDATES = re.compile(r"[0-9]+ of [0-9]+ \w+")
+"""How many candidates there are, at the beginning of a reason."""
+
+HOW_FILLED = (
+    "Ours: mean ± standard deviation (n) over finished replicates of the best candidate by the sweep's objective; of a "
+    "figure's rank or sign, over all the configurations that it compares."
+)
 
 FORMULA = "formula"
 """Stands for the sweep where a number is computed and not trained."""
@@ -68,7 +78,7 @@ class PaperCell:
         recipe: the search space that trains it; empty where it is computed.
         ours: over replicates; None where no sweep of the recipe holds it.
         sweep, trial: where ours comes from.
-        candidates: how many configurations agreed with the cell, of which the best was taken.
+        candidates: of how many configurations the best was taken, or how many its figure compares.
         beside: what sweeps of other recipes have.
         reason: why it is empty although a sweep of its recipe is there.
     """
@@ -171,7 +181,8 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
             other = sweep.number_of_any_recipe(number, recipe)
             if other is not None:
                 more = sweep.departures_of(other.trial, recipe)
-                beside.append(Beside(other, (*departures, *more)))
+                lacking = "" if departures or more else sweep.lacking(number, recipe)
+                beside.append(Beside(other, tuple(filter(None, (*departures, *more, lacking)))))
     return _filled(number, recipe, own, tuple(beside), sweeps)
 
 
@@ -252,7 +263,7 @@ def caption(table: PaperTable) -> str:
         sentence += ", rehearsals and no results"
     elif table.rehearsals:
         sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
-    sentence += ". Ours: mean ± standard deviation (n) over finished replicates."
+    sentence += f". {HOW_FILLED}"
     if table.departures:
         apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())
         sentence += f" From other recipes, shown beside the table and never in a cell: {'; '.join(apart)}."
@@ -298,17 +309,25 @@ def _loss(number: PublishedNumber) -> str:
 
 def _ours(cell: PaperCell | None) -> str:
     if cell is None or cell.ours is None:
-        return MISSING
+        few = OF_CANDIDATES.match(cell.reason) if cell else None
+        return f"{MISSING} ({few[0]})" if few else MISSING
     mean, scale = cell.ours.mean, scale_in_print(cell.published)
     if printed_as_error(cell.published):
         mean = 1 - mean
-    return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n})"
+    many = f"; {_many(cell)}" if cell.candidates > 1 else ""
+    return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n}{many})"
+
+
+def _many(cell: PaperCell) -> str:
+    figure = cell.published.metric in QUANTITIES
+    return f"{cell.candidates} configurations" if figure else f"best of {cell.candidates}"
 
 
 def _beside(cell: PaperCell | None) -> str:
     if cell is None or not cell.beside:
         return MISSING
-    return _ours(replace(cell, ours=cell.beside[0].found.ours))
+    found = cell.beside[0].found
+    return _ours(replace(cell, ours=found.ours, candidates=found.candidates))
 
 
 def scale_in_print(number: PublishedNumber) -> float:
@@ -339,7 +358,7 @@ def _records(table: PaperTable) -> list[list[object]]:
         source = [cell.sweep, cell.trial, cell.candidates, number.source, cell.recipe]
         apart = [other.found.sweep, "; ".join(other.departures)] if other else ["", ""]
         beside = _measured(other.found.ours if other else None)
-        records.append([*place, *printed, *_measured(cell.ours), *source, *beside, *apart])
+        records.append([*place, *printed, *_measured(cell.ours), *source, *beside, *apart, cell.reason])
     return records
 
 

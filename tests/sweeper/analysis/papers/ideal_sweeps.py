@@ -5,8 +5,9 @@ The program's own code says what a sweep consists of: configurations, columns, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,13 @@ from sweeper.space.configurations import column_types, configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import create_sweep
 
+Ending = Callable[[Mapping[str, Any], int], dict[str, object]]
+"""Configuration and replicate → what `trials` says in place of `completed`."""
 
-def ideal_sweep(output: Path, space: str, spec: SweepSpec | None = None, name: str | None = None) -> Results:
+
+def ideal_sweep(
+    output: Path, space: str, spec: SweepSpec | None = None, name: str | None = None, ended: Ending | None = None
+) -> Results:
     """Write the results folder of a finished sweep of a shipped search space.
 
     Args:
@@ -29,6 +35,7 @@ def ideal_sweep(output: Path, space: str, spec: SweepSpec | None = None, name: s
         space: the search space's name.
         spec: what to run in place of what its own command runs.
         name: of the sweep; the space's if unset.
+        ended: how replicates ended that did not complete; nothing is measured of them.
     """
     spec = spec or shipped_recipe(space).spec
     paths = create_sweep(spec, space, name, output, {"created": "2026-01-01T00:00:00+00:00"}).paths
@@ -50,6 +57,10 @@ def ideal_sweep(output: Path, space: str, spec: SweepSpec | None = None, name: s
     }
     for table, schema in schemas.items():
         held = [*rows[table](spec, schema, random)] if table in rows else []
+        if ended is not None:
+            ends = {tuple(key.values()): ended(made, int(key["replicate"])) for key, made in replicates_of(spec)}
+            of = [ends[row["trial"], row["replicate"]] for row in held]
+            held = [{**row, **end} for row, end in zip(held, of, strict=True) if table == "trials" or not end]
         (generation / table).mkdir(parents=True)
         batch = record_batch(table, schema, held)
         pq.write_table(pa.Table.from_batches([batch]), generation / table / "part.parquet")
@@ -57,7 +68,7 @@ def ideal_sweep(output: Path, space: str, spec: SweepSpec | None = None, name: s
     return Results(paths.root)
 
 
-def replicates_of(spec: SweepSpec) -> Iterator[tuple[dict[str, object], Mapping[str, object]]]:
+def replicates_of(spec: SweepSpec) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
     """Yield the key columns and the configuration of every replicate."""
     for index, configuration in enumerate(configurations(spec)):
         for replicate in range(spec.replicates.count):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,11 @@ from search_spaces import packaged_files
 from search_spaces.published_numbers import published_tables, read_published
 from sweeper.analysis.papers.finished import FinishedSweep
 from sweeper.analysis.papers.recipes import recipe_of, recipes_of, shipped_recipe, trains
-from sweeper.analysis.papers.tables import FORMULA, PaperTable, filled_table, paper_table
+from sweeper.analysis.papers.tables import FORMULA, PaperTable, filled_table, format_paper_table, paper_table
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
-from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
+from sweeper.space.spec import SweepSpec
+from tests.sweeper.analysis.papers.ideal_sweeps import Ending, ideal_sweep
 
 SPACES = sorted(name for name in packaged_files() if shipped_recipe(name).spec.header.tables)
 TABLES = sorted(published_tables())
@@ -165,3 +168,95 @@ def test_a_selected_hyperparameter_is_that_of_the_best_by_validation_loss(tables
             if trains(row, cell.published)
         }
         assert cell.ours.mean in tried
+
+
+def of_space(space: str, *overrides: str) -> SweepSpec:
+    """Return a shipped search space with changes."""
+    return load_spec(packaged_files()[space], [*shipped_recipe(space).overrides, *overrides])
+
+
+FIGURES_3 = "mukhoti_figures_2_3_4"
+GAMMAS = "curvature_figures_2_3"
+INTERRUPTED = {"status": "interrupted"}
+DIVERGED = {"status": "failed", "stop_kind": "non_finite"}
+
+
+def empty_cells(name: str, sweep: Results) -> dict[str, int]:
+    """Return why the cells of a sweep's own recipe are empty."""
+    table = paper_table(name, [sweep])
+    assert not any(cell.ours for cell in table.cells)
+    return table.reasons
+
+
+def test_a_selection_needs_every_candidate(tmp_path: Path) -> None:
+    """The settings in print alone would select themselves."""
+    printed = "space.loss.grid=[{name: dual_focal, gamma: 5}, {name: inverse_focal, gamma: 2}]"
+    space = "selective_selection_cifar10"
+    few = ideal_sweep(tmp_path, space, of_space(space, printed, "space.architecture=resnet50"))
+    found = empty_cells("selective-a2", few)
+    assert {"1 of 10 candidates ran to the end"} <= set(found), found
+    assert "1 of 10 candidates" in format_paper_table(paper_table("selective-a2", [few]), "markdown")
+
+
+@pytest.mark.parametrize(
+    ("space", "table", "left_out", "said"),
+    [
+        (FIGURES_3, "mukhoti-fig3", lambda loss: loss.get("gamma") in (1, 2), "2 of 4 configurations"),
+        (GAMMAS, "curvature-fig2", lambda loss: loss.get("gamma") not in (0.1, 12), "2 of 14 configurations"),
+        (GAMMAS, "curvature-fig3", lambda loss: loss.get("gamma") == 4, "13 of 14 configurations"),
+        ("posterior_figures_5_6_cifar10_tenth", "posterior-fig6", lambda loss: loss.get("gamma") == 3, "3 of 4"),
+        ("mukhoti_figures_7_8", "mukhoti-fig7", lambda loss: loss["name"] == "focal", "1 of 2 configurations"),
+    ],
+)
+def test_a_rank_or_sign_needs_every_configuration(
+    tmp_path: Path, space: str, table: str, left_out: Callable[[Mapping[str, Any]], bool], said: str
+) -> None:
+    partial = ideal_sweep(tmp_path, space, ended=lambda made, replicate: INTERRUPTED if left_out(made["loss"]) else {})
+    assert all(reason.startswith(said) for reason in empty_cells(table, partial)), empty_cells(table, partial)
+
+
+def test_a_candidate_needs_its_seeds_and_one_that_diverged_was_tried(tmp_path: Path) -> None:
+    def ended(end: dict[str, object]) -> Ending:
+        return lambda made, replicate: end if (made["loss"].get("gamma"), replicate) == (12, 2) else {}
+
+    lost = ideal_sweep(tmp_path, GAMMAS, name="lost", ended=ended(INTERRUPTED))
+    assert set(empty_cells("curvature-fig2", lost)) == {"13 of 14 configurations ran to the end"}
+    diverged = ideal_sweep(tmp_path, GAMMAS, name="diverged", ended=ended(DIVERGED))
+    assert paper_table("curvature-fig2", [diverged]).filled == 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("space", "table", "change", "said"),
+    [
+        (GAMMAS, "curvature-fig2", "evaluation.curvature.samples=500", "curvature samples 500 for the default"),
+        (GAMMAS, "curvature-fig2", "evaluation.curvature.lanczos_steps=8", "curvature lanczos_steps 8 for the default"),
+        (GAMMAS, "curvature-fig3", "evaluation.curvature.trace_probes=4", "curvature trace_probes 4 for 16"),
+        (GAMMAS, "curvature-fig3", "evaluation.curvature=false", "no curvature"),
+        (GAMMAS, "curvature-fig2", "training.precision=bfloat16", "precision bfloat16 for float32"),
+        (GAMMAS, "curvature-fig2", "objective={metric: val_ece}", "objective val_ece min for val_nll min"),
+        (FIGURES_3, "mukhoti-fig1", "scheduler.evaluate_epochs=[300]", "evaluate_epochs [300.0] for"),
+        (FIGURES_3, "mukhoti-fig4", "evaluation.trajectory.gradient_norms=[200]", "trajectory gradient_norms [200.0]"),
+        (
+            "mukhoti_table_3_wmt14", "mukhoti-3",
+            "evaluation.metrics=[{name: bleu, beams: 1, length_penalty: 0.6}, bleu_by_temperature]",
+            "metric bleu beams 1 for the default",
+        ),
+        ("mukhoti_table_3_wmt14", "mukhoti-fig5", "evaluation.metrics=[bleu]", "metric bleu_by_temperature"),
+    ],
+)  # fmt: skip
+def test_how_numbers_are_measured_and_selected_belongs_to_the_recipe(
+    tmp_path: Path, space: str, table: str, change: str, said: str
+) -> None:
+    spec = of_space(space, change)
+    assert any(said in how for how in shipped_recipe(space).departures(spec.resolved(), table))
+    filled = [cell for cell in paper_table(table, [ideal_sweep(tmp_path, space, spec)]).cells if cell.ours]
+    assert not filled
+
+
+def test_cells_say_how_many_candidates_or_configurations_there_were(tmp_path: Path) -> None:
+    whole = ideal_sweep(tmp_path, FIGURES_3)
+    assert "(1; 4 configurations)" in format_paper_table(paper_table("mukhoti-fig3", [whole]), "markdown")
+    space = "selective_tables_cifar10"
+    tables = ideal_sweep(tmp_path, space, of_space(space, "space.architecture=preresnet56_bottleneck"))
+    text = format_paper_table(paper_table("selective-fig3", [tables]), "markdown")
+    assert text.count("(3; best of 3)") == 1, "the AU loss with three scores; the others have one candidate"
