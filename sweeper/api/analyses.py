@@ -145,7 +145,7 @@ def recalibrate(
         *local_sweep(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
     )
     publish(name, place)
-    return Shown(done, Text("\n".join(done.lines())))
+    return Shown(done, Text("\n".join(done.lines())), notes=_loaded(name, output).marks)
 
 
 def ensemble(

@@ -72,6 +72,7 @@ def results_(
     if sql is not None and (everything or columns or sort is not None):
         raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
     names, folder = all_here([*names], output_folder(output), address)
+    marks = [f"{each}: {mark}" for each in names for mark in load(each, folder).marks]
     if sql is not None:
         found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
         rows = found.sql(sql)
@@ -82,8 +83,8 @@ def results_(
         table = listed(board, columns, sort, everything=everything)
         left_out = len(table.rows) < len(board.rows)
         note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
-        return Shown(table, table, notes=[note] if left_out else [], width=WIDTH)
-    return Shown(rows, format_table(rows, form))
+        return Shown(table, table, notes=[*([note] if left_out else []), *marks], width=WIDTH)
+    return Shown(rows, format_table(rows, form), notes=marks)
 
 
 def show(

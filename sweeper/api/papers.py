@@ -226,7 +226,7 @@ def write_page(
     own = [Results(Path(output) / step.sweep) for step in plan if step.sweep]
     verdicts = {results.name: judge_claims(results) for results in own if named_claims(results)}
     place = Path(page) if page is not None else Path(output) / f"paper-{paper}{SUFFIX if rehearse else ''}.html"
-    return write_paper_page(place, paper, tables, verdicts, own, rehearsed=rehearse)
+    return write_paper_page(place, paper, tables, verdicts, own)
 
 
 def _computed_tables(paper: str) -> Iterator[str]:

@@ -20,7 +20,6 @@ from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.overview import overview, overview_table
 from sweeper.results.pareto import front
 from sweeper.search.base import written_method
-from sweeper.space.rehearsal import notice
 from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
@@ -44,8 +43,8 @@ def summary(results: Results) -> RenderableType:
         judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
         failed = failure_lines(snapshot)
     parts: list[RenderableType] = []
-    if results.rehearsed:
-        parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
+    for mark in results.marks:
+        parts += [Text(mark, style="bold red"), Text()]
     shown = terminal(answered) if answered.matrix is not None else None
     parts += [overview_table(board, counts, shown, BEST, confirmed), *(Text(line, style="red") for line in failed)]
     parts += [Text(chosen)] if chosen else []

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sweeper.analysis.statistics.basics import spread, spread_text
 from sweeper.analysis.statistics.best_set import SURE
 from sweeper.core.errors import SweeperError
+from sweeper.core.schemas import REHEARSAL
 from sweeper.figures.posthoc_temperature import Posthoc, Variant, posthoc_measurements
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
@@ -329,9 +330,10 @@ def paper_table(results: Results, form: str = "latex") -> str:
     names = [f"{_named(name)}{' (%)' if name in PER_CENT else ''}" for name in columns]
     heads = [*places, "trial"]
     arrows = [f"{head} {'↑' if larger_is_better(name) else '↓'}" for head, name in zip(names, columns, strict=True)]
-    records = [[*heads, *(part for name in names for part in (name, f"{name}: verdict"))]]
+    mark = ["true"] if results.rehearsed else []
+    records = [[*heads, *(part for name in names for part in (name, f"{name}: verdict")), *(REHEARSAL for _ in mark)]]
     records += [
-        [*said, *(part for column in numbers for part in (column[at].text, column[at].verdict()))]
+        [*said, *(part for column in numbers for part in (column[at].text, column[at].verdict())), *mark]
         for at, said in enumerate(words)
     ]
     return TableText([*heads, *arrows], lines, len(heads), _caption(results, rows), records).written(form)

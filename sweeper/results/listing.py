@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, Value, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, short
@@ -201,9 +202,10 @@ def best_trials(results: Results, columns: Sequence[str] = (), sort: str | None 
     """
     board = leaderboard(results)
     present = set(board.rows[0]) if board.rows else set()
+    marked = [REHEARSAL] if results.rehearsed else []
     usual = [name for name in (*SHOWN, *board.varying, *TESTED) if name in present]
     wanted = ["trial", *chosen(board, columns)] if columns else usual
-    selected = ", ".join(dict.fromkeys(wanted)) or "*"
+    selected = ", ".join([*(dict.fromkeys(wanted) or "*"), *(f"true AS {mark}" for mark in marked)])
     table = results.sql(f"SELECT {selected} FROM (\n{board.sql}\n)")
     if not board.rows:
         return table

@@ -39,6 +39,7 @@ from sweeper.results.queries import (
     execute,
     read_steadily,
 )
+from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.text.cells import Row
@@ -147,6 +148,11 @@ class Results:
     def rehearsed(self) -> list[str]:
         """What a rehearsal changed, a sentence each; empty for the real thing."""
         return list(self.specification.get("rehearsed") or ())
+
+    @property
+    def marks(self) -> list[str]:
+        """The warning that goes with every number of a rehearsal; nothing with the real thing's."""
+        return [notice(self.rehearsed)] if self.rehearsed else []
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

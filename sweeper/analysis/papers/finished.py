@@ -17,8 +17,10 @@ from sweeper.analysis.papers.recipes import (
     Settings,
     configuration_settings,
     method_settings,
+    network_settings,
     of_network,
     on_dataset,
+    options_of,
     trains,
 )
 from sweeper.analysis.statistics.basics import Spread, spread
@@ -41,6 +43,7 @@ class Found:
     Attributes:
         ours: over replicates.
         sweep, trial: where it comes from.
+        stand_in: in a rehearsal, the network in place of the number's, in words.
         candidates: of how many configurations it was selected, or how many its figure compares.
     """
 
@@ -48,6 +51,7 @@ class Found:
     sweep: str
     trial: str
     candidates: int
+    stand_in: str = ""
 
 
 class FinishedSweep:
@@ -59,6 +63,7 @@ class FinishedSweep:
         self._departures: dict[tuple[str, str], tuple[str, ...]] = {}
         self._recipes: dict[str, Trials] = {}
         self._epochs: dict[str, list[Row]] = {}
+        self._networks: dict[tuple[object, ...], Mapping[Settings, str]] = {}
 
     @property
     def name(self) -> str:
@@ -113,11 +118,24 @@ class FinishedSweep:
         return self._found(number, self._trials, recipe)
 
     def rehearsed_number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return what the rehearsal of a recipe's search space has for a number, by its loss and method alone."""
+        """Return what the rehearsal of a recipe's search space has for a number, on the network that stands in."""
         if not recipe.named(self.name):
             return None
-        trials = {trial: [_as_if_on(number, row) for row in rows] for trial, rows in self._trials.items()}
-        return self._found(number, trials, recipe) or self._found(number, trials, recipe, _any_of_its_loss(number))
+        found = self._stand_ins(number, recipe)
+        trials = {
+            trial: [_as_if_on(number, row) for row in rows]
+            for trial, rows in self._trials.items()
+            if network_settings(rows[0]) in found
+        }
+        value = self._found(number, trials, recipe) or self._found(number, trials, recipe, _any_of_its_loss(number))
+        words = " or ".join(filter(None, found.values()))
+        return replace(value, stand_in=words) if value is not None else None
+
+    def _stand_ins(self, number: PublishedNumber, recipe: Recipe) -> Mapping[Settings, str]:
+        key = (recipe.space, number.architecture, *sorted(options_of(number, "architecture").items()))
+        if key not in self._networks:
+            self._networks[key] = recipe.stand_ins(number)
+        return self._networks[key]
 
     def reason(self, number: PublishedNumber, recipe: Recipe) -> str:
         """Return why a sweep of a recipe has nothing for a number; empty where the sweep is of another recipe."""

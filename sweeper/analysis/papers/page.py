@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.analysis.claims import CLAIMS
@@ -41,12 +41,14 @@ class PaperPage:
         paper: its short name.
         tables: filled in.
         verdicts: sweep → what it says of its claims.
+        scaled: rehearsal → what it scaled down, a sentence each.
     """
 
     path: Path
     paper: str
     tables: Sequence[PaperTable]
     verdicts: Mapping[str, Sequence[Verdict]]
+    scaled: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def filled(self) -> tuple[int, int]:
@@ -57,7 +59,9 @@ class PaperPage:
         """Return the page in a few lines: cells by table, verdicts by claim."""
         filled, cells = self.filled
         said = [f"{table.name}: {table.filled} of {len(table.cells)} cells" for table in self.tables]
-        said += [f"{v.claim} on {sweep}: {v.verdict}" for sweep, found in self.verdicts.items() for v in found]
+        for sweep, found in self.verdicts.items():
+            word = "no verdict, a rehearsal" if sweep in self.scaled else None
+            said += [f"{v.claim} on {sweep}: {word or v.verdict}" for v in found]
         return [*said, f"{filled} of {cells} cells filled; {self.path}"]
 
 
@@ -67,8 +71,6 @@ def write_paper_page(
     tables: Sequence[PaperTable],
     verdicts: Mapping[str, Sequence[Verdict]],
     sweeps: Iterable[Results],
-    *,
-    rehearsed: bool,
 ) -> PaperPage:
     """Write a paper's page; it opens offline and holds no script.
 
@@ -77,30 +79,30 @@ def write_paper_page(
         paper: its short name.
         tables: filled in, in the order to be shown.
         verdicts: sweep → what it says of its claims.
-        sweeps: those whose trajectories and pictures are drawn.
-        rehearsed: whether the numbers are rehearsals'.
+        sweeps: those whose trajectories and pictures are drawn; rehearsals say what they scaled down.
 
     Raises:
         SweeperError: the file cannot be written.
     """
-    page = PaperPage(path, paper, tables, verdicts)
     held = list(sweeps)
+    scaled = {results.name: results.rehearsed for results in held if results.rehearsed}
+    page = PaperPage(path, paper, tables, verdicts, scaled)
     curves = [found for results in held for found in trajectories(results)]
     pictures = [found for results in held for found in trained_pictures(results)]
     with writing_to(path, "choose another --page"):
-        write_text(path, _html(page, curves, pictures, rehearsed=rehearsed))
+        write_text(path, _html(page, curves, pictures))
     return page
 
 
-def _html(page: PaperPage, curves: Sequence[Figure], pictures: Sequence[Figure], *, rehearsed: bool) -> str:
+def _html(page: PaperPage, curves: Sequence[Figure], pictures: Sequence[Figure]) -> str:
     filled, cells = page.filled
     title = html.escape(f"The {page.paper} paper: {filled} of {cells} numbers")
     parts = [
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>",
         f"<h1>{title}</h1>",
-        f"<p class='mark'>{MARK}</p>" if rehearsed else "",
+        *_marks(page),
         "<h2>Claims</h2>",
-        *(_claims(page.verdicts) or ["<p>There is no sweep of this paper to judge them on.</p>"]),
+        *(_claims(page) or ["<p>There is no sweep of this paper to judge them on.</p>"]),
         "<h2>Tables and figures</h2>",
         *map(_table, page.tables),
     ]
@@ -109,6 +111,15 @@ def _html(page: PaperPage, curves: Sequence[Figure], pictures: Sequence[Figure],
     if curves:
         parts += ["<h2>Trajectories</h2>", *map(_picture, curves)]
     return "\n".join(parts)
+
+
+def _marks(page: PaperPage) -> list[str]:
+    """Return the warning above a page of rehearsals, and what each scaled down."""
+    if not any(table.rehearsed for table in page.tables):
+        return []
+    said = [f"{sweep}: {'; '.join(sentences)}" for sweep, sentences in page.scaled.items()]
+    items = [f"<li>{html.escape(each)}</li>" for each in said]
+    return [f"<div class='mark'><p>{MARK}</p><ul>", *items, "</ul></div>"]
 
 
 def _picture(figure: Figure) -> str:
@@ -120,20 +131,23 @@ def _picture(figure: Figure) -> str:
     return f"<figure>{image}<figcaption>{said}</figcaption></figure>"
 
 
-def _claims(verdicts: Mapping[str, Sequence[Verdict]]) -> list[str]:
+def _claims(page: PaperPage) -> list[str]:
     found = []
-    for sweep, judged in verdicts.items():
+    for sweep, judged in page.verdicts.items():
         items = [
-            f"<li><strong>{html.escape(CLAIMS[v.claim].statement)}</strong> <span class='{_kind(v)}'>"
-            f"{html.escape(v.verdict.capitalize())}</span>: {html.escape(v.sentence)}.</li>"
+            f"<li><strong>{html.escape(CLAIMS[v.claim].statement)}</strong> {_verdict(v, sweep in page.scaled)}: "
+            f"{html.escape(v.sentence)}.</li>"
             for v in judged
         ]
         found += [f"<h3>{html.escape(sweep)}</h3><ul>", *items, "</ul>"]
     return found
 
 
-def _kind(verdict: Verdict) -> str:
-    return {"holds": "holds", "does not hold": "fails"}.get(verdict.verdict, "undecided")
+def _verdict(verdict: Verdict, rehearsed: bool) -> str:
+    if rehearsed:
+        return "<span class='undecided'>No verdict: a rehearsal</span>"
+    kind = {"holds": "holds", "does not hold": "fails"}.get(verdict.verdict, "undecided")
+    return f"<span class='{kind}'>{html.escape(verdict.verdict.capitalize())}</span>"
 
 
 def _table(table: PaperTable) -> str:

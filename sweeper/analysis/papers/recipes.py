@@ -25,7 +25,7 @@ from sweeper.core.ids import flatten_configuration
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import Objective, Training
-from sweeper.space.rehearsal import SUFFIX
+from sweeper.space.rehearsal import SUFFIX, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
 from sweeper.text.cells import Row
 from trainables.curvature.statistics.base import CurvatureSettings
@@ -39,6 +39,9 @@ from trainables.training.recipe import OPTIMIZERS
 
 REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "optimizer": OPTIMIZERS}
 """The parts of a configuration."""
+
+NETWORK = "config_architecture_"
+"""What columns of a configuration's network begin with."""
 
 PLACES = ("folder", "download")
 """Options of a data set that say where its files are and nothing of what is in them."""
@@ -98,6 +101,11 @@ def configuration_settings(row: Row) -> Settings:
         component = None if registry.is_own(name) else registry[name]
         found |= {(f"{part}.{key}", value) for key, value in settings_of(component, given)}
     return frozenset(found)
+
+
+def network_settings(row: Row) -> Settings:
+    """Return what the `config_architecture_…` columns of a row say."""
+    return frozenset(each for each in configuration_settings(row) if each[0].startswith("architecture."))
 
 
 def dataset_settings(dataset: Mapping[str, object]) -> Settings:
@@ -203,6 +211,22 @@ class Recipe:
         if not on_dataset(self.spec.dataset, number):
             return False
         return any(trains(row, number) for row in self._by_parts.get((number.loss, number.architecture), ()))
+
+    def stand_ins(self, number: PublishedNumber) -> dict[Settings, str]:
+        """Return the networks that a rehearsal trains in place of a number's: settings → in words.
+
+        These are empty where it is the number's own.
+        """
+        data, found = rehearsed_dataset(self.spec.dataset, []), {}
+        for row in self.configurations:
+            if of_network(row, number):
+                given = {k.removeprefix(NETWORK): v for k, v in row.items() if k.startswith(NETWORK) and v is not None}
+                small = rehearsed_architecture(given, data, [])
+                settings = network_settings({f"{NETWORK}{key}": value for key, value in small.items()})
+                options = [f"{key.partition('.')[2]} {v}" for key, v in sorted(settings) if key != "architecture.name"]
+                words = " ".join([str(small["name"]), *options])
+                found[settings] = "" if settings == network_settings(row) else words
+        return found
 
     def named(self, sweep: str) -> bool:
         """Return whether a sweep has the name that a run or a rehearsal of this search space gets by itself."""

@@ -18,7 +18,7 @@ from search_spaces.published_numbers import PublishedNumber, published_tables, r
 from sweeper.analysis.papers.figures import QUANTITIES
 from sweeper.analysis.papers.finished import FinishedSweep, Found
 from sweeper.analysis.papers.focal_map_figures import GAMMAS
-from sweeper.analysis.papers.recipes import Recipe, recipe_of
+from sweeper.analysis.papers.recipes import Recipe, options_of, recipe_of
 from sweeper.analysis.statistics.basics import Spread, spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
@@ -81,6 +81,8 @@ class PaperCell:
         candidates: of how many configurations the best was taken, or how many its figure compares.
         beside: what sweeps of other recipes have.
         reason: why it is empty although a sweep of its recipe is there.
+        stand_in: in a rehearsal, the network in place of the number's, in words.
+        repeats: the network of an earlier cell that is filled from the same stand-in.
     """
 
     published: PublishedNumber
@@ -91,6 +93,14 @@ class PaperCell:
     candidates: int = 0
     beside: tuple[Beside, ...] = ()
     reason: str = ""
+    stand_in: str = ""
+    repeats: str = ""
+
+    @property
+    def network(self) -> str:
+        """The paper's network with its options, in words."""
+        options = options_of(self.published, "architecture").items()
+        return " ".join([self.published.architecture, *(f"{key} {value}" for key, value in options)])
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,15 @@ class PaperTable:
         return found
 
     @property
+    def stand_ins(self) -> dict[str, list[str]]:
+        """In a rehearsal: each small network, and those of the paper that it stands in for."""
+        found: dict[str, list[str]] = {}
+        for cell in self.cells:
+            if cell.stand_in and cell.network not in found.setdefault(cell.stand_in, []):
+                found[cell.stand_in].append(cell.network)
+        return found
+
+    @property
     def departures(self) -> dict[str, tuple[str, ...]]:
         """How each sweep whose numbers stand beside departs from the recipe of its first cell."""
         found: dict[str, tuple[str, ...]] = {}
@@ -160,7 +179,22 @@ def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool 
     chosen = [sweep for sweep in sweeps if sweep.rehearsed == rehearsed]
     rehearsals = [sweep.name for sweep in sweeps if sweep.rehearsed]
     cells = [_cell(number, chosen, rehearsed=rehearsed) for number in read_published(name)]
+    if rehearsed:
+        cells = _said_once(cells)
     return PaperTable(name, cells, [sweep.name for sweep in chosen], rehearsals, rehearsed)
+
+
+def _said_once(cells: Sequence[PaperCell]) -> list[PaperCell]:
+    """Return a rehearsal's cells; of several networks with one stand-in, the first's have the numbers."""
+    first: dict[tuple[object, ...], str] = {}
+    found = []
+    for cell in cells:
+        n = cell.published
+        others = tuple(item for item in n.options.items() if not item[0].startswith("architecture."))
+        key = (cell.sweep, cell.stand_in, n.loss, others, n.posthoc, n.split, n.metric)
+        earlier = first.setdefault(key, cell.network) if cell.stand_in else cell.network
+        found.append(replace(cell, repeats=earlier) if earlier != cell.network else cell)
+    return found
 
 
 def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> PaperCell:
@@ -196,7 +230,9 @@ def _filled(
     if found is None:
         reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
         return PaperCell(number, recipe.space, beside=beside, reason=reason)
-    return PaperCell(number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside)
+    return PaperCell(
+        number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside, stand_in=found.stand_in
+    )
 
 
 def formula_value(number: PublishedNumber) -> float:
@@ -261,6 +297,8 @@ def caption(table: PaperTable) -> str:
     sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(filling)}"
     if table.rehearsed:
         sentence += ", rehearsals and no results"
+        small = "; ".join(f"{each} stands in for {', '.join(of)}" for each, of in table.stand_ins.items())
+        sentence += f". Networks: {small}" if small else ""
     elif table.rehearsals:
         sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
     sentence += f". {HOW_FILLED}"
@@ -311,6 +349,8 @@ def _ours(cell: PaperCell | None) -> str:
     if cell is None or cell.ours is None:
         few = OF_CANDIDATES.match(cell.reason) if cell else None
         return f"{MISSING} ({few[0]})" if few else MISSING
+    if cell.repeats:
+        return f"as {cell.repeats}"
     mean, scale = cell.ours.mean, scale_in_print(cell.published)
     if printed_as_error(cell.published):
         mean = 1 - mean

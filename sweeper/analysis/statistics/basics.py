@@ -27,6 +27,9 @@ MINIMUM_PAIRS = 4
 INTERVAL_PAIRS = 6
 """Pairs below which no interval is given: of five, all signs agree in one sample in sixteen."""
 
+ROUNDING = 1e-6
+"""A deviation below this share of the mean is float32's: the seeds reached one optimum of one draw of the data."""
+
 POINTS_PER_COEFFICIENT = 3
 """Points for each coefficient of a fitted polynomial, below which the curve is not drawn: 12 for a cubic."""
 
@@ -53,14 +56,15 @@ class Spread:
 def spread_text(mean: float, deviation: float | None, digits: int = 3, scale: float = 1.0) -> str:
     """Return `mean ± deviation` with the deviation to two significant digits and the mean to the same place.
 
-    Without a deviation, the mean to `digits` significant digits. Both are multiplied by `scale` (100 for per cent).
+    Without a deviation, or with one that is rounding alone, the mean to `digits` significant digits. Both are
+    multiplied by `scale` (100 for per cent).
     """
     mean = mean * scale
     if deviation is None or not np.isfinite(deviation):
         return f"{mean:.{digits}g}"
     deviation = deviation * scale
-    if deviation == 0:
-        return f"{mean:.{digits}g} ± 0"
+    if deviation <= ROUNDING * abs(mean):
+        return f"{mean:.{digits}g} (no spread)"
     places = max(0, 1 - int(np.floor(np.log10(deviation))))
     return f"{mean:.{places}f} ± {deviation:.{places}f}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from search_spaces import packaged_files
 from sweeper.api import papers
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
+from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
 
@@ -101,6 +103,44 @@ def test_the_command_prints_cells_and_verdicts(tmp_path: Path) -> None:
     assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 22 cells filled; {tmp_path}" in lines[-1]
     assert any(line.startswith(f"focal_map_lowers_ece on {SPACE}: ") for line in lines)
     assert f"{SPACE} is there" in done.stderr
+
+
+def rehearsal(space: str, output: Path) -> Results:
+    """Return an ideal rehearsal of a search space."""
+    spec = load_spec(packaged_files()[space], rehearse=True)
+    return ideal_sweep(output, space, spec, f"{space}-rehearsal")
+
+
+def test_a_rehearsed_page_says_what_stands_in_what_was_scaled_down_and_judges_nothing(tmp_path: Path) -> None:
+    rehearsed = rehearsal("curvature_figures_2_3", tmp_path)
+    page = papers.write_page("curvature", tmp_path, rehearse=True)
+    text, lines = page.path.read_text("utf-8"), page.lines()
+    assert text.count("resnet8 width 0.25 stands in for resnet18 width 1, resnet18 width 2") == 2, "once a table"
+    assert "as resnet18 width 1" in text, "both widths have one stand-in"
+    assert all(html.escape(each) in text for each in rehearsed.rehearsed)
+    assert "No verdict: a rehearsal" in text and "Holds" not in text and "Does not hold" not in text
+    assert any(line.endswith(": no verdict, a rehearsal") for line in lines)
+    cells = {cell.published.architecture: cell for t in page.tables if t.name == "curvature-fig2" for cell in t.cells}
+    trials = {name: cell.trial for name, cell in cells.items() if cell.ours}
+    assert set(trials) == {"mobilenet_v2", "resnet18", "vgg19"}
+    for name, stand_in in (("mobilenet_v2", "mobilenet_v2"), ("resnet18", "resnet8"), ("vgg19", "vgg19")):
+        where = f"WHERE trial = '{trials[name]}'"
+        (row,) = rehearsed.rows(f"SELECT max(config_architecture_name) AS n FROM trials {where}")
+        assert row["n"] == stand_in, "networks are not pooled"
+
+
+def test_what_a_rehearsal_prints_or_writes_is_marked(tmp_path: Path) -> None:
+    name = rehearsal("mukhoti_figures_7_8", tmp_path).name
+    where = [name, "--output", str(tmp_path)]
+    for command in (["results", *where], ["results", *where, "--sql", "SELECT 1"]):
+        assert "REHEARSAL, not a result" in CliRunner().invoke(app, command).stderr
+    csv = CliRunner().invoke(app, ["results", *where, "--format", "csv"]).stdout
+    assert csv.splitlines()[0].endswith(",rehearsal") and csv.splitlines()[1].lower().endswith(",true")
+    assert "rehearsal" in CliRunner().invoke(app, ["table", *where, "--format", "csv"]).stdout.splitlines()[0]
+    ideal_sweep(tmp_path, "mukhoti_figures_7_8")
+    for command in (["results", "--format", "csv"], ["table", "--format", "csv"]):
+        done = CliRunner().invoke(app, [command[0], "mukhoti_figures_7_8", *command[1:], "--output", str(tmp_path)])
+        assert done.exit_code == 0 and "rehears" not in (done.stdout + done.stderr).lower()
 
 
 def test_a_rehearsal_counts_for_its_own_search_space_alone(tmp_path: Path) -> None:

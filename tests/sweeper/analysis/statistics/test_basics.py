@@ -96,7 +96,8 @@ def test_spread_is_the_sample_standard_deviation() -> None:
         (0.9123, 0.0101, 100, "91.2 ± 1.0"),
         (1234.5, 67.8, 1, "1234 ± 68"),
         (0.5, None, 1, "0.5"),
-        (0.5, 0.0, 1, "0.5 ± 0"),
+        (0.5, 0.0, 1, "0.5 (no spread)"),
+        (0.0855123, 2e-9, 1, "0.0855 (no spread)"),  # of seeds that share one draw of the data and one optimum
     ],
 )
 def test_spread_text_rounds_to_the_deviation(mean: float, deviation: float | None, scale: float, text: str) -> None:
