@@ -133,17 +133,23 @@ def resume(
     notify: Notify = (),
     allow_notify: AllowNotify = False,
     trust: Trust = False,
-) -> FinishedRun | Submitted:
+    slurm: bool = False,
+) -> FinishedRun | Submitted | SlurmSubmission:
     """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints.
 
     Args:
         failed: Also retry failed trials.
         set: Change the budget or other limits, e.g. budget.gpu_hours=20; repeatable.
         discard_damaged: Quarantine damaged journal records and all records after them.
+        slurm: Submit the scripts of a sweep that was submitted to Slurm again; takes no other option but --output.
 
     Raises:
         SweeperError: there is no such sweep, or somebody else drives it.
     """
+    if slurm:
+        from sweeper.slurm.submission import submit_again
+
+        return submit_again(name, output_folder(output))
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None and address.startswith("http"):
         if notify:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,19 +87,20 @@ def list_(*, output: Output = None) -> Shown[list[Entry]]:
     """List the sweeps in the directory of results, latest first."""
     from rich.table import Table
 
+    from sweeper.slurm.submission import slurm_sweeps
     from sweeper.storage.lookup import entries
     from sweeper.storage.places import local_copies
 
     place = output_folder(output)
-    found = entries(local_copies(place))
+    found, on_slurm = entries(local_copies(place)), slurm_sweeps(place)
     if not found:
         return Shown([], notes=[f"no sweeps in {place}; start one with `sweeper run quickstart`"])
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for heading in ("sweep", "began (UTC)", "data set", "size", ""):
         table.add_column(heading, no_wrap=heading != "sweep", justify="right" if heading == "size" else "left")
     for each in found:
-        running = "running" if each.running else ""
-        table.add_row(each.name, each.began, each.dataset, f"{each.size / 2**20:,.1f} MiB", running)
+        notes = [word for word, told in (("running", each.running), ("Slurm", each.name in on_slurm)) if told]
+        table.add_row(each.name, each.began, each.dataset, f"{each.size / 2**20:,.1f} MiB", ", ".join(notes))
     return Shown(found, table, width=100)
 
 
@@ -115,13 +117,16 @@ def delete(
         yes: Do not ask for confirmation.
         ask: puts the question to the user, and raises where the answer is no.
     """
+    from sweeper.slurm.submission import at_rest
     from sweeper.storage import lookup
 
     place = output_folder(output)
-    root = lookup.at_rest(name, place).root
+    root, scripts = lookup.at_rest(name, place).root, at_rest(name, place)
     if not yes:
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB)?")
     size = lookup.delete(name, place)
+    if scripts is not None:
+        shutil.rmtree(scripts, ignore_errors=True)
     return Shown(root, notes=[f"deleted {root}, {size / 2**20:,.1f} MiB"])
 
 
@@ -131,9 +136,12 @@ def rename(name: Name, new: str, *, output: Output = None) -> Shown[Path]:
     Args:
         new: New name.
     """
+    from sweeper.slurm.submission import at_rest
     from sweeper.storage import lookup
 
-    found = lookup.rename(name, new, output_folder(output))
+    place = output_folder(output)
+    at_rest(name, place)  # a job that waits would start the sweep anew under its old name
+    found = lookup.rename(name, new, place)
     return Shown(found, notes=[f"renamed to {found}"])
 
 

@@ -97,7 +97,7 @@ def told(found: str, given: Given) -> None:
     say(found)
 
 
-def finished(found: FinishedRun | Submitted, given: Given, *, timings: bool = False) -> None:
+def finished(found: FinishedRun | Submitted | SlurmSubmission, given: Given, *, timings: bool = False) -> None:
     """Print a run's summary, the paths of its results, and the next commands, ready to paste.
 
     The sweep's success does not depend on it: where it cannot be read or printed, a sentence on stderr says so.
@@ -105,7 +105,7 @@ def finished(found: FinishedRun | Submitted, given: Given, *, timings: bool = Fa
     Args:
         timings: Print how long each phase took, in seconds.
     """
-    if isinstance(found, Submitted):
+    if not isinstance(found, FinishedRun):
         submitted(found, given)
         return
     try:
@@ -208,7 +208,8 @@ def given_to_slurm(found: SlurmSubmission) -> None:
             typer.echo(f"# {found.folder / file}\n{text}")
         return
     where = f"--output {shlex.quote(str(found.folder.parent.parent))}"
-    say(f"submitted {found.name} as {plural(len(found.jobs), 'job')} {', '.join(found.jobs)}")
+    by = f", as {_short(found.asked)} says" if found.asked is not None else ""
+    say(f"submitted {found.name} as {plural(len(found.jobs), 'job')} {', '.join(found.jobs)}{by}")
     say("next")
     for words in ("status", "logs", "results", "stop"):
         say(f"  sweeper {words} {found.name} {where}")

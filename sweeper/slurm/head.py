@@ -21,19 +21,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.remote.tokens import create_token
 from sweeper.slurm.exchange import Exchange, Head
-from sweeper.slurm.jobs import cancel, ensure_workers, requeue, workers_of
+from sweeper.slurm.jobs import ROOM, cancel, ensure_workers, jobs_left, requeue
 from sweeper.slurm.ray_node import RayNode, address_here, environment, free_port
 
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 3.0
+WORKERS_SECONDS = 60.0
+"""So often a head looks whether workers are left; administrators ask for no more than that of squeue."""
+
 FRUITLESS_STARTS = 3
-"""After so many starts in a row without a new journal record a head is not requeued any more."""
+"""After so many starts in a row without a new journal record a head is not requeued any more, nor are its workers."""
 
 BAD_INPUT = 2
 
@@ -46,6 +49,7 @@ class HeadJob:
         self._exchange, self._command, self._paths = exchange, [*command], paths
         self._signal: int | None = None
         self._driver: subprocess.Popen[bytes] | None = None
+        self._look_at, self._resubmitted = 0.0, list[int]()
 
     def run(self, interface: str | None) -> int:
         """Run the driver to its end; return the exit status."""
@@ -77,11 +81,11 @@ class HeadJob:
         try:
             address = f"{here}:{port}"
             exchange.announce(Head(address, job, len(exchange.starts())))
-            ensure_workers(exchange.folder)
             if self._wait_for_workers(node, address, values):
                 driven = [*self._command, "--address", address, "--executor", "ray"]
                 self._driver = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values)
                 while self._driver.poll() is None:
+                    self._look_after_workers()
                     time.sleep(POLL_SECONDS)
         finally:
             node.end()
@@ -93,6 +97,7 @@ class HeadJob:
         ray = str(Path(sys.executable).with_name("ray"))
         _say("waiting for the first worker")
         while self._signal is None and node.alive and not self._exchange.stop.exists():
+            self._look_after_workers()
             done = subprocess.run(
                 [ray, "status", "--address", address], env=values, capture_output=True, text=True, check=False
             )
@@ -100,6 +105,18 @@ class HeadJob:
                 return True
             time.sleep(LOOK_SECONDS)
         return False
+
+    def _look_after_workers(self) -> None:
+        """Now and then, submit workers again where none is left; ask the sweep to stop where that leads nowhere."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + WORKERS_SECONDS
+        if ensure_workers(self._exchange.folder):
+            self._resubmitted.append(last_sequence(self._paths.journal))
+            if _fruitless(self._resubmitted) and not self._exchange.stop.exists():
+                _say(f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why")
+                self._exchange.stop.touch()
+                self._signalled(signal.SIGTERM, None)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Have the driver stop cleanly, once."""
@@ -110,8 +127,10 @@ class HeadJob:
     def _end(self, code: int | None, job: str) -> int:
         """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
         exchange = self._exchange
-        if code == 0 or exchange.stop.exists():
-            return self._over("the sweep is finished" if code == 0 else "the sweep was asked to stop", code or 0)
+        if code == 0:
+            return self._over("the sweep is finished", 0)
+        if exchange.stop.exists():
+            return self._over("the sweep was asked to stop", code or 1)
         if self._signal == signal.SIGTERM:
             _say("stopped by Slurm; requeued, it continues")
             return 1
@@ -120,8 +139,8 @@ class HeadJob:
             return self._over("the driver refused its input", code)
         if not near and code == 1 and self._ended_cleanly():
             return self._over("the sweep ended with trials that are not complete", code)
-        starts, now = exchange.starts(), last_sequence(self._paths.journal)
-        if len(starts) >= FRUITLESS_STARTS and set(starts[-FRUITLESS_STARTS:]) == {now}:
+        starts = exchange.starts()
+        if _fruitless(starts) and starts[-1] == last_sequence(self._paths.journal):
             return self._over(f"{FRUITLESS_STARTS} starts without progress: not requeued again", code or 1)
         _say("the time limit is near: requeued" if near else f"the driver ended with status {code}: requeued")
         requeue(job)
@@ -135,14 +154,19 @@ class HeadJob:
     def _over(self, why: str, code: int) -> int:
         """Say that it is over, and release the workers."""
         _say(why)
+        folder = self._exchange.folder
+        try:
+            if workers := {job.number for job in jobs_left([folder])[folder] if job.worker}:
+                cancel([*workers])
+        except SweeperError as error:
+            _say(str(error))
         self._exchange.set_over(over=True, why=why)
-        workers = workers_of(self._exchange.folder)
-        if workers:
-            try:
-                cancel(workers)
-            except SweeperError as error:
-                _say(str(error))
         return code
+
+
+def _fruitless(records: list[int]) -> bool:
+    """Whether the last starts began with the same number of journal records."""
+    return len(records) >= FRUITLESS_STARTS and len(set(records[-FRUITLESS_STARTS:])) == 1
 
 
 def _say(text: str) -> None:
@@ -160,7 +184,8 @@ def main() -> None:
     folder: Path = given.folder
     paths = SweepPaths(folder.parent.parent / folder.name)
     try:
-        sys.exit(HeadJob(Exchange(folder), command, paths).run(given.interface))
+        with writing_to(folder, ROOM):
+            sys.exit(HeadJob(Exchange(folder), command, paths).run(given.interface))
     except SweeperError as error:
         sys.exit(f"head: {error}")
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.core.errors import SweeperError
-from sweeper.slurm.script import WORKERS, scripts
+from sweeper.core.errors import SweeperError, writing_to
+from sweeper.slurm.script import HEAD, OF_WORKERS, PREFIX, WORKERS, scripts
 from sweeper.slurm.settings import SlurmSettings
-from trainables.files.atomic import write_text
 
-FOLDER, JOBS, WORK = ".slurm", "jobs.json", "work"
+FOLDER, WORK = ".slurm", "work"
 ANSWER_SECONDS = 60
 """How long a busy controller may take to answer."""
 
@@ -28,15 +27,33 @@ REMEDIES = {
     "memory specification": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
     "node configuration": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
     "contact slurm controller": "try again in a minute, or ask the cluster's administrators",
-    "quota": "free space, or give --output in a folder with a larger quota",
-    "space left": "free space, or give --output on another file system",
 }
 """What to do by a word of what Slurm says."""
+
+STUCK = {
+    "JobHeldUser": "release it with `scontrol release`",
+    "JobHeldAdmin": "the cluster's administrators hold it",
+    "PartitionTimeLimit": "ask for less time in slurm.yaml",
+    "PartitionNodeLimit": "ask for fewer nodes in slurm.yaml",
+    "BadConstraints": "no node has what slurm.yaml asks for",
+    "InvalidAccount": "correct the account in slurm.yaml",
+    "InvalidQOS": "correct the qos in slurm.yaml",
+    "PartitionDown": "the cluster's administrators closed the partition",
+    "PartitionInactive": "the cluster's administrators closed the partition",
+}
+"""What ends the waiting of a job that does not start however long it waits, by squeue's reason for it (squeue(1))."""
+
+ROOM = "free space, or give --output on another file system"
 
 
 def folder_of(output: Path, name: str) -> Path:
     """Return where the jobs of a sweep keep their scripts, logs and what they say to each other."""
-    return output / FOLDER / name
+    return output.resolve() / FOLDER / name
+
+
+def is_here() -> bool:
+    """Return whether this machine has Slurm's commands; results are read elsewhere, too."""
+    return shutil.which("squeue") is not None
 
 
 @dataclass
@@ -46,14 +63,16 @@ class SlurmJobs:
     Attributes:
         settings: the site's.
         output: the folder of results, shared by all nodes.
+        print_only: write the scripts of a sweep into `scripts`, and submit nothing.
+        scripts: the batch scripts of the sweep that was taken in, by file name.
+        submitted: its jobs, the head's first.
     """
 
     settings: SlurmSettings
     output: Path
-
-    def scripts(self, name: str, command: Sequence[str]) -> dict[str, str]:
-        """Return the batch scripts of a sweep whose driver is `command`, by file name."""
-        return scripts(self.settings, name, folder_of(self.output, name), [*command[3:], "--continue"])
+    print_only: bool
+    scripts: dict[str, str] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
 
     def submit(
         self, name: str, command: Sequence[str], metadata: dict[str, str], folder: Path, modules: Sequence[Path]
@@ -62,93 +81,116 @@ class SlurmJobs:
 
         Raises SweeperError with Slurm's own words where it refuses; nothing of the sweep is left then.
         """
-        if shutil.which("sbatch") is None:
-            raise SweeperError(
-                "sbatch was not found", "run this on a login node of the cluster, or load Slurm's module"
-            )
         own = folder_of(self.output, name)
-        jobs: list[str] = []
-        try:
+        self.scripts = scripts(self.settings, name, own, [*command[3:], "--continue"])
+        if self.print_only:
+            return ""
+        with writing_to(own, ROOM):
             own.mkdir(parents=True)
-            shutil.copytree(folder, own / WORK)
-            written = self.scripts(name, command)
-            for file, text in written.items():
-                (own / file).write_text(text, "utf-8")
-                jobs.append(_submitted(own, file))
-            write_text(own / JOBS, json.dumps(jobs))
-        except (SweeperError, OSError) as error:
-            for job in jobs:
-                _said("scancel", job)
+        try:
+            with writing_to(own, ROOM):
+                shutil.copytree(folder, own / WORK)
+                for file, text in self.scripts.items():
+                    (own / file).write_text(text, "utf-8")
+            self.submitted = submit_scripts(own)
+        except SweeperError:
             shutil.rmtree(own, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise SweeperError(
-                    f"{own} cannot be written: {error.strerror or error}", _remedy(str(error))
-                ) from error
             raise
-        return jobs[0]
+        return self.submitted[0]
 
 
-def jobs_of(output: Path, name: str) -> list[str]:
-    """Return the jobs of a sweep, the head's first; none where it was not submitted to Slurm."""
+def submit_scripts(folder: Path) -> list[str]:
+    """Submit a sweep's scripts, all or none, and return its jobs, the head's first.
+
+    Raises SweeperError with Slurm's own words where it refuses one.
+    """
+    jobs: list[str] = []
+    for script in (HEAD, WORKERS):
+        if (folder / script).exists():
+            try:
+                jobs.append(_submitted(folder, script))
+            except SweeperError:
+                if jobs:
+                    cancel(jobs)
+                raise
+    return jobs
+
+
+def ensure_workers(folder: Path) -> bool:
+    """Submit a sweep's workers again where none is left, neither waiting nor running; return whether that was so."""
+    if not (folder / WORKERS).exists():
+        return False  # they are steps of the head's own job
     try:
-        found = json.loads((folder_of(output, name) / JOBS).read_text("utf-8"))
-    except (OSError, ValueError):
-        return []
-    return [job for job in found if isinstance(job, str) and job.isdigit()] if isinstance(found, list) else []
-
-
-def workers_of(folder: Path) -> list[str]:
-    """Return the jobs of a sweep's workers, whose folder this is; none where they are steps of the head's job."""
-    return jobs_of(folder.parent.parent, folder.name)[1:]
-
-
-def ensure_workers(folder: Path) -> None:
-    """Submit a sweep's workers again where none is left, neither waiting nor running."""
-    workers = workers_of(folder)
-    if not workers:
-        return
-    try:
-        left = _said("squeue", "--noheader", f"--jobs={','.join(workers)}", "--format=%A")
-    except SweeperError as error:
-        if "Invalid job id" not in error.message:
-            return  # the controller does not answer: they are looked for at the next start
-        left = ""
-    if not left:
-        jobs = jobs_of(folder.parent.parent, folder.name)
-        write_text(folder / JOBS, json.dumps([jobs[0], _submitted(folder, WORKERS)]))
+        if any(job.worker for job in jobs_left([folder])[folder]):
+            return False
+        _submitted(folder, WORKERS)
+    except SweeperError:
+        return False  # the controller does not answer: they are looked for again
+    return True
 
 
 def _submitted(folder: Path, script: str) -> str:
     return _said("sbatch", "--parsable", "--chdir", str(folder / WORK), str(folder / script)).partition(";")[0]
 
 
-def described(jobs: Sequence[str]) -> str:
-    """Return where jobs stand: `head running on n1; workers: 3 running, 5 pending (Resources, start 14:20)`."""
-    try:
-        lines = _said("squeue", "--noheader", "--array", f"--jobs={','.join(jobs)}", "--format=%A|%F|%T|%r|%S|%N")
-    except SweeperError as error:
-        if "Invalid job id" in error.message:  # squeue forgets a job minutes after its end
-            return "its jobs have ended"
-        raise
-    states: dict[str, Counter[str]] = {job: Counter() for job in jobs}
-    for line in lines.splitlines():
-        _, first, state, reason, start, nodes = line.split("|")
-        words = state.lower()
-        if state == "PENDING":
-            known = start[:16].replace("T", " ") if start not in ("N/A", "") else ""
-            words += f" ({reason}{', estimated start ' + known if known else ''})"
-        elif first == jobs[0] and nodes:
-            words += f" on {nodes}"
-        states.get(first, Counter())[words] += 1
-    parts = []
-    for job, counts in states.items():
-        who = "head" if job == jobs[0] else "workers"
-        parts.append(f"{who} {job}: {', '.join(_counted(counts, alone=who == 'head')) or 'ended'}")
-    return "; ".join(parts)
+@dataclass(frozen=True)
+class Job:
+    """A job, or a task of an array, that waits or runs.
+
+    Attributes:
+        number: the job's, or the whole array's.
+        worker: whether it is a worker's; else a head's.
+        words: where it stands: `running`, `waiting in partition gpu (Resources), estimated start 2026-11-24 14:20`.
+        nodes: on which it runs.
+    """
+
+    number: str
+    worker: bool
+    words: str
+    nodes: str
 
 
-def _counted(counts: Counter[str], *, alone: bool) -> list[str]:
-    return [words if alone else f"{count} {words}" for words, count in sorted(counts.items())]
+def jobs_left(folders: Iterable[Path]) -> dict[Path, list[Job]]:
+    """Return the jobs of each sweep that wait or run, heads first, by the folder of its scripts.
+
+    A job is a sweep's by what Slurm says, its name and the folder that it was submitted in: what a folder says of jobs,
+    anybody may have written. Raises SweeperError where Slurm does not answer.
+    """
+    found: dict[Path, list[Job]] = {folder: [] for folder in folders}
+    owners = {os.getuid(), *(folder.stat().st_uid for folder in found if folder.exists())}
+    said = _said(
+        "squeue", "--noheader", "--array", f"--user={','.join(map(str, owners))}", "--format=%F|%j|%T|%P|%r|%S|%N|%Z"
+    )
+    rows = [line.split("|", 7) for line in said.splitlines()]
+    for folder, jobs in found.items():
+        for worker, called in ((False, f"{PREFIX}{folder.name}"), (True, f"{PREFIX}{folder.name}{OF_WORKERS}")):
+            jobs += [
+                Job(number, worker, _words(*rest), nodes)
+                for number, its_name, *rest, nodes, where in rows
+                if (its_name, where) == (called, str(folder / WORK))
+            ]
+    return found
+
+
+def _words(state: str, partition: str, reason: str, start: str) -> str:
+    if state != "PENDING":
+        return state.lower()
+    known = "" if start in ("N/A", "") else f", estimated start {start[:16].replace('T', ' ')}"
+    never = f", will not start: {STUCK[reason]}" if reason in STUCK else ""
+    return f"waiting in partition {partition} ({reason}){known}{never}"
+
+
+def described(jobs: Sequence[Job]) -> str:
+    """Return where a sweep's jobs stand: `head 17: running on n1; workers 18: 3 running, 5 waiting in …`."""
+    parts, states = list[str](), dict[str, Counter[str]]()
+    for job in jobs:
+        if job.worker:
+            states.setdefault(job.number, Counter())[job.words] += 1
+        else:
+            parts.append(f"head {job.number}: {job.words}{' on ' + job.nodes if job.nodes else ''}")
+    for number, counts in states.items():
+        parts.append(f"workers {number}: {', '.join(f'{count} {words}' for words, count in sorted(counts.items()))}")
+    return "; ".join(parts) or "its jobs have ended"
 
 
 def cancel(jobs: Sequence[str]) -> None:
@@ -163,6 +205,10 @@ def requeue(job: str) -> None:
 
 def _said(*command: str) -> str:
     """Run one of Slurm's commands; return what it printed. Raises SweeperError with what it said when it failed."""
+    if shutil.which(command[0]) is None:
+        raise SweeperError(
+            f"{command[0]} was not found", "run this on a login node of the cluster, or load Slurm's module"
+        )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -11,6 +11,8 @@ from pathlib import Path
 from sweeper.slurm.settings import HeadSettings, SlurmSettings
 
 HEAD, WORKERS = "head.sh", "workers.sh"
+PREFIX, OF_WORKERS = "sweeper-", "-workers"
+"""How a sweep's jobs are called: `sweeper-NAME` and `sweeper-NAME-workers`."""
 
 
 def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[str]) -> dict[str, str]:
@@ -39,14 +41,14 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
     ]  # fmt: skip
     return {
         HEAD: _script(settings, name, folder, of_head, [f"exec {shlex.join(head)}"]),
-        WORKERS: _script(settings, f"{name}-workers", folder, of_workers, [f"exec {shlex.join(worker)}"]),
+        WORKERS: _script(settings, name + OF_WORKERS, folder, of_workers, [f"exec {shlex.join(worker)}"]),
     }
 
 
 def _script(settings: SlurmSettings, name: str, folder: Path, asked: Iterable[str], body: Sequence[str]) -> str:
     log = "%A_%a" if any(option.startswith("--array") for option in asked) else "%j"
     common = [
-        f"--job-name=sweeper-{name}", f"--output={_escaped(folder)}/{log}.log", "--open-mode=append", "--requeue",
+        f"--job-name={PREFIX}{name}", f"--output={_escaped(folder)}/{log}.log", "--open-mode=append", "--requeue",
         f"--signal=B:USR1@{settings.warning}",
     ]  # fmt: skip
     lines = [

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import search_spaces
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.remote.submission import Request, submit
 from sweeper.slurm.exchange import Exchange
-from sweeper.slurm.jobs import FOLDER, SlurmJobs, cancel, described, folder_of, jobs_of
+from sweeper.slurm.jobs import FOLDER, SlurmJobs, cancel, described, folder_of, is_here, jobs_left, submit_scripts
+from sweeper.slurm.script import HEAD
 from sweeper.slurm.settings import read_settings
 from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
@@ -31,26 +32,14 @@ class SlurmSubmission:
         jobs: the head's job, then the workers'; none where nothing was submitted.
         folder: of scripts and logs.
         scripts: the batch scripts by file name.
+        asked: the file that says what is asked of Slurm; `None` where the scripts are those of before.
     """
 
     name: str
     jobs: Sequence[str]
     folder: Path
     scripts: dict[str, str]
-
-
-@dataclass
-class _Printed:
-    """Takes a sweep in and submits nothing."""
-
-    jobs: SlurmJobs
-    scripts: dict[str, str]
-
-    def submit(
-        self, name: str, command: Sequence[str], metadata: dict[str, str], folder: Path, modules: Sequence[Path]
-    ) -> str:
-        self.scripts = self.jobs.scripts(name, command)
-        return ""
+    asked: Path | None
 
 
 def submit_sweep(
@@ -71,20 +60,44 @@ def submit_sweep(
             f"--output {output} is a store, and the jobs find each other in a folder",
             "give a folder that all nodes share; `sweeper archive` copies a finished sweep elsewhere",
         )
-    found, _ = read_settings(search_spaces.locate(space), slurm_file)
+    found, file = read_settings(search_spaces.locate(space), slurm_file)
     shared = Path(output).resolve()
-    jobs = SlurmJobs(found, shared)
-    takes = _Printed(jobs, {}) if print_only else jobs
+    jobs = SlurmJobs(found, shared, print_only)
     request = Request(
         str(shared), tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"), not mlflow, settings=settings,
         wait_for_nodes=ON_COMPUTE_NODES, allow_notify=allow_notify,
     )  # fmt: skip
-    name, _ = submit(takes, space, name, lambda each: folder_of(shared, each).exists(), request)
-    folder = folder_of(shared, name)
-    if isinstance(takes, _Printed):
-        return SlurmSubmission(name, [], folder, takes.scripts)
-    written = {file.name: file.read_text("utf-8") for file in sorted(folder.glob("*.sh"))}
-    return SlurmSubmission(name, jobs_of(shared, name), folder, written)
+    name, _ = submit(jobs, space, name, lambda each: folder_of(shared, each).exists(), request)
+    return SlurmSubmission(name, jobs.submitted, folder_of(shared, name), jobs.scripts, file)
+
+
+def submit_again(name: str, output: str) -> SlurmSubmission:
+    """Submit the scripts of a sweep that was stopped, or given up, once more.
+
+    Raises SweeperError where it was never Slurm's, or its jobs wait or run.
+    """
+    folder = at_rest(name, output)
+    if folder is None:
+        raise SweeperError(f"{name!r} was not submitted to Slurm", f"`sweeper resume {name}` runs it on this machine")
+    Exchange(folder).set_over(over=False)
+    return SlurmSubmission(folder.name, submit_scripts(folder), folder, {}, None)
+
+
+def at_rest(name: str, output: str) -> Path | None:
+    """Return the folder of a sweep's scripts, `None` where it has none. Raises SweeperError where its jobs are left."""
+    folder = _folder_of(name, output)
+    if folder is not None and is_here() and (jobs := jobs_left([folder])[folder]):
+        raise SweeperError(f"Slurm has jobs of {name!r}: {described(jobs)}", f"run `sweeper stop {name}` first")
+    return folder
+
+
+def _folder_of(name: str, output: str) -> Path | None:
+    """Return the folder of a sweep's scripts, `None` where it has none, or somebody's link to another's."""
+    name, output = split_name(name, output)
+    if is_store_address(output):
+        return None
+    folder = folder_of(Path(output), name)
+    return folder if (folder / HEAD).is_file() and folder.resolve() == folder else None
 
 
 def asked_file(space: object, named: str | Path | None) -> Path:
@@ -96,39 +109,43 @@ def asked_file(space: object, named: str | Path | None) -> Path:
 def stop_jobs(name: str, output: str) -> str | None:
     """End a sweep's jobs where no driver is at work; else keep them from being requeued.
 
-    Return what was done where that is all, `None` where there is a driver to be asked, or the sweep is not Slurm's.
+    Return what was done where that is all, `None` where there is a driver to be asked, or no job of the sweep is left.
     """
-    name, output = split_name(name, output)
-    if is_store_address(output) or not (jobs := jobs_of(Path(output), name)):
+    folder = _folder_of(name, output)
+    if folder is None:
         return None
-    exchange = Exchange(folder_of(Path(output), name))
-    exchange.stop.touch()
-    if holder(SweepPaths(Path(output) / name).lease) is not None:
+    exchange = Exchange(folder)
+    if holder(SweepPaths(folder.parent.parent / folder.name).lease) is not None:
+        with writing_to(exchange.stop, "ask its owner to stop it"):
+            exchange.stop.touch()
         return None
-    cancel(jobs)
-    exchange.set_over(over=True, why="stopped while it waited")
-    return f"cancelled the jobs {', '.join(jobs)} of {name}, which waited"
+    if not is_here() or not (numbers := list(dict.fromkeys(job.number for job in jobs_left([folder])[folder]))):
+        return None
+    cancel(numbers)
+    with writing_to(exchange.folder, "free space there"):
+        exchange.set_over(over=True, why="stopped while it waited")
+    return f"cancelled the jobs {', '.join(numbers)} of {folder.name}, which waited"
+
+
+def slurm_sweeps(output: str) -> list[str]:
+    """Return the names of a folder's sweeps that were submitted to Slurm."""
+    if is_store_address(output):
+        return []
+    return sorted(file.parent.name for file in Path(output).glob(f"{FOLDER}/*/{HEAD}"))
 
 
 def jobs_lines(output: str, name: str | None) -> list[str]:
     """Return a line for each sweep of a folder that is Slurm's and not over, or for one: where its jobs stand."""
-    if is_store_address(output):
-        return []
-    names = sorted(path.name for path in (Path(output) / FOLDER).glob("*")) if name is None else [name]
-    lines = []
-    for each in names:
-        folder = Path(output)
-        jobs = jobs_of(folder, each)
-        if jobs and not Exchange(folder_of(folder, each)).over:
-            try:
-                lines.append(f"{each} · Slurm: {described(jobs)}")
-            except SweeperError as error:
-                lines.append(f"{each} · Slurm: {error.message}")
-    return lines
+    folders = [folder_of(Path(output), each) for each in slurm_sweeps(output) if name in (None, each)]
+    waited = [folder for folder in folders if not Exchange(folder).over]
+    try:
+        left = jobs_left(waited) if waited else {}
+    except SweeperError as error:
+        return [f"Slurm: {error.message}"]
+    return [f"{folder.name} · Slurm: {described(jobs)}" for folder, jobs in left.items()]
 
 
 def job_logs(output: str, name: str) -> list[Path]:
     """Return the logs of a sweep's jobs, oldest first; none where it is not Slurm's."""
-    if is_store_address(output):
-        return []
-    return sorted(folder_of(Path(output), name).glob("*.log"), key=lambda path: path.stat().st_mtime)
+    folder = _folder_of(name, output)
+    return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime) if folder is not None else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import random
 import shutil
 import subprocess
@@ -45,6 +45,7 @@ space:
 resources: {cpu: 1}
 evaluation: {posthoc: [temperature], curvature: false, bootstrap: 0}
 """
+SMALL = SPACE.replace("max_epochs: 9", "max_epochs: 3").replace("samples: 6", "samples: 3")
 LONGER = SPACE.replace("max_epochs: 9", "max_epochs: 243").replace("variant: promotion, ", "")
 SHAPES = {
     "array": "workers: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
@@ -113,37 +114,75 @@ def user(slurm: SlurmCluster, tmp_path: Path) -> Iterator[User]:
 
 
 @pytest.fixture(scope="module")
-def without_slurm(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> User:
-    """A user who ran `SPACE` on this machine."""
-    user = User(slurm, tmp_path_factory.mktemp("alone"))
-    write_space(user.folder, SPACE, "a")
-    done = user.says("run", "a.yaml", "--no-mlflow", "--cpus", "1", "--executor", "local")
-    assert done.returncode == 0, done.stderr
-    return user
+def without_slurm(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], User]:
+    """Who ran a sweep on this machine, once for all tests that ask."""
+
+    @functools.cache
+    def ran(space: str) -> User:
+        user = User(slurm, tmp_path_factory.mktemp("alone"))
+        write_space(user.folder, space, "a")
+        done = user.says("run", "a.yaml", "--no-mlflow", "--cpus", "1", "--executor", "local")
+        assert done.returncode == 0, done.stderr
+        return user
+
+    return ran
 
 
-def audited(user: User, name: str = "a") -> None:
-    """Assert that each decision follows from the records before it, and no configuration ended twice."""
-    paths = SweepPaths(user.folder / "results" / name)
-    records = list(read_journal(paths.journal))
-    assert audit(load_spec(user.folder / f"{name}.yaml").schedule, records)[1] == []
-    found = user.says(
-        "results", name, "--sql", "SELECT count(*) AS n, count(DISTINCT trial) AS m FROM trials", "-f", "csv"
-    )
-    assert found.stdout.splitlines()[1] == "6,6"
+def same(user: User, alone: User) -> None:
+    """Assert that each decision follows from the records before it, no configuration ended twice, and tables are equal."""
+    paths, spec = SweepPaths(user.folder / "results" / "a"), load_spec(user.folder / "a.yaml")
+    assert audit(spec.schedule, list(read_journal(paths.journal)))[1] == []
+    counts = "SELECT count(*) AS n, count(DISTINCT trial) AS m FROM trials"
+    found = user.says("results", "a", "--sql", counts, "-f", "csv")
+    assert found.stdout.splitlines()[1] == f"{spec.samples},{spec.samples}"
+    for table in ("epochs", "evaluations"):
+        assert user.rows("a", table) == alone.rows("a", table)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_sweep_is_that_of_one_machine(user: User, without_slurm: User, shape: str) -> None:
-    exchange = user.submits(SPACE, SHAPES[shape])
+def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
+    user: User, without_slurm: Callable[[str], User]
+) -> None:
+    exchange = user.submits(SMALL, SHAPES["array"] + "\nsbatch: ['--hold']\nhead: {sbatch: ['--hold']}")
     said = user.says("status", "a").stdout
-    assert "a · Slurm: head" in said, said
+    assert "a · Slurm: head" in said and "waiting in partition main (JobHeldUser), will not start: release it" in said
+    assert "2 waiting" in said, said
+    _strangers_reach_nothing(user, exchange)
+    again = user.says("resume", "a", "--slurm")
+    assert again.returncode == 2 and "Slurm has jobs of 'a'" in again.stderr
+    stopped = user.says("stop", "a")
+    assert "which waited" in stopped.stdout + stopped.stderr
+    assert exchange.over and not (user.folder / "results" / "a").exists()
+    again = user.says("resume", "a", "--slurm")
+    assert again.returncode == 0 and "submitted a as 2 jobs" in again.stderr, again.stderr
+    for job in user.slurm.ask("squeue", "--noheader", "--format=%A").split():
+        user.slurm.ask("scontrol", "release", job)
     user.waits(exchange, lambda: exchange.over)
     user.slurm.wait_until_idle()  # the workers were released
-    for table in ("epochs", "evaluations"):
-        assert user.rows("a", table) == without_slurm.rows("a", table)
     assert "the sweep is finished" in user.says("logs", "a").stdout
-    audited(user)
+    assert "Slurm" in user.says("list").stdout
+    same(user, without_slurm(SMALL))
+    assert user.says("delete", "a", "--yes").returncode == 0 and not exchange.folder.exists()
+
+
+def _strangers_reach_nothing(user: User, exchange: Exchange) -> None:
+    """Assert that what others' folders say of this sweep's jobs is not believed."""
+    copied, linked = user.folder / "copied", user.folder / "linked"
+    shutil.copytree(exchange.folder, copied / ".slurm" / "a")
+    linked.mkdir()
+    (linked / ".slurm").symlink_to(exchange.folder.parent)
+    for place in (copied, linked):
+        said = user.says("status", "a", "--output", str(place)).stdout
+        assert "waiting" not in said, said
+        assert user.says("stop", "a", "--output", str(place)).returncode == 2
+    assert len(user.slurm.ask("squeue", "--noheader", "--array").splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[str], User]) -> None:
+    exchange = user.submits(SPACE, SHAPES["nodes"])
+    user.waits(exchange, lambda: exchange.over)
+    user.slurm.wait_until_idle()
+    same(user, without_slurm(SPACE))
 
 
 @pytest.mark.slow
@@ -158,19 +197,6 @@ def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User) -> None:
     stopped = user.says("stop", "a")
     assert stopped.returncode == 0, stopped.stderr
     user.waits(exchange, lambda: exchange.over)
-
-
-def test_a_sweep_that_waits_in_the_queue_is_said_to_wait_and_can_be_stopped(user: User) -> None:
-    exchange = user.submits(SPACE, SHAPES["array"] + "\nhead: {sbatch: ['--hold']}")
-    said = user.says("status", "a").stdout
-    assert "head" in said and "pending (JobHeldUser" in said, said
-    stopped = user.says("stop", "a")
-    assert "which waited" in stopped.stdout + stopped.stderr
-    assert exchange.over and not (user.folder / "results" / "a").exists()
-    for script in ("head.sh", "workers.sh"):  # by hand, as the runbook says
-        said = user.slurm.ask("sbatch", "--chdir", str(exchange.folder / "work"), str(exchange.folder / script))
-        user.slurm.ask("scontrol", "release", said.split()[-1])
-    user.waits(exchange, lambda: "the sweep is finished" in user.logs(exchange))
 
 
 @pytest.mark.parametrize(
@@ -199,14 +225,12 @@ FAULTS = ("requeue head", "cancel worker", "kill node daemon", "restart controll
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_twenty_random_faults_lose_nothing(user: User, without_slurm: User) -> None:
+def test_twenty_random_faults_lose_nothing(user: User, without_slurm: Callable[[str], User]) -> None:
     rng, number = random.Random(drawn_seed()), 0
     while number < 20:
         exchange = user.submits(SPACE, SHAPES["array"])
         number += _disturbed_sweep(user, exchange, rng)
-        for table in ("epochs", "evaluations"):
-            assert user.rows("a", table) == without_slurm.rows("a", table)
-        audited(user)
+        same(user, without_slurm(SPACE))
         user.slurm.wait_until_idle(120)
         shutil.rmtree(user.folder / "results")
 
@@ -228,8 +252,11 @@ def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
 
 
 def _disturb(user: User, exchange: Exchange, fault: str, rng: random.Random) -> None:
-    head, workers = json.loads((exchange.folder / "jobs.json").read_text())
     slurm = user.slurm
+    numbers = {
+        name: job for job, name in map(str.split, slurm.ask("squeue", "--noheader", "--format=%F %j").splitlines())
+    }
+    head, workers = numbers["sweeper-a"], numbers.get("sweeper-a-workers", "-")
     match fault:
         case "requeue head":
             slurm.ask("scontrol", "requeue", head)
