@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +19,10 @@ from sweeper.scheduling.base import audit
 from sweeper.slurm.exchange import Exchange
 from sweeper.slurm.head import FRUITLESS_STARTS
 from sweeper.space.loading import load_spec
-from tests.patience import patient
 from tests.running import write_space
 from tests.seeds import drawn_seed
 from tests.slurm.slurm_cluster import SlurmCluster, missing, slurm_cluster
+from tests.slurm.user import SPACE, User
 
 pytestmark = [
     pytest.mark.integration,
@@ -32,26 +30,12 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SPACE = """
-dataset: {name: digits}
-objective: {metric: val_nll, mode: min}
-scheduler: {name: asha, variant: promotion, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}
-samples: 6
-seed: 3
-space:
-  loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 5]}}]}
-  architecture: {choice: [{name: mlp, width: 16}, {name: mlp, width: 8}]}
-  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, batch_size: 128}
-resources: {cpu: 1}
-evaluation: {posthoc: [temperature], curvature: false, bootstrap: 0}
-"""
 SMALL = SPACE.replace("max_epochs: 9", "max_epochs: 3").replace("samples: 6", "samples: 3")
 LONGER = SPACE.replace("max_epochs: 9", "max_epochs: 243").replace("variant: promotion, ", "")
 SHAPES = {
     "array": "workers: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
     "nodes": "nodes: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
 }
-UNEQUAL = "seconds|wall_seconds|decided_at|attempt"
 
 
 @pytest.fixture(scope="module")
@@ -59,50 +43,6 @@ def slurm() -> Iterator[SlurmCluster]:
     """A Slurm for all tests here."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm_cluster(Path(folder)) as cluster:
         yield cluster
-
-
-class User:
-    """Somebody on a login node, in a folder that all nodes see."""
-
-    def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
-        self.slurm, self.folder = slurm, folder
-
-    def says(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run `sweeper` with these words."""
-        environment = {**self.slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-m", "sweeper", *words]
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=patient(seconds)
-        )
-
-    def submits(self, space: str, settings: str, name: str = "a") -> Exchange:
-        """Submit a sweep; return what its jobs say to each other."""
-        (self.folder / "slurm.yaml").write_text(settings)
-        write_space(self.folder, space, name)
-        done = self.says("submit", f"{name}.yaml", "--slurm", "--name", name, "--no-mlflow")
-        assert done.returncode == 0, done.stderr
-        return Exchange(self.folder / "results" / ".slurm" / name)
-
-    def logs(self, exchange: Exchange) -> str:
-        """Return what all jobs printed."""
-        return "\n".join(
-            f"== {file.name}\n{file.read_text('utf-8', 'replace')}" for file in exchange.folder.glob("*.[lt]*")
-        )
-
-    def waits(self, exchange: Exchange, until: Callable[[], bool], seconds: float = 240) -> None:
-        """Wait for something of a sweep's jobs."""
-        deadline = time.monotonic() + patient(seconds)
-        while not until():
-            assert time.monotonic() < deadline, self.slurm.ask("squeue") + self.logs(exchange)
-            time.sleep(0.2)
-
-    def rows(self, name: str, table: str) -> str:
-        """Return a table without its times, as CSV."""
-        order = {"epochs": "trial, replicate, epoch", "evaluations": "trial, replicate, epoch, split"}
-        query = f"SELECT COLUMNS(lambda c: c NOT SIMILAR TO '{UNEQUAL}') FROM {table} ORDER BY {order[table]}"
-        done = self.says("results", name, "--sql", query, "-f", "csv")
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 @pytest.fixture
@@ -129,7 +69,7 @@ def without_slurm(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory)
 
 
 def same(user: User, alone: User) -> None:
-    """Assert that each decision follows from the records before it, no configuration ended twice, and tables are equal."""
+    """Assert that each decision follows from the records before it, nothing ended twice, and tables are equal."""
     paths, spec = SweepPaths(user.folder / "results" / "a"), load_spec(user.folder / "a.yaml")
     assert audit(spec.schedule, list(read_journal(paths.journal)))[1] == []
     counts = "SELECT count(*) AS n, count(DISTINCT trial) AS m FROM trials"

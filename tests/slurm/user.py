@@ -1,0 +1,73 @@
+"""Somebody on a login node of the tests' Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeper.slurm.exchange import Exchange
+from tests.patience import patient
+from tests.running import write_space
+from tests.slurm.slurm_cluster import SlurmCluster
+
+SPACE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: asha, variant: promotion, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}
+samples: 6
+seed: 3
+space:
+  loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 5]}}]}
+  architecture: {choice: [{name: mlp, width: 16}, {name: mlp, width: 8}]}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, batch_size: 128}
+resources: {cpu: 1}
+evaluation: {posthoc: [temperature], curvature: false, bootstrap: 0}
+"""
+UNEQUAL = "seconds|wall_seconds|decided_at|attempt"
+
+
+class User:
+    """Somebody on a login node, in a folder that all nodes see."""
+
+    def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
+        self.slurm, self.folder = slurm, folder
+
+    def says(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run `sweeper` with these words."""
+        environment = {**self.slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-m", "sweeper", *words]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=patient(seconds)
+        )
+
+    def submits(self, space: str, settings: str, name: str = "a") -> Exchange:
+        """Submit a sweep; return what its jobs say to each other."""
+        (self.folder / "slurm.yaml").write_text(settings)
+        write_space(self.folder, space, name)
+        done = self.says("submit", f"{name}.yaml", "--slurm", "--name", name, "--no-mlflow")
+        assert done.returncode == 0, done.stderr
+        return Exchange(self.folder / "results" / ".slurm" / name)
+
+    def logs(self, exchange: Exchange) -> str:
+        """Return what all jobs printed."""
+        return "\n".join(
+            f"== {file.name}\n{file.read_text('utf-8', 'replace')}" for file in exchange.folder.glob("*.[lt]*")
+        )
+
+    def waits(self, exchange: Exchange, until: Callable[[], bool], seconds: float = 240) -> None:
+        """Wait for something of a sweep's jobs."""
+        deadline = time.monotonic() + patient(seconds)
+        while not until():
+            assert time.monotonic() < deadline, self.slurm.ask("squeue") + self.logs(exchange)
+            time.sleep(0.2)
+
+    def rows(self, name: str, table: str) -> str:
+        """Return a table without its times, as CSV."""
+        order = {"epochs": "trial, replicate, epoch", "evaluations": "trial, replicate, epoch, split"}
+        query = f"SELECT COLUMNS(lambda c: c NOT SIMILAR TO '{UNEQUAL}') FROM {table} ORDER BY {order[table]}"
+        done = self.says("results", name, "--sql", query, "-f", "csv")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
