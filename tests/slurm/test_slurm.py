@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
