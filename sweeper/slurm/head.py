@@ -9,9 +9,9 @@ it stops too, and leaves it to Slurm whether the job comes back: preempted jobs 
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from sweeper.journal.segments import last_sequence
 from sweeper.remote.tokens import create_token
 from sweeper.slurm.exchange import Exchange, Head
 from sweeper.slurm.jobs import ROOM, cancel, ensure_workers, jobs_left, requeue
-from sweeper.slurm.ray_node import RayNode, address_here, environment, free_port
+from sweeper.slurm.ray_node import RayNode, address_here, answers, environment, free_port, ray_folder
 
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 3.0
@@ -72,14 +72,15 @@ class HeadJob:
             [
                 "--head", f"--node-ip-address={here}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
                 "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}",
-                # Ray's sockets need a short path, and another user's /tmp/ray cannot be written.
-                f"--temp-dir=/tmp/sweeper-{getpass.getuser()[:16]}-{job}",
+                f"--temp-dir={ray_folder(job)}",
             ],
             values,
             exchange.folder / f"ray-{job}.txt",
         )  # fmt: skip
         try:
             address = f"{here}:{port}"
+            while node.alive and self._signal is None and not answers(address):
+                time.sleep(POLL_SECONDS)
             exchange.announce(Head(address, job, len(exchange.starts())))
             if self._wait_for_workers(node, address, values):
                 driven = [*self._command, "--address", address, "--executor", "ray"]
@@ -88,9 +89,13 @@ class HeadJob:
                     self._look_after_workers()
                     time.sleep(POLL_SECONDS)
         finally:
-            node.end()
+            node.end(needed=False)
         code = self._driver.returncode if self._driver is not None else None
-        return self._end(code, job)
+        try:
+            return self._end(code, job)
+        finally:
+            if exchange.over:
+                shutil.rmtree(ray_folder(job), ignore_errors=True)
 
     def _wait_for_workers(self, node: RayNode, address: str, values: dict[str, str]) -> bool:
         """Wait until there is a core to train on; tell whether there is one, and nobody has asked the job to end."""
@@ -156,11 +161,13 @@ class HeadJob:
         _say(why)
         folder = self._exchange.folder
         try:
-            if workers := {job.number for job in jobs_left([folder])[folder] if job.worker}:
-                cancel([*workers])
-        except SweeperError as error:
-            _say(str(error))
-        self._exchange.set_over(over=True, why=why)
+            self._exchange.set_over(over=True, why=why)
+        finally:  # however full the disk is
+            try:
+                if workers := {job.number for job in jobs_left([folder])[folder] if job.worker}:
+                    cancel([*workers])
+            except SweeperError as error:
+                _say(str(error))
         return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import socket
@@ -37,16 +38,36 @@ class RayNode:
         """Whether it runs."""
         return self._process.poll() is None
 
-    def end(self) -> None:
-        """End it with everything it started."""
+    def end(self, *, needed: bool) -> None:
+        """End it with everything it started; where it is still `needed`, its head is told first, and it drains."""
         with suppress(psutil.NoSuchProcess):
-            below = psutil.Process(self._process.pid).children(recursive=True)
-            self._process.send_signal(signal.SIGTERM)
-            _, left = psutil.wait_procs([*below, psutil.Process(self._process.pid)], timeout=END_SECONDS)
+            itself = psutil.Process(self._process.pid)
+            left = [itself, *itself.children(recursive=True)]
+            if needed:
+                self._process.send_signal(signal.SIGTERM)
+                left = psutil.wait_procs(left, timeout=END_SECONDS)[1]
             for process in left:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         self._process.wait()
+
+
+def ray_folder(job: str) -> Path:
+    """Return where the nodes of a head's cluster keep sockets and logs, on each machine.
+
+    Ray's sockets need a short path, and another user's `/tmp/ray` cannot be written.
+    """
+    return Path(f"/tmp/sweeper-{getpass.getuser()[:16]}-{job}")  # noqa: S108 - made by Ray, for this user only
+
+
+def answers(address: str) -> bool:
+    """Return whether somebody accepts connections at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def environment(token: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from types import FrameType
 
 from sweeper.slurm.exchange import Exchange, Head
 from sweeper.slurm.jobs import requeue
-from sweeper.slurm.ray_node import RayNode, address_here, environment
+from sweeper.slurm.ray_node import RayNode, address_here, environment, ray_folder
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 900.0
@@ -70,7 +71,9 @@ class WorkerJob:
             while node.alive and self._goes_on and self._exchange.head == head:
                 time.sleep(POLL_SECONDS)
         finally:
-            node.end()
+            node.end(needed=not self._exchange.over and self._exchange.head == head)
+            if self._exchange.over:
+                shutil.rmtree(ray_folder(head.job), ignore_errors=True)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
