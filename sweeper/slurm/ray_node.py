@@ -57,7 +57,7 @@ def ray_folder(job: str) -> Path:
 
     Ray's sockets need a short path, and another user's `/tmp/ray` cannot be written.
     """
-    return Path(f"/tmp/sweeper-{getpass.getuser()[:16]}-{job}")  # noqa: S108 - made by Ray, for this user only
+    return Path(f"/tmp/sweeper-{getpass.getuser()[:16]}-{job}")
 
 
 def answers(address: str) -> bool:

@@ -25,8 +25,8 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
         command: of the driver, without Python.
     """
     interface = ["--interface", settings.interface] if settings.interface is not None else []
-    head = [*_python(settings), "-m", "sweeper.slurm.head", *interface, str(folder), "--", *command]
-    worker = [*_python(settings), "-m", "sweeper.slurm.worker", *interface, str(folder)]
+    head = [*_python(settings, folder), "-m", "sweeper.slurm.head", *interface, str(folder), "--", *command]
+    worker = [*_python(settings, folder), "-m", "sweeper.slurm.worker", *interface, str(folder)]
     if settings.nodes is not None:
         asked = [*_options(settings), f"--nodes={settings.nodes}", "--ntasks-per-node=1", *_size(settings)]
         body = [
@@ -78,9 +78,11 @@ def _size(settings: SlurmSettings) -> list[str]:
     return [f"--cpus-per-task={settings.cpus}", *gpus]
 
 
-def _python(settings: SlurmSettings) -> list[str]:
+def _python(settings: SlurmSettings, folder: Path) -> list[str]:
     if settings.image is not None:
-        return ["apptainer", "exec", *(["--nv"] if settings.gpus else []), settings.image, settings.python or "python"]
+        cards = ["--nv"] if settings.gpus else []
+        output = folder.parent.parent  # only home, /tmp and the current folder are there by themselves
+        return ["apptainer", "exec", *cards, "--bind", str(output), settings.image, settings.python or "python"]
     return [settings.python or sys.executable]
 
 

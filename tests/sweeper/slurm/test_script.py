@@ -59,8 +59,9 @@ def test_one_allocation_is_one_script_that_starts_a_worker_on_each_node(tmp_path
 
 def test_an_image_runs_python_with_its_cards(tmp_path: Path) -> None:
     asked = SlurmSettings.model_validate({"workers": 1, "gpus": 1, "image": "/shared/sweeper.sif"})
-    for text in scripts(asked, "a", tmp_path, COMMAND).values():
-        assert "exec apptainer exec --nv /shared/sweeper.sif python -m sweeper.slurm." in text
+    for text in scripts(asked, "a", tmp_path / "results" / ".slurm" / "a", COMMAND).values():
+        bound = f"--bind {tmp_path}/results"
+        assert f"exec apptainer exec --nv {bound} /shared/sweeper.sif python -m sweeper.slurm." in text
 
 
 def test_a_folder_with_a_percent_sign_is_no_pattern_of_sbatch(tmp_path: Path) -> None:
