@@ -56,46 +56,38 @@ class HeadJob:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._signalled)
         exchange, here = self._exchange, address_here(interface)
-        before = last_sequence(self._paths.journal)
+        address, job = f"{here}:{free_port(here)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
         if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":  # submitted anew, by hand: who stopped it wants it again
             exchange.stop.unlink(missing_ok=True)
         exchange.set_over(over=False)
-        exchange.add_start(before)
+        exchange.add_start(last_sequence(self._paths.journal))
         if not exchange.token.exists():
             create_token(exchange.token)
-        values, port, job = (
-            environment(exchange.token),
-            free_port(here),
-            os.environ.get("SLURM_JOB_ID", str(os.getpid())),
-        )
-        node = RayNode(
-            [
-                "--head", f"--node-ip-address={here}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
-                "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}",
-                f"--temp-dir={ray_folder(job)}",
-            ],
-            values,
-            exchange.folder / f"ray-{job}.txt",
-        )  # fmt: skip
+        values = environment(exchange.token)
+        node = RayNode(_head_options(address, job), values, exchange.folder / f"ray-{job}.txt")
         try:
-            address = f"{here}:{port}"
-            while node.alive and self._signal is None and not answers(address):
-                time.sleep(POLL_SECONDS)
-            exchange.announce(Head(address, job, len(exchange.starts())))
-            if self._wait_for_workers(node, address, values):
-                driven = [*self._command, "--address", address, "--executor", "ray"]
-                self._driver = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values)
-                while self._driver.poll() is None:
-                    self._look_after_workers()
-                    time.sleep(POLL_SECONDS)
+            code = self._drive(node, Head(address, job, len(exchange.starts())), values)
         finally:
             node.end(needed=False)
-        code = self._driver.returncode if self._driver is not None else None
         try:
             return self._end(code, job)
         finally:
             if exchange.over:
                 shutil.rmtree(ray_folder(job), ignore_errors=True)
+
+    def _drive(self, node: RayNode, head: Head, values: dict[str, str]) -> int | None:
+        """Announce the head, wait for a worker, and run the driver; return its exit status, `None` if it never ran."""
+        while node.alive and self._signal is None and not answers(head.address):
+            time.sleep(POLL_SECONDS)
+        self._exchange.announce(head)
+        if not self._wait_for_workers(node, head.address, values):
+            return None
+        driven = [*self._command, "--address", head.address, "--executor", "ray"]
+        self._driver = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values)
+        while self._driver.poll() is None:
+            self._look_after_workers()
+            time.sleep(POLL_SECONDS)
+        return self._driver.returncode
 
     def _wait_for_workers(self, node: RayNode, address: str, values: dict[str, str]) -> bool:
         """Wait until there is a core to train on; tell whether there is one, and nobody has asked the job to end."""
@@ -169,6 +161,15 @@ class HeadJob:
             except SweeperError as error:
                 _say(str(error))
         return code
+
+
+def _head_options(address: str, job: str) -> list[str]:
+    """Return the options of a Ray head that trains nothing."""
+    here, _, port = address.rpartition(":")
+    return [
+        "--head", f"--node-ip-address={here}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
+        "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}", f"--temp-dir={ray_folder(job)}",
+    ]  # fmt: skip
 
 
 def _fruitless(records: list[int]) -> bool:
