@@ -138,16 +138,16 @@ def replicates_sql(goal: Objective) -> str:
 
 
 def winners_interval(found: BestSet) -> str:
-    """Return e.g. `0.047 (95 % 0.031 … 0.086) after allowing for having picked the best of 48`.
+    """Return e.g. `Allowing for having picked the best of 48: 0.047 (95 % 0.031 … 0.086)`.
 
     Where two or three seeds leave that wider than a factor of ten, it says that, and what would measure it.
     """
-    count = f"{found.entered:,}"
+    picked = f"Allowing for having picked the best of {found.entered:,}"
     if not found.is_bounded:
         few = plural(found.replicates, "seed")
-        return f"picked as the best of {count} by {few}, too few to say its true value (`confirm: 3` measures it)"
+        return f"{picked}, {few} are too few to say its true value (`confirm: 3` measures it)"
     low, high = found.interval
-    return f"{found.value:.3g} (95 % {low:.2g} … {high:.2g}) after allowing for having picked the best of {count}"
+    return f"{picked}: {found.value:.3g} (95 % {low:.2g} … {high:.2g})"
 
 
 def best_set_line(results: Results, board: Leaderboard) -> str:
@@ -155,7 +155,7 @@ def best_set_line(results: Results, board: Leaderboard) -> str:
 
     Where fresh seeds have confirmed them, what these say instead.
 
-    E.g. `4 of the 16 configurations trained to the end may be the best by validation NLL (90 %): c00003, …`.
+    E.g. `4 of 16 trained to the end may be the best (90 %, 2 seeds each): c00003, …`.
     """
     confirmation = confirmation_of(results)
     if confirmation is not None:
@@ -164,14 +164,12 @@ def best_set_line(results: Results, board: Leaderboard) -> str:
     if answer is None:
         return ""
     trials, found = answer
-    seeds = f"{plural(found.replicates, 'seed')} each{', paired' if found.paired else ''}"
-    what = f"by {board.objective.label} ({SURE}, {seeds})"
-    total = f"the {found.configurations:,} configurations trained to the end"
+    sure = f"({SURE}, {plural(found.replicates, 'seed')} each{', paired' if found.paired else ''})"
     if len(trials) == 1:
-        who = f"{trials[0]} is the best of {total} {what}"
+        who = f"It is the best of the {found.configurations:,} trained to the end {sure}"
     elif len(trials) == found.configurations:
-        who = f"Any of {total} may be the best {what}; more seeds would tell more"
+        who = f"Any of the {found.configurations:,} trained to the end may be the best {sure}"
     else:
         named = ", ".join(trials[:NAMED]) + (", …" if len(trials) > NAMED else "")
-        who = f"{len(trials)} of {total} may be the best {what}: {named}"
-    return f"{who}. {trials[0]}: {winners_interval(found)}."
+        who = f"{len(trials)} of {found.configurations:,} trained to the end may be the best {sure}: {named}"
+    return f"{who}. {winners_interval(found)}."

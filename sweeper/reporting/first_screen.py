@@ -1,9 +1,9 @@
-"""The first screen of a sweep: the questions that it is run for, each answered in a sentence, below the best cells.
+"""The first screen of a sweep: a picture of every loss on every network, then the questions that it is run for.
 
-Of a loss's hyperparameter it says which value is best, where the sweep can tell: values are compared on one network, at
-the same epoch, trained to the end, and with the same other hyperparameters, or averaged over all settings of these at
-which every value was tried. Where γ was drawn together with the learning rate, a better γ cannot be told from a better
-learning rate, and the answer is that.
+At most five sentences answer them. Of a loss's hyperparameter they say which value is best, where the sweep can tell:
+values are compared on one network, at the same epoch, trained to the end, and with the same other hyperparameters, or
+averaged over all settings of these at which every value was tried. Where γ was drawn together with the learning rate, a
+better γ cannot be told from a better learning rate, and the answer is that.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeper.analysis.recalibration.request import Effect, effects
+from sweeper.analysis.recalibration.request import UNCALIBRATED, Effect, changed, effects
+from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.analysis.statistics.best_set import SURE, Comparisons
 from sweeper.analysis.statistics.spreads import spreads
 from sweeper.figures.posthoc_temperature import posthoc_sql
-from sweeper.reporting.matrix import Key, Matrix, Measured, best_after, grid, matrix
+from sweeper.reporting.matrix import Key, Matrix, Measured, best_after, matrix
+from sweeper.reporting.picture import STOPPED, Picture, SmallPlot, mean_of, picture, small_plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
-from sweeper.results.overview import Overview
-from sweeper.text.cells import Row, float_or_none, text_of
+from sweeper.results.overview import Overview, headline
+from sweeper.text.cells import Row, Rows, float_or_none, measured_or_none, text_of
 from sweeper.text.labels import describe, number, plural, short
 from trainables.registry import entry_label
 
@@ -28,7 +30,7 @@ MOST_METHODS = 3
 """Post-hoc methods that the first screen names; the report's table has all."""
 
 MOST_NAMED = 6
-"""Losses or networks that one sentence names on each side; the matrix has all."""
+"""Losses or networks that one sentence names on each side, and lines of "Which γ"; the picture has all."""
 
 LEAST_ABOVE_MAJORITY = 0.02
 """A best configuration whose accuracy exceeds the largest class by less is warned of."""
@@ -47,103 +49,130 @@ class FirstScreen:
 
     Attributes:
         matrix: the best of each loss on each network; None where nothing was evaluated.
+        picture: the same as it is drawn.
         settings: the hyperparameters of the losses, γ first.
-        answers: which loss, which network, which γ, what temperature did, what early stopping saved.
+        answers: the best configuration, which loss, which network, which γ, what temperature scaling did.
     """
 
     matrix: Matrix | None
+    picture: Picture | None
     settings: Sequence[Setting]
     answers: Sequence[Answer]
 
+    @property
+    def asked(self) -> Sequence[Setting]:
+        """The hyperparameter that the first screen draws: γ if there is one."""
+        return [each for each in self.settings if each.name == self.settings[0].name]
 
-def answers(found: Matrix | None, effects: Sequence[Effect], counts: Overview, board: Leaderboard) -> FirstScreen:
+
+def first_screen(results: Results, board: Leaderboard, counts: Overview) -> FirstScreen:
     """Return the first screen of a sweep."""
-    said = majority_warning(board)
+    found = matrix(results, board)
     settings = settings_of(found) if found is not None else []
+    said = [best_answer(board, counts, confirmed_value(results, board), best_set_line(results, board))]
+    said += majority_warning(board)
     if found is not None:
-        for place in found.slices:
-            said += loss_and_network(found, place)
+        said += loss_and_network(found)
         if settings:
-            said.append(Answer(QUESTION.format(settings[0].name), setting_sentence(settings)))
-    if effects:
-        said.append(Answer("Post-hoc", " ".join(effect.sentence() for effect in effects)))
-    if counts.saved:
-        share = counts.saved / (counts.saved + counts.trained)
-        saved = f"{counts.saved:,} of {counts.saved + counts.trained:,} epochs of full training ({share:.0%})"
-        said.append(Answer("Early stopping", f"saved {saved}."))
-    return FirstScreen(found, settings, said)
+            said.append(Answer(f"Which {settings[0].name}", setting_sentence(settings)))
+        if sentence := posthoc_sentence(results, board, found):
+            said.append(Answer("Temperature", sentence))
+    return FirstScreen(found, picture(found) if found is not None else None, settings, said)
 
 
-def loss_and_network(found: Matrix, place: str) -> list[Answer]:
-    """Return which loss and which network is best in one slice, and which others differ significantly."""
-    tag, best = f" at {place}" if place else "", found.best(place)
-    losses = {name: row for name in found.families() if (row := found.best(place, family=name)) is not None}
-    networks = {name: row for name in found.networks() if (row := found.best(place, network=name)) is not None}
-    if best is None:
-        return []
-    loss = next(name for name, row in losses.items() if row is best)
-    network = next(name for name, row in networks.items() if row is best)
+def best_answer(board: Leaderboard, counts: Overview, confirmed: str, set_line: str) -> Answer:
+    """Return which configuration is best, what it does on test data, and how sure that is."""
+    question = "Best so far" if counts.in_progress else "Best"
+    return Answer(question, " ".join(filter(None, [headline(board, confirmed), set_line])))
+
+
+def loss_and_network(found: Matrix) -> list[Answer]:
+    """Return which loss and which network is best, in each setting of the data set."""
     said = []
-    if len(losses) > 1:
-        where = f" on {network}" if len(networks) > 1 else ""
-        said.append(Answer(f"Loss{tag}", comparison(found, place, losses, 1, best, where)))
-    if len(networks) > 1:
-        where = f" with {loss}" if len(losses) > 1 else ""
-        said.append(Answer(f"Network{tag}", comparison(found, place, networks, 2, best, where)))
-    if (after := after_temperature(found, place, best)) is not None:
-        said.append(Answer(f"After temperature{tag}", after))
+    for question, axis, names in (("Loss", 1, found.families()), ("Network", 2, found.networks())):
+        if len(names) > 1:
+            each = [(place, comparison(found, place, axis)) for place in found.slices]
+            said.append(Answer(question, " ".join(f"At {place}: {text}" if place else text for place, text in each)))
     return said
 
 
-def rank(measured: Measured, row: Row, best: Row) -> tuple[bool, bool, float]:
-    """Return what sorts configurations: the best first, finished ones next, by their values."""
-    value = measured.last(row)
-    assert value is not None
-    return row is not best, row["status"] != FINISHED, -value.mean if measured.larger else value.mean
+def comparison(found: Matrix, place: str, axis: int) -> str:
+    """Return which losses (axis 1) or networks (2) may be the best of a slice, and which are not.
 
-
-def comparison(found: Matrix, place: str, each: Mapping[str, Row], axis: int, best: Row, where: str) -> str:
-    """Return the best loss (axis 1) or network (2) with its value, and of the others which may be as good.
-
-    Another one is worse where all its configurations that were trained as long are out of the best set.
+    One is worse where all of its configurations that were trained as long as the best are out of the best set.
     """
-    measured = found.decides
-    (name, _), *others = sorted(each.items(), key=lambda item: rank(measured, item[1], best))
-    said: dict[str, list[str]] = {}
-    for other, row in others:
-        rows = [row for key, rows in found.cells.items() if (key[0], key[axis]) == (place, other) for row in rows]
-        words = {False: "may be as good", True: "worse", None: "not compared"}[measured.none_may_be_best(best, rows)]
-        said.setdefault(words, []).append(f"{other} {value_of(measured, row)}")
-    parts = [f"{name}{where}, {value_of(measured, best)}"]
-    for words in ("may be as good", "worse", "not compared"):
-        if named := said.get(words):
-            more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-            parts.append(f"{words}: {', '.join(named[:MOST_NAMED])}{more}")
+    best, measured = found.best(place), found.decides
+    cells: dict[str, list[Row]] = {}
+    for key, rows in found.cells.items():
+        if key[0] == place:
+            cells.setdefault(key[axis], []).extend(rows)
+    if best is None:
+        return "none was evaluated."
+    first = next(name for name, rows in cells.items() if best in rows)
+    said: dict[bool | None, list[str]] = {False: [first], True: [], None: []}
+    for name, rows in cells.items():
+        if name != first:
+            said[measured.none_may_be_best(best, rows)].append(name)
+    alike, worse, unknown = said[False], said[True], said[None]
+    if len(cells) == 1:
+        return f"{first}."
+    if not measured.judged:
+        return f"{first} has the best mean. {judgement(measured)}"
+    parts = [f"undecided between {_named(alike)}" if len(alike) > 1 else first]
+    if worse:
+        parts.append(f"{_named(worse)} {'is' if len(worse) == 1 else 'are'} worse ({SURE})")
+    if unknown:
+        parts.append(f"{_named(unknown)} not trained to the end, so not compared")
     return f"{'; '.join(parts)}."
 
 
-def value_of(measured: Measured, row: Row) -> str:
-    """Return a configuration's value, and at which epoch it was stopped where it did not finish."""
-    value = measured.last(row)
-    text = "–" if value is None else number(value.mean)
-    return text if row["status"] == FINISHED else f"{text} at epoch {row['epochs']}"
+def _named(names: Sequence[str]) -> str:
+    """Return names as a list in words, at most MOST_NAMED."""
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def after_temperature(found: Matrix, place: str, best: Row) -> str | None:
-    """Return what is best in a slice after temperature scaling; None where that is not measured or decides already."""
+def posthoc_sentence(results: Results, board: Leaderboard, found: Matrix) -> str:
+    """Return what post-hoc methods did to the best configuration's test ECE, and then to that of all finished ones."""
+    rows, done = posthoc_effects(results, board)
+    best = board.best
+    if best is None or not done:
+        return ""
+    name, parts = text_of(best, "trial"), []
+    for each in done:
+        before, after = (_ece(rows, name, key) for key in ((UNCALIBRATED, "{}", each.bins), each.key))
+        if (own := changed("ece", before, after)) is not None:
+            method = f" by {each.method.replace('_', ' ')}" if len(done) > 1 else ""
+            parts.append(f"{own.arrow()}{method}, {own.verdict()}")
+    sentence = f"{name}'s test ECE {'; '.join(parts)}. " if parts else ""
+    if (change := next((each for each in done[0].changes if each.metric == "ece"), None)) and change.difference.n > 1:
+        kind = "finished trials" if board.finished else "trials"
+        sentence += f"Mean of {change.difference.n} {kind}: {change.arrow()}, {change.verdict()}. "
+    return (sentence + after_temperature(found, best)).strip()
+
+
+def _ece(rows: Rows, trial: str, key: tuple[str, str, int]) -> dict[str, list[float]]:
+    """Return replicate → ECE on test data of one trial under one method."""
+    mine = [row for row in rows if row["split"] == "test" and row["trial"] == trial]
+    mine = [row for row in mine if (row["method"], row["options"], row["bins"]) == key]
+    return {str(row["replicate"]): [v] for row in mine if (v := measured_or_none(row, "ece")) is not None}
+
+
+def after_temperature(found: Matrix, best: Row) -> str:
+    """Return what is best after temperature scaling, if that is another configuration; empty where it is not."""
     if found.after is None or found.after is found.decides:
-        return None
-    rows = [row for key, rows in found.cells.items() if key[0] == place for row in rows]
+        return ""
+    place = next((key[0] for key, rows in found.cells.items() if best in rows), "")
+    rows = [row for key, each in found.cells.items() if key[0] == place for row in each]
     chosen = best_after(rows, found.after)
-    if chosen is None:
-        return None
-    which = "the same configuration is best" if chosen is best else f"best is {describe(chosen, found.varying)}"
-    text = f"{which}, {found.after.label} {value_of(found.after, chosen)}"
-    if chosen is best:
-        return f"{text}."
+    if chosen is None or chosen is best:
+        return ""
+    values = [number(mean_of(found.after, row)) for row in (chosen, best)]
     worse = found.after.worse(chosen, best)
-    verdict = {True: "worse", False: "it may be as good", None: "not compared"}[worse]
-    return f"{text}; the best before scaling has {value_of(found.after, best)}: {verdict}."
+    verdict = {True: "is worse", False: "may be as good", None: "is not compared"}[worse]
+    who = f"{chosen['trial']} ({describe(chosen, found.varying)})"
+    return f"By {found.after.label} the best is {who}, {values[0]}; {best['trial']}, {values[1]}, {verdict}."
 
 
 def majority_warning(board: Leaderboard) -> list[Answer]:
@@ -168,21 +197,19 @@ def majority_warning(board: Leaderboard) -> list[Answer]:
     return [Answer("Warning", sentence)]
 
 
-def first_screen(results: Results, board: Leaderboard, counts: Overview) -> FirstScreen:
-    """Return the matrix and the answers of a sweep."""
-    return answers(matrix(results, board), posthoc_effects(results, board), counts, board)
+def posthoc_effects(results: Results, board: Leaderboard) -> tuple[Rows, list[Effect]]:
+    """Return what the first post-hoc methods did to the finished trials, or to all evaluated ones if none finished.
 
-
-def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:
-    """Return what the first post-hoc methods did to the finished trials, or to all evaluated ones if none finished."""
+    Before it the rows of `posthoc_sql` that say so, one for each replicate.
+    """
     if not board.rows:
-        return []
+        return [], []
     kept = {row["trial"] for row in (board.finished or board.rows)}
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     rows = [row for row in results.rows(posthoc_sql(results)) if row["trial"] in kept and row["bins"] == bins]
     asked = [entry_label(method) for method in _methods(results)]
     found = sorted(effects(rows), key=lambda each: asked.index(each.method) if each.method in asked else len(asked))
-    return found[:MOST_METHODS]
+    return rows, found[:MOST_METHODS]
 
 
 def _methods(results: Results) -> list[dict[str, object]]:
@@ -191,45 +218,36 @@ def _methods(results: Results) -> list[dict[str, object]]:
     return [{"name": each} if isinstance(each, str) else each for each in given]
 
 
-def heading(found: Matrix) -> str:
-    """Return what the matrix shows, in one line."""
-    after = f" → {found.after.label}" if found.after is not None and found.before is not None else ""
-    shown = (found.before or found.decides).label
-    return f"Best {shown}{after}, by loss and network"
+def legend(found: Matrix, drawn: Picture, *, beside: bool = True) -> str:
+    """Return how to read the picture; `beside` says whether values after temperature scaling are shown."""
+    said = [judgement(found.decides)]
+    if any(dot.mark == STOPPED for dot in drawn.dots):
+        said.append("○ not trained to the end: not compared.")
+    if drawn.other and beside:
+        crossed = found.after is not None and found.after.cross_fitted and found.after is not found.decides
+        said.append(f"◇ {drawn.other}{CROSS_FITTED if crossed else ''}.")
+    return " ".join(said)
 
 
-def legend(found: Matrix, *, starred: bool = True) -> str:
-    """Return how to read the matrix; with `starred`, what a star behind a value means, too."""
-    stopped = any(
-        not cell.state.startswith("best")
-        for place in found.slices
-        for _, line in grid(found, place)
-        for cell in line
-        if cell
-    )
-    parts = [judgement(found.decides)]
-    parts += ["* not trained to the end, so not compared."] if stopped and starred else []
-    return " ".join(parts)
+CROSS_FITTED = ": after temperature scaling, fitted on the other folds of validation data"
 
 
 def judgement(decides: Measured) -> str:
     """Return what the marks and intervals of the matrix say, and what they do not."""
     if decides.judged:
         return (
-            f"≈ may be the best ({SURE}). "
-            "Intervals: for other seeds, 95 % on average over cells, each the best of its cell's configurations."
+            f"● may be the best ({SURE}), • worse. Bars: where the mean over all seeds lies (95 % on average over "
+            "dots). Each dot is the best of its configurations."
         )
     if decides.repeated:
         return "All replicates of each configuration have the same value: differences cannot be judged."
     return "One replicate each: differences cannot be judged."
 
 
-QUESTION = "Which {}"
-
 MOST_VALUES = 6
 """Values that one answer lists; of more it gives the number and the range."""
 
-REMEDY = "`sweeper run which_gamma` asks only that"
+REMEDY = "`sweeper run which_gamma` compares γ alone"
 """Where a hyperparameter is undecided because it was never compared with all else equal."""
 
 
@@ -241,12 +259,14 @@ class Setting(NamedTuple):
         name: of the hyperparameter, as readers know it.
         answer: which values may be the best, or why that is undecided.
         compared: how many values were compared; 0 where it is undecided because they cannot be.
+        plot: the values against the objective.
     """
 
     key: Key
     name: str
     answer: str
     compared: int
+    plot: SmallPlot
 
 
 def settings_of(found: Matrix) -> list[Setting]:
@@ -259,38 +279,38 @@ def settings_of(found: Matrix) -> list[Setting]:
             having = [row for row in rows if row.get(column) is not None and not isinstance(row[column], (str, bool))]
             drawn = {row[column] for row in having}
             if len(drawn) > 1:
-                answer, compared = which(having, column, found)
-                said.append(Setting(key, short(column), answer, compared))
+                answer, compared, inside = which(having, column, found)
+                said.append(Setting(key, short(column), answer, compared, small_plot(having, column, found, inside)))
     return said
 
 
-def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int]:
-    """Return which values of a column may be the best among a cell's rows, and how many values were compared."""
+def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int, list[float]]:
+    """Return which values of a column may be the best among a cell's rows, how many were compared, and the former."""
     measured = found.decides
     ended = [row for row in rows if row["status"] == FINISHED and text_of(row, "trial") not in measured.left_out]
     values = sorted({float(str(row[column])) for row in ended})
     if len(values) < 2:
         drawn = plural(len({row[column] for row in rows}), "value")
-        return f"undecided: of {drawn} {len(values) or 'none'} was trained to the end", 0
+        return f"undecided: {len(values) or 'none'} of {drawn} trained to the end", 0, []
     others = [name for name in found.varying if name != column and len({row[name] for row in ended}) > 1]
     matched = _matched(ended, column, others, len(values))
     if not matched:
-        return f"undecided: {len(values)} values were trained to the end, with {_ranges(ended, others)}", 0
+        return f"undecided: {len(values)} values trained to the end, with {_ranges(ended, others)}", 0, []
     each = [_by_seed([by[value] for by in matched], measured) for value in values]
     compared = spreads(each, "max" if measured.larger else "min")
     if compared is None:
-        return "undecided: one seed each" if not measured.repeated else "undecided: all values are the same", 0
+        return "undecided: one seed each" if not measured.repeated else "undecided: all values are the same", 0, []
     inside = Comparisons(compared).may_be_best
     members = [values[at] for at in compared.scores.argsort()[::-1] if inside[at]]
     where = f", on average over {len(matched)} settings of the rest" if len(matched) > 1 else ""
     if len(members) == len(values):
-        return f"undecided: any of the {len(values)} values may be the best{where}", len(values)
-    if len(members) == 1:
-        return f"{number(members[0])} is the best of {len(values)} values ({SURE}){where}", len(values)
-    best = number(members[0])
-    return f"{_listed(members)} may be the best of {len(values)} values ({SURE}){where} (best mean: {best})", len(
-        values
-    )
+        answer = f"undecided: any of the {len(values)} values may be the best{where}"
+    elif len(members) == 1:
+        answer = f"{number(members[0])} is the best of {len(values)} values ({SURE}){where}"
+    else:
+        best = number(members[0])
+        answer = f"{_listed(members)} may be the best of {len(values)} values ({SURE}){where} (best mean: {best})"
+    return answer, len(values), members
 
 
 def _matched(rows: Sequence[Row], column: str, others: Sequence[str], values: int) -> list[dict[float, Row]]:
@@ -331,10 +351,13 @@ def _listed(members: Sequence[float]) -> str:
 
 
 def setting_sentence(settings: Sequence[Setting]) -> str:
-    """Return what is known of the first hyperparameter, γ if there is one, on each network and with each loss."""
+    """Return what is known of the first hyperparameter, γ if there is one: a line for each loss and network."""
     mine = [each for each in settings if each.name == settings[0].name]
-    if any(each.compared for each in mine):
-        return "; ".join(f"{_where(each)}: {each.answer}" for each in mine) + "."
+    decided = [each for each in mine if each.compared]
+    if decided:
+        lines = [f"{_where(each)}: {each.answer}" for each in decided[:MOST_NAMED]]
+        rest = len(mine) - len(lines)
+        return "\n".join([*lines, *([f"{rest} more: see the report"] if rest else [])])
     if len(mine) == 1:
         return f"{mine[0].answer} ({REMEDY})."
     name = mine[0].name

@@ -108,9 +108,10 @@ def finite(value: object) -> object:
 
 
 def pretty(text: str) -> Markup:
-    """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
+    """Return text as HTML: λ_max with its subscript, code between backticks, no line broken at a `=` or `±`."""
     unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
-    return Markup(str(escape(unbroken)).replace("λ_max", "λ<sub>max</sub>"))
+    coded = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(unbroken)))
+    return Markup(coded.replace("λ_max", "λ<sub>max</sub>"))
 
 
 MOST_BYTES = 2**20

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.analysis.statistics.best_set import Comparisons
@@ -23,7 +22,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
 from sweeper.results.pareto import against_constraints
 from sweeper.text.cells import Row, int_of, text_of
-from sweeper.text.labels import STATUS_WORDS, describe, label, number, short
+from sweeper.text.labels import label, number, short
 
 AFTER = {
     "nll": ("refinement_nll", "cross_fitted_temperature_nll", "posthoc_temperature_nll"),
@@ -48,13 +47,14 @@ class Measured:
     """One column of the tables at every evaluation.
 
     Attributes:
-        label: in words, e.g. `validation NLL after temperature scaling`.
+        label: in words, e.g. `validation NLL`, `refinement NLL`.
         values: trial → epoch → its replicates' values; finite ones only.
         larger: whether it should be large.
         networks: trial → its network: replicates of one network spread alike.
         places: trial → its setting of the data set; only those of one setting are compared.
         cells: trial → how many configurations of its loss and network there are, stopped ones included.
         left_out: trials that are compared with none: they break a constraint.
+        cross_fitted: whether values are after temperature scaling that was fitted on other samples.
     """
 
     label: str
@@ -64,6 +64,7 @@ class Measured:
     places: Mapping[str, str]
     cells: Mapping[str, int]
     left_out: Set[str] = frozenset()
+    cross_fitted: bool = False
     _compared: dict[tuple[str, int], tuple[list[str], Comparisons | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -103,20 +104,16 @@ class Measured:
         """Whether some configuration has a second replicate."""
         return any(len(found) > 1 for epochs in self.values.values() for found in epochs.values())
 
-    def interval(self, trial: str) -> tuple[float, float] | None:
+    def interval(self, trial: str, *, picked: bool = True) -> tuple[float, float] | None:
         """Return the 95 % interval of a trial's mean at its last evaluation; None where nothing is known.
 
-        It allows for the trial's having been picked from all of its cell: by its value, by rungs, or by both.
+        It allows for the trial's having been picked from all of its cell, by its value, by rungs, or by both; unless
+        `picked`, it is that of any trial.
         """
         trials, found = self.compared(trial)
         if found is None or trial not in trials:
             return None
-        return found.spreads.interval(trials.index(trial), chosen_from=self.cells[trial])
-
-    def text(self, row: Row) -> str:
-        """Return e.g. `0.0412 (0.0380 … 0.0447)`, the mean alone without a second replicate, or `–`."""
-        value = self.last(row)
-        return "–" if value is None else estimate_text(value.mean, self.interval(text_of(row, "trial")))
+        return found.spreads.interval(trials.index(trial), chosen_from=self.cells[trial] if picked else 1)
 
     def best_of(self, values: Sequence[Spread | None]) -> int | None:
         """Return the place of the best mean, the first of equal ones; None where there is none."""
@@ -186,6 +183,11 @@ class Matrix:
         cells = ((key, rows[0]) for key, rows in self.cells.items() if key[0] == place)
         return next((row for (_, loss, net), row in cells if family in (None, loss) and network in (None, net)), None)
 
+    def none_may_be_best(self, key: Key) -> bool | None:
+        """Return whether no configuration of a cell may be the best of its slice; None where none is compared."""
+        best = self.best(key[0])
+        return None if best is None else self.decides.none_may_be_best(best, self.cells[key])
+
 
 def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     """Return the best configurations by loss and network; None where nothing was evaluated."""
@@ -223,9 +225,12 @@ def columns_of(goal: Goal, present: Sequence[str]) -> tuple[str | None, tuple[st
 
 
 def cells_of(board: Leaderboard, decides: Measured) -> dict[Key, list[Row]]:
-    """Return the configurations of each loss and network, in the order of the leaderboard."""
+    """Return the configurations of each loss and network, in the order of the leaderboard.
+
+    Of those that were stopped, the ones trained furthest come first: values at epoch 3 and 9 are not comparable.
+    """
     found: dict[Key, list[Row]] = {}
-    for row in board.rows:
+    for row in sorted(board.rows, key=lambda row: (row["status"] != FINISHED, -int_of(row, "epochs"))):
         if row["status"] != FAILED and decides.last(row) is not None:
             found.setdefault(key_of(board, row), []).append(row)
     order = {key: at for at, key in enumerate(found)}
@@ -287,9 +292,7 @@ def measure(
     """Return a column of the trials that did not fail."""
     larger = goal.mode == "max" and column in (goal.metric, goal.column)
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
-    base = next((name for name, after in AFTER.items() if column in after), None)
-    words = f"{label(base)} after temperature scaling" if base else label(column)
-    words = goal.label if column == goal.metric and base is None else words
+    words = goal.label if column in (goal.metric, goal.column) else label(column)
     sizes = Counter(key_of(board, row) for row in kept.values())
     return Measured(
         words,
@@ -299,6 +302,7 @@ def measure(
         {trial: place_of(board, row) for trial, row in kept.items()},
         {trial: sizes[key_of(board, row)] for trial, row in kept.items()},
         left_out,
+        column.removeprefix("val_").startswith(("refinement_", "cross_fitted_")),
     )
 
 
@@ -319,81 +323,3 @@ def best_after(rows: Sequence[Row], after: Measured) -> Row | None:
     finished = [row for row in measured if row["status"] == FINISHED] or measured
     best = after.best_of([after.last(row) for row in finished])
     return None if best is None else finished[best]
-
-
-def estimate_text(mean: float, interval: tuple[float, float] | None) -> str:
-    """Return a mean and its interval, all to the same place: that of the half width's second digit."""
-    half = (interval[1] - interval[0]) / 2 if interval is not None else 0.0
-    if interval is None or not half > 0 or not math.isfinite(half):
-        return f"{mean:.3g}"
-    places = max(0, 1 - math.floor(math.log10(half)))
-    return f"{mean:.{places}f} ({interval[0]:.{places}f} … {interval[1]:.{places}f})"
-
-
-class MatrixCell(NamedTuple):
-    """What one cell of the matrix shows.
-
-    Attributes:
-        trial: the best configuration.
-        mark: `best` of the slice, `alike` (one of the cell may be the best), `worse`, or empty where unknown.
-        values: the objective before and after temperature scaling, with an interval where it decides.
-        means: the same without intervals.
-        second: the other metric before and after, e.g. `ECE 0.035 → 0.021`; empty where it is not measured.
-        configuration: its hyperparameters in words.
-        state: how many configurations it is the best of, and whether it was stopped.
-    """
-
-    trial: str
-    mark: str
-    values: str
-    means: str
-    second: str
-    configuration: str
-    state: str
-
-
-def grid(found: Matrix, place: str) -> list[tuple[str, list[MatrixCell | None]]]:
-    """Return one slice: each loss with its cells, one for each of `networks()`; None where nothing was evaluated."""
-    networks = found.networks()
-    lines = (
-        (family, [cell_of(found, (place, family, network)) for network in networks]) for family in found.families()
-    )
-    return [(family, cells) for family, cells in lines if any(cells)]
-
-
-def cell_of(found: Matrix, key: Key) -> MatrixCell | None:
-    """Return one cell; None where nothing was evaluated."""
-    rows = found.cells.get(key)
-    if not rows:
-        return None
-    row, best = rows[0], found.best(key[0])
-    verdict = found.decides.none_may_be_best(best, rows) if best is not None else None
-    finished = sum(each["status"] == FINISHED for each in rows)
-    state = f"best of {len(rows)}, {finished} finished"
-    if row["status"] != FINISHED:
-        state = f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}; {state}"
-    told = {"config_loss_name", "config_architecture_name"}
-    rest = [n for n in found.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
-    second = arrow(*(mean_of(part, row) for part in found.second))
-    return MatrixCell(
-        text_of(row, "trial"),
-        "best" if row is best else {False: "alike", True: "worse", None: ""}[verdict],
-        arrow(
-            *(part.text(row) if part is found.decides else mean_of(part, row) for part in (found.before, found.after))
-        ),
-        arrow(*(mean_of(part, row) for part in (found.before, found.after))),
-        f"{found.second[0].label} {second}" if found.second[0] is not None and second else "",
-        describe(row, rest) if rest else "",
-        state,
-    )
-
-
-def mean_of(measured: Measured | None, row: Row) -> str | None:
-    """Return a configuration's mean in three digits; None where there is none."""
-    value = measured.last(row) if measured is not None else None
-    return None if value is None else number(value.mean)
-
-
-def arrow(before: str | None, after: str | None) -> str:
-    """Return `before → after`, or the one that there is."""
-    return " → ".join(part for part in (before, after) if part is not None)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Claim
 from sweeper.analysis.judging import judge_claims, named_claims
-from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.core.errors import SweeperError
 from sweeper.figures import report_figures
 from sweeper.figures.base import Axis, Curve, Figure, Panel, folded, log_axis
 from sweeper.figures.reliability import diagrams
-from sweeper.reporting.first_screen import FirstScreen, first_screen, heading, legend
+from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
 from sweeper.reporting.html import Sources, write_page
-from sweeper.reporting.matrix import MatrixCell, cell_of, grid
+from sweeper.reporting.picture import Dot
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import Overview, details, headline, overview
+from sweeper.results.overview import Overview, details, overview
 from sweeper.results.pareto import front
 from sweeper.results.trial_facts import trial_facts
 from sweeper.text.cells import Rows, floats
@@ -33,9 +33,6 @@ FILTERS = {
     "others": ("failed", "running", "waiting", "interrupted"),
 }
 """The statuses behind each button of the filter."""
-
-MATRIX = {"grid": grid, "heading": heading, "legend": legend}
-"""What the template of the matrix calls."""
 
 CAPTION = (
     "Each cell is the best configuration of a loss in a sweep by that sweep’s own objective, over all its networks. "
@@ -71,14 +68,16 @@ def report(results: Results) -> dict[str, object]:
     board, counts, pareto = leaderboard(results), overview(results), front(results)
     drawings = [folded(each.build(results), each.absent) for each in report_figures()]
     figures = [figure for figure in drawings if isinstance(figure, Figure)]
+    first = first_screen(results, board, counts)
     return {
         "results": results,
         "counts": counts,
         "facts": facts(results, counts),
         "filters": FILTERS,
-        "headline": headline(board, counts, confirmed_value(results, board)),
-        "first": first_screen(results, board, counts),
-        "details": [*details(board), *filter(None, [best_set_line(results, board)])],
+        "first": first,
+        "others": [(name, [*each]) for name, each in groupby(first.settings[len(first.asked) :], lambda s: s.name)],
+        "legend": legend,
+        "details": details(board),
         "claims": claims(results),
         "tiles": tiles(counts),
         "figures": figures,
@@ -89,7 +88,6 @@ def report(results: Results) -> dict[str, object]:
         "sources": Sources(results),
         "manifest": flat(results.manifest),
         "space": results.paths.sweep_file.read_text("utf-8") if results.paths.sweep_file.exists() else "",
-        **MATRIX,
     }
 
 
@@ -162,7 +160,6 @@ class SweepPart(NamedTuple):
 
     name: str
     objective: str
-    headline: str
     rehearsed: bool
     first: FirstScreen
 
@@ -179,7 +176,7 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
     if twice is not None:
         raise SweeperError(f"{twice!r} was named twice", "name each sweep once")
     parts = [part_of(each) for each in members]
-    shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION, **MATRIX}
+    shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION, "legend": legend}
     return write_page("several.html", file, "write the page elsewhere with --to FILE", **shown)
 
 
@@ -188,20 +185,22 @@ def part_of(results: Results) -> SweepPart:
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
         first = first_screen(snapshot, board, counts)
-        return SweepPart(results.name, board.objective.label, headline(board, counts), bool(results.rehearsed), first)
+        return SweepPart(results.name, board.objective.label, bool(results.rehearsed), first)
 
 
-def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[MatrixCell | None]]]:
+def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Dot | None]]]:
     """Return each loss with its best cell in each sweep, None where the sweep has none."""
     families = dict.fromkeys(f for part in parts if part.first.matrix is not None for f in part.first.matrix.families())
     return [(family, [best_cell(part, family) for part in parts]) for family in families]
 
 
-def best_cell(part: SweepPart, family: str) -> MatrixCell | None:
-    """Return the best cell of a loss in a sweep."""
-    found = part.first.matrix
-    key = next((key for key in found.cells if key[1] == family), None) if found is not None else None
-    return cell_of(found, key) if found is not None and key is not None else None
+def best_cell(part: SweepPart, family: str) -> Dot | None:
+    """Return the best dot of a loss in a sweep."""
+    found = part.first
+    if found.matrix is None or found.picture is None:
+        return None
+    key = next((key for key in found.matrix.cells if key[1] == family), None)
+    return next((dot for dot in found.picture.dots if (dot.place, dot.loss, dot.network) == key), None)
 
 
 def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:

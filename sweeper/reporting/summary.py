@@ -1,8 +1,8 @@
-"""The summary at the end of a run: which loss, network and γ are best, the best trials, all trials by status."""
+"""The summary at the end of a run: the first screen as a terminal shows it, and all trials by status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,48 +11,47 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
-from sweeper.analysis.selection import best_set_line, confirmed_value
-from sweeper.figures import curvature_against_gamma
-from sweeper.reporting.first_screen import FirstScreen, first_screen, heading, legend
-from sweeper.reporting.matrix import Matrix, MatrixCell, grid
+from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
+from sweeper.reporting.matrix import Matrix
+from sweeper.reporting.picture import ALIKE, BEST, STOPPED, UNKNOWN, WORSE, Dot, Picture
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searcher
-from sweeper.results.overview import overview, overview_table
+from sweeper.results.overview import count_line, overview
 from sweeper.results.pareto import front
 from sweeper.search.base import written_method
 from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
-BEST = 3
-"""Trials listed below the matrix; `sweeper results` lists more."""
+LEAST_STRIP = 12
+"""Columns of the picture's axis below which it is left out."""
+
+MOST_STRIP = 48
+
+MOST_LINES = 16
+"""Dots that the terminal shows; the report has all."""
 
 MOST_REASONS = 3
 """Reasons of failures that are named; `sweeper results --sql` and the report have all."""
 
 
 def summary(results: Results) -> RenderableType:
-    """Return the summary of a sweep: headline, matrix and answers, best trials, trials by status, epochs saved.
+    """Return the summary of a sweep: the picture, the answers, trials by status and epochs saved.
 
     Raises QueryError where the tables cannot be read.
     """
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
-        curvature, answered = curvature_against_gamma.draw(snapshot), first_screen(snapshot, board, counts)
-        pareto = front(snapshot)
-        chosen, confirmed = best_set_line(snapshot, board), confirmed_value(snapshot, board)
+        answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
         judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
         failed = failure_lines(snapshot)
     parts: list[RenderableType] = []
     for mark in results.marks:
         parts += [Text(mark, style="bold red"), Text()]
-    shown = terminal(answered) if answered.matrix is not None else None
-    parts += [overview_table(board, counts, shown, BEST, confirmed), *(Text(line, style="red") for line in failed)]
-    parts += [Text(chosen)] if chosen else []
+    parts += [terminal(answered), Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     parts += [Text(line) for line in (pareto.lines() if pareto is not None else ())]
     parts += [Text(line, style="dim") for line in packed]
     parts += [Text(line) for line in reused]
     parts += [Text(sentence) for sentence in judged]
-    parts += [Text(finding) for finding in (curvature.findings if curvature is not None else ())]
     return Group(*parts)
 
 
@@ -126,65 +125,92 @@ def verdicts_of(results: Results) -> list[str]:
     return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
 
 
+SYMBOLS = {BEST: "●", ALIKE: "●", WORSE: "•", STOPPED: "○", UNKNOWN: "•"}
+STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
+
+
 @dataclass(frozen=True)
-class MatrixTable:
-    """One slice of the matrix: with intervals where the console is wide enough, in parts where it is narrow."""
+class PictureTable:
+    """The picture as a table: with an axis where the console is wide enough, with fewer columns where it is narrow."""
 
     matrix: Matrix
-    place: str
+    drawn: Picture
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the widest table that fits."""
-        networks = list(range(len(self.matrix.networks())))
-        for intervals in (True, False):
-            table = self._table(networks, intervals)
-            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
-                yield table
-                return
-        for part in self._parts(console, options, networks):
-            yield self._table(part, intervals=False)
+        for columns in (5, 4, 3, 2):
+            table = self._table(columns, 0)
+            width = Measurement.get(console, options.update(width=10_000), table).maximum
+            if width <= options.max_width or columns == 2:
+                break
+        spare = options.max_width - width - 2
+        yield self._table(columns, min(spare, MOST_STRIP)) if spare >= LEAST_STRIP else table
+        left_out = len(self.drawn.dots) - MOST_LINES
+        if left_out > 0:
+            yield Text(f"{left_out} more: see the report", style="dim")
+        yield Text(legend(self.matrix, self.drawn, beside=columns == 5), style="dim")
 
-    def _parts(self, console: Console, options: ConsoleOptions, networks: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the networks in parts that fit, one at least in each."""
-        part: list[int] = []
-        for network in networks:
-            wider = self._table([*part, network], intervals=False)
-            if part and Measurement.get(console, options.update(width=10_000), wider).maximum > options.max_width:
-                yield part
-                part = []
-            part.append(network)
-        yield part
-
-    def _table(self, networks: Sequence[int], intervals: bool) -> Table:
-        names = self.matrix.networks()
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-        table.add_column(self.place, no_wrap=True)
-        for network in networks:
-            table.add_column(names[network], no_wrap=True)
-        for family, cells in grid(self.matrix, self.place):
-            table.add_row(family, *(cell_text(cells[network], intervals) for network in networks))
+    def _table(self, columns: int, strip: int) -> Table:
+        """Return the table with the first `columns` after loss and network, and an axis of `strip` characters."""
+        drawn, table = self.drawn, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        first = "" if len({dot.network for dot in drawn.dots}) < 2 else "network"
+        heads = [first, "loss", "", "mean", "95 %", "words", "other"][: 2 + columns]
+        heads = [head for head in heads if head != "other" or drawn.other]
+        for head in heads:
+            words = {"other": drawn.other, "words": ""}.get(head, head)
+            table.add_column(words, justify="right" if head in ("mean", "other") else "left", no_wrap=columns > 2)
+        if strip:
+            ticks = [*drawn.scale.ticks().items()]
+            table.add_column(_axis_text(ticks, strip), no_wrap=True)
+        before = ("", "")
+        for dot in drawn.dots[:MOST_LINES]:
+            if dot.place and dot.place != before[0]:
+                table.add_row(Text(dot.place, style="dim"))
+            network = "" if (dot.place, dot.network) == before else dot.network
+            before = dot.place, dot.network
+            cells = {"": SYMBOLS[dot.mark], "mean": dot.value, "95 %": dot.interval, "words": dot.words}
+            cells |= {"other": dot.other, "loss": dot.loss}
+            line = [network, *(cells[head] for head in heads[1:])]
+            style = STYLES.get(dot.mark, "")
+            drawing = [_strip(dot, strip)] if strip else []
+            table.add_row(line[0], *(Text(cell, style=style) for cell in (*line[1:], *drawing)))
         return table
 
 
-def cell_text(cell: MatrixCell | None, intervals: bool) -> Text:
-    """Return a cell for the terminal: the best one bold, those that may be as good marked with ≈."""
-    if cell is None:
-        return Text("–", style="dim")
-    text = cell.values if intervals else cell.means
-    stopped = "" if cell.state.startswith("best") else " *"
-    style = {"best": "bold", "worse": "dim"}.get(cell.mark, "")
-    return Text(f"{'≈ ' if cell.mark == 'alike' else ''}{text}{stopped}", style=style)
+def _column(place: float, width: int) -> int:
+    return min(width - 1, int(place / 100 * width))
+
+
+def _strip(dot: Dot, width: int) -> str:
+    """Return a dot with its interval on an axis of `width` characters."""
+    line = [" "] * width
+    if dot.low is not None and dot.high is not None:
+        first, last = _column(dot.low, width), _column(dot.high, width)
+        line[first : last + 1] = "─" * (last - first + 1)
+    if dot.beside is not None:
+        line[_column(dot.beside, width)] = dot.diamond
+    line[_column(dot.at, width)] = SYMBOLS[dot.mark]
+    return "".join(line)
+
+
+def _axis_text(ticks: Sequence[tuple[float, str]], width: int) -> str:
+    """Return the labels of an axis, each where its value lies, those that fit."""
+    line = ""
+    for place, words in ticks:
+        at = _column(place, width)
+        if (not line or len(line) < at) and at + len(words) <= width:
+            line = line.ljust(at) + words
+    return line.ljust(width)
 
 
 def terminal(found: FirstScreen) -> RenderableType:
-    """Return the matrix with its legend, and the answers."""
+    """Return the picture with what its signs mean, and the answers."""
     parts: list[RenderableType] = []
-    if found.matrix is not None:
-        parts += [Text(heading(found.matrix))]
-        parts += [MatrixTable(found.matrix, place) for place in found.matrix.slices]
-        parts += [Text(legend(found.matrix), style="dim"), Text()]
+    if found.matrix is not None and found.picture is not None:
+        parts += [Text(found.picture.caption, style="bold"), PictureTable(found.matrix, found.picture), Text()]
     for question, sentence in found.answers:
         # A γ for each loss and network: each on a line of its own.
-        lines = sentence.replace("; ", "\n  ") if question.startswith("Which") else sentence
-        parts.append(Text.assemble((f"{question}: ", "bold"), lines))
+        first, *more = sentence.split("\n")
+        lines = [first] if not more else ["", *(f"  {line}" for line in (first, *more))]
+        parts.append(Text.assemble((f"{question}: ", "bold"), "\n".join(lines)))
     return Group(*parts)

@@ -13,7 +13,7 @@ from rich.text import Text
 from sweeper.results.leaderboard import Leaderboard
 from sweeper.results.listing import TrialsTable, usual_headings
 from sweeper.text.cells import Rows, Value, float_or_none, int_of, text_of
-from sweeper.text.labels import STATUS_WORDS, duration, plural
+from sweeper.text.labels import STATUS_WORDS, duration, number, plural
 
 if TYPE_CHECKING:
     from sweeper.results.results import Results
@@ -118,23 +118,25 @@ def elapsed(created: object, last: Value) -> float | None:
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
-def headline(board: Leaderboard, counts: Overview, confirmed: str = "") -> str:
-    """Return one sentence: the best configuration, the objective as mean ± standard deviation, n.
+def headline(board: Leaderboard, confirmed: str = "") -> str:
+    """Return the best configuration, and its accuracy, NLL and ECE on test data, in one sentence.
 
-    `confirmed` is its value on seeds that did not pick it, which then stands first.
+    `confirmed` is its value on seeds that did not pick it.
     """
     best = board.best
     if best is None:
         return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
-    finished = len(board.finished)
-    among = plural(finished, "finished configuration") if finished else plural(len(board.rows), "configuration")
-    state = " so far" if counts.in_progress else ""
-    caution = "" if finished else f" None has finished yet; this one was evaluated at epoch {best['epochs']}."
+    parts = [f"{best['trial']}, {board.describe(best)}"]
+    if confirmed:
+        parts.append(f"{board.objective.label} {confirmed}, {number(best['judged'])} on the seeds that picked it")
+    words = (("accuracy", "accuracy {:.1f} %", 100), ("nll", "NLL {:.3g}", 1), ("ece", "ECE {:.3g}", 1))
+    values = [(text, scale, float_or_none(best, f"test_{name}")) for name, text, scale in words]
+    if tested := ", ".join(text.format(scale * value) for text, scale, value in values if value is not None):
+        parts.append(f"on test data {tested}")
+    caution = "" if board.finished else f" None has finished; this one was evaluated at epoch {best['epochs']}."
     if board.breaks_constraint(best):
         caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
-    seen = f"{board.value(best)} (mean ± standard deviation, n = {plural(int_of(best, 'replicates'), 'replicate')})"
-    value = f"{confirmed}; {seen} on the seeds that picked it" if confirmed else seen
-    return f"Best {board.objective.label} of {among}{state}: {value}, by {board.describe(best)}.{caution}"
+    return f"{'; '.join(parts)}.{caution}"
 
 
 def details(board: Leaderboard) -> list[str]:
@@ -159,43 +161,23 @@ def details(board: Leaderboard) -> list[str]:
 
 
 BEST = 5
-"""Trials listed: with headline, counts and the commands that follow, this fits a terminal of 24 lines."""
+"""Trials listed below a headline in a notebook."""
 
 
-def overview_table(
-    board: Leaderboard, counts: Overview, answers: RenderableType | None = None, most: int = BEST, confirmed: str = ""
-) -> RenderableType:
-    """Return headline, best trials, trials by status and rung, and epochs spent.
-
-    Args:
-        board: the sweep's configurations.
-        counts: its trials and epochs.
-        answers: shown between the headline and the best trials.
-        most: how many of the best trials are listed.
-        confirmed: the best one's value on fresh seeds, in words.
-    """
-    parts: list[RenderableType] = [Text(headline(board, counts, confirmed), style="bold")]
-    parts += [Text(sentence, style="dim") for sentence in details(board)[:1]]
-    parts += [Text(), answers] if answers is not None else []
+def overview_table(board: Leaderboard, counts: Overview) -> RenderableType:
+    """Return headline, best trials, and trials by status."""
+    parts: list[RenderableType] = [Text(headline(board), style="bold"), Text()]
     if board.rows:
-        parts += [Text(), TrialsTable(board, board.rows[:most], usual_headings(board))]
-    parts += [Text(), Text(count_line(counts)), *(Text(line, style="dim") for line in cost_lines(counts))]
-    return Group(*parts)
+        parts += [TrialsTable(board, board.rows[:BEST], usual_headings(board)), Text()]
+    return Group(*parts, Text(count_line(counts)))
 
 
 def count_line(counts: Overview) -> str:
-    """Return trials by status in one line, e.g. `48 trials: 8 finished, 38 stopped early, 2 failed`."""
+    """Return trials by status and what early stopping saved, e.g. `48 trials: 8 finished, 40 stopped early · …`."""
     named = [f"{counts.count(status)} {words}" for status, words in STATUS_WORDS.items() if counts.count(status)]
-    return f"{plural(counts.trials, 'trial')}: {', '.join(named)}"
-
-
-def cost_lines(counts: Overview) -> list[str]:
-    """Return what was stopped at each rung, and what that saved."""
-    lines: list[str] = []
-    if counts.rungs:
-        stops = (f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs)
-        lines.append(f"stopped {', '.join(stops)}")
-    if counts.full:
-        spent = f"{counts.trained:,} epochs, {counts.trained / counts.full:.0%} of the full-training budget"
-        lines.append(f"{spent}; {duration(counts.worked)} of trial time")
-    return lines
+    parts = [f"{plural(counts.trials, 'trial')}: {', '.join(named)}"]
+    if counts.saved:
+        parts.append(f"early stopping saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
+    if counts.worked:
+        parts.append(f"{duration(counts.worked)} of trial time")
+    return " · ".join(parts)

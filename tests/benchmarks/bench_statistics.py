@@ -263,7 +263,7 @@ def simulate(condition: Condition) -> list[Simulated]:
             found_out += sum(at not in answer.members for at in np.flatnonzero(truly))
             others += int(truly.sum())
             found_all += len(answer.members) == len(sweep.values)
-        said, compared = which(rows, "config_loss_gamma", found)
+        said, compared, _ = which(rows, "config_loss_gamma", found)
         gamma += bool(compared) and not names(said, float(sweep.survivors[best]))
     each: Floats = np.nanmean(cells, axis=0)
     power = found_out / others if others else None

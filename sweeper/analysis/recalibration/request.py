@@ -183,13 +183,23 @@ class Change:
     difference: PairedDifference
     better: int
 
+    def arrow(self) -> str:
+        """Return e.g. `0.0350 → 0.0210`."""
+        return f"{self.before:.4f} → {self.after:.4f}"
+
+    def verdict(self) -> str:
+        """Return `lower` or `higher` where the difference's 95 % interval excludes 0, else `no clear change`."""
+        limits = self.difference.interval
+        if limits is None or limits[0] <= 0 <= limits[1]:
+            return "no clear change"
+        return "lower" if limits[1] < 0 else "higher"
+
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
         found = self.difference
         limits = "" if found.interval is None else f" (95 % {' … '.join(map(signed, found.interval))})"
-        change = f"{signed(found.mean)}{limits}"
-        values = f"{label(self.metric)} {self.before:.4f} → {self.after:.4f}"
-        return f"{values}, {change}, better in {self.better} of {plural(found.n, 'trial')}"
+        counted = f"better in {self.better} of {plural(found.n, 'trial')}"
+        return f"{label(self.metric)} {self.arrow()}, {signed(found.mean)}{limits}, {counted}"
 
 
 def signed(value: float) -> str:

@@ -47,9 +47,9 @@ def test_one_line_says_it(sweep: Results) -> None:
     assert answer is not None
     line = best_set_line(sweep, board)
     assert (
-        answer[0][0] in line
+        (len(answer[0]) in (1, answer[1].configurations) or answer[0][0] in line)
         and winners_interval(answer[1]) in line
-        and f"{answer[1].configurations} configurations" in line
+        and f"{answer[1].configurations} trained to the end" in line
     )
 
 

@@ -24,7 +24,7 @@ from sweeper.journal.journal import read_journal, record_names
 from sweeper.planning.plan import plan
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import headline, overview
+from sweeper.results.overview import headline
 from sweeper.space.loading import build_spec
 from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
@@ -206,8 +206,12 @@ def test_the_best_are_trained_again_on_seeds_that_chose_nothing(tmp_path: Path) 
     value = float(np.mean([float(str(row["nll"])) for row in rows]))
     line = best_set_line(first, board)
     assert line.startswith("Confirmed on 3 fresh seeds each by one-confirmed: ")
-    said = headline(board, overview(first), confirmed_value(first, board))
-    assert f": {value:.3g} (95 % " in said and "on the seeds that picked it" in said and "3 fresh seeds" in said
+    said = headline(board, confirmed_value(first, board))
+    assert (
+        f"validation NLL {value:.3g} (95 % " in said
+        and "on the seeds that picked it" in said
+        and "3 fresh seeds" in said
+    )
 
     shutil.rmtree(tmp_path / "one-confirmed")
     assert confirmation_of(first) is None

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.analysis.recalibration.request import effects
 from sweeper.reporting.first_screen import (
     FirstScreen,
-    answers,
+    comparison,
     first_screen,
     legend,
+    loss_and_network,
     majority_warning,
     setting_sentence,
     settings_of,
 )
-from sweeper.reporting.matrix import Matrix, Measured, grid, matrix
+from sweeper.reporting.matrix import Matrix, Measured, matrix
 from sweeper.reporting.page import write_report
+from sweeper.reporting.picture import picture
 from sweeper.reporting.summary import terminal
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.overview import overview
 from sweeper.text.cells import Row
 from tests.sweeper.held import held
-from tests.sweeper.reporting.test_page import Page
+from tests.sweeper.reporting.test_page import Page, squeezed
 from tests.sweeper.tables_by_pandas import means
 
 
@@ -42,29 +44,29 @@ def test_no_value_is_cut_whatever_the_width(quickstart_folder: Path, width: int)
     text = printed(quickstart_folder, width)
     assert all(len(line) <= width for line in text.splitlines())
     results = held(quickstart_folder)
-    found = first_screen(results, leaderboard(results), overview(results)).matrix
+    found = first_screen(results, leaderboard(results), overview(results)).picture
     assert found is not None
     flat = " ".join(text.split())
-    for _, cells in grid(found, ""):
-        for cell in cells:
-            assert cell is None or cell.means in flat or cell.values in flat
-    assert "…" in text if width >= 100 else "Loss" in text
+    assert all(dot.value in flat and (width < 80 or (dot.interval in flat and dot.words in flat)) for dot in found.dots)
+    assert ("─●" in text or "●─" in text) == (width >= 140) and "Loss: " in text
 
 
-def test_the_page_begins_with_the_matrix_and_the_answers(quickstart_folder: Path) -> None:
+def test_the_page_begins_with_the_picture_and_the_answers(quickstart_folder: Path) -> None:
     text = write_report(quickstart_folder).read_text("utf-8")
     page = Page(text)
     results = held(quickstart_folder)
     found = first_screen(results, leaderboard(results), overview(results))
-    assert found.matrix is not None
+    assert found.matrix is not None and found.picture is not None
     summary = " ".join(page.sections["summary"].split())
-    for _, cells in grid(found.matrix, ""):
-        for cell in cells:
-            assert cell is None or cell.values in summary
+    for dot in found.picture.dots:
+        assert f"{dot.value} ({dot.interval})" in summary if dot.interval else dot.value in summary
+        assert dot.words in summary and dot.configuration in summary
     for answer in found.answers:
-        assert " ".join(answer.sentence.split()) in summary.replace(" ₘₐₓ", "_max"), answer.question
-    assert text.index('id="summary"') < text.index('class="tiles"') < text.index('id="curvature-against-gamma"')
-    assert legend(found.matrix, starred=False) in summary
+        assert squeezed(answer.sentence) in squeezed(summary), answer.question
+    for setting in found.asked:
+        assert setting.answer in summary
+    assert text.index('class="picture"') < text.index('class="answers"') < text.index('class="tiles"')
+    assert legend(found.matrix, found.picture) in summary
 
 
 def screen(folder: Path) -> FirstScreen:
@@ -78,25 +80,25 @@ def sentences(folder: Path) -> dict[str, str]:
 
 def test_every_question_of_the_quickstart_is_answered(quickstart_folder: Path) -> None:
     said = sentences(quickstart_folder)
-    assert list(said) == ["Loss", "Network", "After temperature", "Which γ", "Post-hoc", "Early stopping"]
+    assert list(said) == ["Best", "Loss", "Network", "Which γ", "Temperature"]
     best = leaderboard(held(quickstart_folder)).best
-    assert best is not None
-    assert said["Loss"].startswith(f"{best['loss']} on {best['architecture']}, ")
-    assert said["Network"].startswith(f"{best['architecture']} with {best['loss']}, ")
+    assert best is not None and said["Best"].startswith(f"{best['trial']}, ")
+    assert str(best["loss"]) in said["Loss"] and str(best["architecture"]) in said["Network"]
     for name in ("cross_entropy", "focal", "inverse_focal", "selective_risk"):
         assert name in said["Loss"]
-    counts = overview(held(quickstart_folder))
-    assert said["Early stopping"].startswith(f"saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
 
 
 def test_post_hoc_effects_are_those_of_the_finished_trials(quickstart_folder: Path) -> None:
-    said = sentences(quickstart_folder)["Post-hoc"]
-    rows = means(quickstart_folder, "test", ["ece", "posthoc_temperature_ece", "nll", "posthoc_temperature_nll"])
-    rows = rows.query("status == 'completed'")
+    said = sentences(quickstart_folder)["Temperature"]
+    rows = means(quickstart_folder, "test", ["ece", "posthoc_temperature_ece"]).query("status == 'completed'")
+    best = leaderboard(held(quickstart_folder)).best
+    assert best is not None
+    own = rows.reset_index().set_index("trial").loc[best["trial"]]
+    assert said.startswith(
+        f"{best['trial']}'s test ECE {own['ece']:.4f} → {own['posthoc_temperature_ece']:.4f}, no clear change. "
+    )
     before, after = rows["ece"].mean(), rows["posthoc_temperature_ece"].mean()
-    assert f"ECE {before:.4f} → {after:.4f}" in said
-    better = int((rows["posthoc_temperature_nll"] < rows["nll"]).sum())
-    assert f"better in {better} of {len(rows)} trials." in said
+    assert f"Mean of {len(rows)} finished trials: {before:.4f} → {after:.4f}, " in said
 
 
 def test_a_majority_class_predictor_is_warned_of() -> None:
@@ -116,11 +118,11 @@ def test_a_majority_class_predictor_is_warned_of() -> None:
     assert majority_warning(Leaderboard([], (), "", Goal("val_ece", "min"))) == []
 
 
-def test_without_measurements_there_is_nothing_to_say(quickstart_folder: Path) -> None:
-    counts = overview(held(quickstart_folder))
-    found = answers(None, effects([]), counts, Leaderboard([], (), "", Goal("val_nll", "min")))
-    assert [answer.question for answer in found.answers] == ["Early stopping"]
-    assert found.settings == [] and found.matrix is None
+def test_without_measurements_there_is_nothing_to_say(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
+    found = screen(tmp_path)
+    assert [answer.sentence for answer in found.answers] == ["No trial has been evaluated yet."]
+    assert found.settings == [] and found.matrix is None and found.picture is None
 
 
 def test_the_settings_of_a_data_set_are_kept_apart(quickstart_folder: Path) -> None:
@@ -131,8 +133,11 @@ def test_the_settings_of_a_data_set_are_kept_apart(quickstart_folder: Path) -> N
     split = matrix(results, Leaderboard(rows, (*board.varying, axis), board.sql, board.objective))
     assert split is not None
     assert split.slices == ["label noise 0", "label noise 0.1"]
-    said = answers(split, [], overview(results), board).answers
-    assert [answer.question for answer in said][:2] == ["Loss at label noise 0", "Network at label noise 0"]
+    said = loss_and_network(split)
+    assert [answer.question for answer in said] == ["Loss", "Network"]
+    assert all(re.match(r"At label noise 0: .*\. At label noise 0.1: .*\.$", answer.sentence) for answer in said)
+    drawn = picture(split)
+    assert [dot.place for dot in drawn.dots] == sorted(dot.place for dot in drawn.dots)
     together = sum(len(part) for part in split.cells.values())
     assert together == sum(row["status"] != "failed" for row in rows)
     assert pytest.approx(0.0) == split.best("label noise 0", family=split.families()[0])[axis]
@@ -181,15 +186,15 @@ def test_a_value_drawn_with_its_learning_rate_is_undecided() -> None:
     """1.0 to 8.0 did not do as well as each other: the learning rate differs, too."""
     done = [(1.0, 0.03, "completed", 0.1), (3.7, 0.14, "completed", 0.5), (8.0, 0.05, "completed", 0.11)]
     found = settings_of(matrix_of(done))
-    assert found[0].answer == "undecided: 3 values were trained to the end, with lr 0.03 to 0.14"
-    assert setting_sentence(found).endswith("with lr 0.03 to 0.14 (`sweeper run which_gamma` asks only that).")
+    assert found[0].answer == "undecided: 3 values trained to the end, with lr 0.03 to 0.14"
+    assert setting_sentence(found).endswith("with lr 0.03 to 0.14 (`sweeper run which_gamma` compares γ alone).")
     both = setting_sentence([*found, *found])
     assert both.startswith("undecided: no two values of γ were trained to the end with all else equal")
 
 
 def test_what_was_stopped_is_not_compared() -> None:
     drawn = [(1.0, 0.1, "completed", 0.1), (2.0, 0.1, "early_stopped", 0.9), (3.0, 0.1, "early_stopped", 0.8)]
-    assert answer_of(matrix_of(drawn)) == ("undecided: of 3 values 1 was trained to the end", 0)
+    assert answer_of(matrix_of(drawn)) == ("undecided: 1 of 3 values trained to the end", 0)
 
 
 def test_a_grid_is_averaged_over_the_settings_at_which_all_values_were_tried() -> None:
@@ -201,3 +206,31 @@ def test_a_grid_is_averaged_over_the_settings_at_which_all_values_were_tried() -
 def test_one_seed_each_decides_nothing() -> None:
     done = [(gamma, 0.1, "completed", value) for gamma, value in ((1.0, 0.2), (2.0, 0.1))]
     assert answer_of(matrix_of(done, seeds=1)) == ("undecided: one seed each", 0)
+
+
+def losses_of(trials: list[tuple[str, str, str, int, float]]) -> Matrix:
+    """Configurations of (loss, network, status, epoch, true validation NLL), five seeds each that spread by 1 %."""
+    rng = np.random.default_rng(0)
+    cells: dict[tuple[str, str, str], list[Row]] = {}
+    values, networks = {}, {}
+    for at, (loss, network, status, epoch, value) in enumerate(trials):
+        name = f"c{at:05d}"
+        cells.setdefault(("", loss, network), []).append({"trial": name, "status": status, "epochs": epoch})
+        values[name] = {epoch: {100 * at + r: value * (1 + 0.01 * rng.normal()) for r in range(5)}}
+        networks[name] = network
+    measured = Measured("validation NLL", values, False, networks, dict.fromkeys(values, ""), dict.fromkeys(values, 1))
+    return Matrix(cells, measured, None, measured, (None, None), [])
+
+
+def test_a_loss_is_named_undecided_worse_or_not_compared() -> None:
+    done = [("a", "mlp", "completed", 27, 0.1), ("b", "mlp", "completed", 27, 0.1005)]
+    done += [("c", "mlp", "completed", 27, 0.3), ("d", "mlp", "early_stopped", 9, 0.2)]
+    assert comparison(losses_of(done), "", 1) == (
+        "undecided between a and b; c is worse (90 %); d not trained to the end, so not compared."
+    )
+    assert comparison(losses_of([done[0], done[2]]), "", 1) == "a; c is worse (90 %)."
+    one = losses_of(done)
+    for found in one.decides.values.values():
+        for epoch, values in found.items():
+            found[epoch] = dict([*values.items()][:1])  # type: ignore[index]
+    assert comparison(one, "", 1) == "a has the best mean. One replicate each: differences cannot be judged."

@@ -9,11 +9,12 @@ import pytest
 
 from sweeper.analysis.selection import selected
 from sweeper.analysis.statistics.spreads import spreads
-from sweeper.reporting.matrix import Matrix, estimate_text, grid, matrix
+from sweeper.reporting.matrix import Matrix, matrix
+from sweeper.reporting.picture import BEST, STOPPED, UNKNOWN, picture
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from tests.sweeper.held import held
-from tests.sweeper.tables_by_pandas import frame, means
+from tests.sweeper.tables_by_pandas import frame, last, means
 
 
 def matrix_of(folder: Path) -> Matrix:
@@ -24,40 +25,35 @@ def matrix_of(folder: Path) -> Matrix:
 
 
 def best_by_cell(folder: Path) -> pd.DataFrame:
-    """The best configuration of each loss and network: finished ones first, by validation NLL."""
+    """The best configuration of each loss and network: finished ones first, then by epoch and validation NLL."""
     rows = means(folder, "val", ["nll", "posthoc_temperature_nll", "ece", "posthoc_temperature_ece"])
+    rows["epoch"] = last(folder, "val").groupby("trial")["epoch"].max()
     rows = rows[rows["status"] != "failed"].assign(late=rows["status"] != "completed")
     keys = ["config_loss_name", "config_architecture_name"]
-    return rows.reset_index().sort_values(["late", "nll"]).groupby(keys).first()
+    return rows.reset_index().sort_values(["late", "epoch", "nll"], ascending=[True, False, True]).groupby(keys).first()
 
 
 def test_each_cell_has_the_best_configuration_of_its_loss_and_network(quickstart_folder: Path) -> None:
     found, expected = matrix_of(quickstart_folder), best_by_cell(quickstart_folder)
-    shown = {
-        (family, network): cell
-        for family, cells in grid(found, "")
-        for network, cell in zip(found.networks(), cells, strict=True)
-        if cell is not None
-    }
+    shown = {(dot.loss, dot.network): dot for dot in picture(found).dots}
     assert set(shown) == set(expected.index)
-    for key, cell in shown.items():
+    for key, dot in shown.items():
         row = expected.loc[key]
-        assert cell.trial == row["trial"], key
-        before, after = cell.means.split(" → ")
-        assert float(before) == pytest.approx(row["nll"], rel=5e-3)
-        assert float(after) == pytest.approx(row["posthoc_temperature_nll"], rel=5e-3)
-        assert cell.second.startswith("ECE ")
-        assert float(cell.second.split()[1]) == pytest.approx(row["ece"], rel=5e-3)
-        assert cell.state.startswith("best of") == (row["status"] == "completed")
+        assert dot.trial == row["trial"], key
+        assert float(dot.value) == pytest.approx(row["nll"], rel=5e-3)
+        assert float(dot.other) == pytest.approx(row["posthoc_temperature_nll"], rel=5e-3)
+        assert dot.second.startswith("ECE ")
+        assert float(dot.second.split()[1]) == pytest.approx(row["ece"], rel=5e-3)
+        assert (dot.mark == STOPPED) == (row["status"] != "completed")
     best = min(shown, key=lambda key: (expected.loc[key]["late"], expected.loc[key]["nll"]))
-    assert [key for key, cell in shown.items() if cell.mark == "best"] == [best]
+    assert [key for key, dot in shown.items() if dot.mark == BEST] == [best]
 
 
 def test_an_interval_is_that_of_the_replicates_at_the_last_epoch_by_network(losses_folder: Path) -> None:
     found = matrix_of(losses_folder)
-    last = frame(losses_folder, "evaluations").query("split == 'val' and epoch == 27")
+    ended = frame(losses_folder, "evaluations").query("split == 'val' and epoch == 27")
     trials = frame(losses_folder, "trials").query("status != 'failed'").set_index("trial")["config_architecture_name"]
-    values = {name: dict(enumerate(each["nll"])) for name, each in last.groupby("trial") if name in trials.index}
+    values = {name: dict(enumerate(each["nll"])) for name, each in ended.groupby("trial") if name in trials.index}
     apart = [{1000 * at + r: v for r, v in each.items()} for at, each in enumerate(values.values())]
     best = found.best("")
     assert best is not None
@@ -96,17 +92,10 @@ def test_without_a_second_replicate_no_difference_is_judged(tmp_path: Path) -> N
     best = found.best("")
     rows = [row for rows in found.cells.values() for row in rows if row is not best]
     assert best is not None and {found.decides.worse(best, row) for row in rows} == {None}
-    assert {cell.mark for _, cells in grid(found, "") for cell in cells if cell} == {"best", ""}
+    assert {dot.mark for dot in picture(found).dots} <= {BEST, UNKNOWN, STOPPED}
 
 
 def test_an_empty_sweep_has_no_matrix(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
     results = Results(tmp_path)
     assert matrix(results, leaderboard(results)) is None
-
-
-def test_an_estimate_shows_the_digits_that_its_interval_allows() -> None:
-    assert estimate_text(0.041234, (0.0381, 0.0447)) == "0.0412 (0.0381 … 0.0447)"
-    assert estimate_text(93.21, (90.0, 96.0)) == "93.2 (90.0 … 96.0)"
-    assert estimate_text(0.041234, None) == "0.0412"
-    assert estimate_text(0.5, (0.5, 0.5)) == "0.5"
