@@ -92,7 +92,7 @@ def _fitting_objectives(results: Results) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for each in results.specification.get("evaluation", {}).get("posthoc", ()):
         method = {"name": each} if isinstance(each, str) else each
-        objective = method.get("objective")
+        objective = "nll" if method.get("objective") == "nll_on_grid" else method.get("objective")
         if objective == "ece" and method.get("scheme") == "equal_mass":
             objective = "ada_ece"
         found[f"posthoc_{entry_label(method)}_fitted_by"] = objective

@@ -43,12 +43,13 @@ def published_images(
     load: Callable[..., DataSet],
     summary: str,
     source: str,
+    more: Sequence[Hyperparameter] = (),
     *,
     size: Callable[[Options], DataSetSize],
     stand_in: Options = LIKE_CIFAR,
 ) -> Component:
-    """Return the component of a set whose published archives `load` reads, with the options that all of them take."""
-    options = (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE)
+    """Return the component of a set whose published archives `load` reads: the options of all of them, and `more`."""
+    options = (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE, *more)
     return Component(name, load, options, summary, source, size=size, stand_in=stand_in)
 
 

@@ -17,6 +17,7 @@ from trainables.datasets.cache import DataSetUnavailableError, Source, data_fold
 from trainables.datasets.image_files import decoded_images, image_paths
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import ImageArrays, image_dataset, images_on_paper, published_images
+from trainables.registry import DataSetSize, Hyperparameter, Options
 
 SOURCE = Source(
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
@@ -26,7 +27,6 @@ SOURCE = Source(
 MEMBER = "tiny-imagenet-200"
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-HELD_OUT_FRACTION = 0.1  # 50 of 500 images a class (mukhoti App. D)
 SPLIT_SEED = 42
 STORED_SIDE = 64
 REMEDY = "delete the folder and give the data set download: true"
@@ -91,9 +91,10 @@ def load_tiny_imagenet(
     download: bool = False,
     augment: bool = True,
     image_size: int | None = None,
+    held_out: float = 0.1,
     source: Source = SOURCE,
 ) -> DataSet:
-    """Load Tiny-ImageNet: 90,000 training images, 50 of each class for validation, 10,000 test images.
+    """Load Tiny-ImageNet: 90,000 training images, 50 of each class held out for validation, 10,000 test images.
 
     Images stay 64x64 and uint8 on the device; batches are resized there when `image_size` asks for it.
 
@@ -102,6 +103,7 @@ def load_tiny_imagenet(
         download: fetch the archive when it is missing.
         augment: crop by up to 4 pixels and flip training images.
         image_size: side of the network's input, e.g. 224; `None` keeps 64.
+        held_out: share of each class for validation: 50 of 500 (mukhoti App. D), 25 in the selective paper (App. E.1).
         source: the archive.
 
     Raises:
@@ -114,7 +116,7 @@ def load_tiny_imagenet(
     classes = read_classes(unpacked)
     train_paths, train_targets = training_files(unpacked, classes)
     test_paths, test_targets = validation_files(unpacked, classes)
-    train, val = stratified_split(train_targets, (HELD_OUT_FRACTION,), SPLIT_SEED)
+    train, val = stratified_split(train_targets, (held_out,), SPLIT_SEED)
     return image_dataset(
         "tiny_imagenet",
         ImageArrays(decoded_images("tiny-imagenet-train", train_paths, STORED_SIDE), train_targets),
@@ -128,12 +130,21 @@ def load_tiny_imagenet(
     )
 
 
+HELD_OUT = Hyperparameter("held_out", "number", range="(0, 1)", source="mukhoti App. D; selective App. E.1: 0.05")
+
+
+def _size(options: Options) -> DataSetSize:
+    val = round(100_000 * options.get(HELD_OUT.name, 0.1))
+    return images_on_paper((3, 64, 64), 200, 100_000 - val, val, 10_000)(options)
+
+
 COMPONENTS = (
     published_images(
         "tiny_imagenet",
         load_tiny_imagenet,
         "Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers",
         "mukhoti App. D; selective",
-        size=images_on_paper((3, 64, 64), 200, 90_000, 10_000, 10_000),
+        (HELD_OUT,),
+        size=_size,
     ),
 )

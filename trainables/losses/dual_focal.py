@@ -17,6 +17,8 @@ class DualFocal(FocalTypeLoss):
 
     `variant="ranked_below"`: p_j is the largest probability strictly below p_y, 0 when there is none (Tao et al.
     2023 and its released code). `variant="competitor"`: the largest among the other classes (selective Eq. 24).
+    `variant="conditional"`: that one where p_y ≥ p_j, else 0 (the released code as selective Eqs. 25 and 26 print it,
+    "the competing probability is abruptly discarded"); of two classes it is `ranked_below` but at ties.
     """
 
     name = "dual_focal"
@@ -41,18 +43,24 @@ class DualFocal(FocalTypeLoss):
     ) -> Tensor:
         """Return γ·log(1 − p_y + p_j), [N]."""
         fixed = logits.detach()
-        if self.variant == "competitor":
-            candidates = fixed.scatter(-1, targets.unsqueeze(-1), -math.inf)
+        own = true_class(fixed, targets)
+        if self.variant == "ranked_below":
+            candidates = fixed.masked_fill(fixed >= own.unsqueeze(-1), -math.inf)
         else:
-            candidates = fixed.masked_fill(fixed >= true_class(fixed, targets).unsqueeze(-1), -math.inf)
+            candidates = fixed.scatter(-1, targets.unsqueeze(-1), -math.inf)
         best = candidates.max(-1)
+        present = own >= best.values if self.variant == "conditional" else best.values > -math.inf
         rival = true_class(torch.log_softmax(logits, dim=-1), best.indices)
-        return gamma * log_sum(logs[1], rival, best.values > -math.inf)
+        return gamma * log_sum(logs[1], rival, present)
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log(1 − u_k + u_j(k)) of every class k, [N, K]."""
-        places = competitors(log_p.detach()) if self.variant == "competitor" else ranks_below(log_p.detach())
-        return gamma * log_sum(log_complement, log_p.gather(-1, places.clamp(min=0)), places >= 0)
+        fixed = log_p.detach()
+        places = ranks_below(fixed) if self.variant == "ranked_below" else competitors(fixed)
+        present = places >= 0
+        if self.variant == "conditional":
+            present = fixed >= fixed.gather(-1, places)
+        return gamma * log_sum(log_complement, log_p.gather(-1, places.clamp(min=0)), present)
 
 
 def log_sum(log_a: Tensor, log_b: Tensor, present: Tensor) -> Tensor:
@@ -92,8 +100,8 @@ COMPONENTS = (
             Hyperparameter(
                 "variant",
                 "text",
-                choices=("ranked_below", "competitor"),
-                source="Tao et al. 2023 and its code; selective Eq. 24 is the other form",
+                choices=("ranked_below", "competitor", "conditional"),
+                source="Tao et al. 2023 and its code; selective Eq. 24, and Eqs. 25 and 26, are the other forms",
             ),
             *SMOOTHING,
         ),

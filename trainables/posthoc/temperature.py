@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,7 @@ from trainables.posthoc.base import Calibrator, PosthocMethod, PosthocUnavailabl
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, log_complement, log_phi
 from trainables.registry import Hyperparameter
 
-Objective = Literal["nll", "ece", "focal"]
+Objective = Literal["nll", "nll_on_grid", "ece", "focal"]
 
 TEMPERATURE_GRIDS: dict[str, Floats] = {
     "mukhoti": np.arange(1, 101) / 10.0,  # .1 … 10 (released code of mukhoti)
@@ -210,9 +210,10 @@ def fit_temperature(
     Args:
         logits: [N, K].
         targets: [N] class indices.
-        objective: `nll` (default; Guo et al. 2017), `ece` on a grid (mukhoti §5) or `focal` (posterior §6.1).
+        objective: `nll` (default; Guo et al. 2017), `nll_on_grid` (properness §5.1), `ece` on a grid (mukhoti §5) or
+            `focal` (posterior §6.1).
         gamma: γ of the focal objective; an evaluation gives the training loss's own (posterior §6.1).
-        grid: `mukhoti` (.1 … 10) or `properness` (.01 … 5), for `ece`.
+        grid: `mukhoti` (.1 … 10) or `properness` (.01 … 5), for `ece` and `nll_on_grid`.
         bins: number of bins, for `ece`.
         scheme: `equal_width` or `equal_mass` bins, for `ece`.
         apply_focal_map: apply Ψ^γ after scaling (posterior §6.1's TS_FL with Ψ), for `focal`.
@@ -224,6 +225,9 @@ def fit_temperature(
     mapped = 0.0
     if objective == "nll":
         found = temperature_by_nll(values, labels)
+    elif objective == "nll_on_grid":
+        temperatures = TEMPERATURE_GRIDS[grid]
+        found = best_on_grid(temperatures, np.array([focal_value(values, labels, t) for t in temperatures]))
     elif objective == "focal":
         if gamma is None:
             raise PosthocUnavailable(
@@ -235,7 +239,7 @@ def fit_temperature(
     elif objective == "ece":
         found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
     else:
-        raise PosthocUnavailable(f"objective = {objective!r} must be one of nll, ece, focal")
+        raise PosthocUnavailable(f"objective = {objective!r} must be one of {', '.join(get_args(Objective))}")
     return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)
 
 
@@ -273,7 +277,7 @@ COMPONENTS = (
         "temperature",
         fit_temperature,
         (
-            Hyperparameter("objective", "text", choices=("nll", "ece", "focal"), source="Guo et al. 2017"),
+            Hyperparameter("objective", "text", choices=get_args(Objective), source="Guo et al. 2017"),
             Hyperparameter("gamma", minimum=0.0, source="posterior §6.1: the training loss's own gamma"),
             Hyperparameter("grid", "text", choices=tuple(TEMPERATURE_GRIDS), source="mukhoti released code"),
             replace(BINS, source="mukhoti §5; properness §5.1"),

@@ -61,7 +61,12 @@ Settings = frozenset[tuple[str, str]]
 HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass")
 """Settings of a curvature measurement that change none of its columns."""
 
-OF_OBJECTIVES = {"nll": (), "ece": ("grid", "bins", "scheme"), "focal": ("gamma", "apply_focal_map")}
+OF_OBJECTIVES = {
+    "nll": (),
+    "nll_on_grid": ("grid",),
+    "ece": ("grid", "bins", "scheme"),
+    "focal": ("gamma", "apply_focal_map"),
+}
 """The options that each objective of temperature scaling reads; the others say nothing."""
 
 

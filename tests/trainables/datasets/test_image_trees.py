@@ -11,6 +11,7 @@ from PIL import Image
 
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets import tiny_imagenet as module
+from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import Source
 
 CLASSES = ("n02", "n01", "n03")
@@ -56,6 +57,15 @@ def test_tiny_imagenet_is_read(tmp_path):
     assert large.input_shape == (3, 224, 224) and large.split_hash == data.split_hash
     assert large.train.inputs.shape[1:] == (3, 64, 64)
     assert large.train.select(torch.tensor([0, 1]))[0].shape == (2, 3, 224, 224)
+
+
+def test_tiny_imagenet_holds_out_as_many_images_as_asked(tmp_path):
+    write_tiny(tmp_path)
+    data = load_dataset("tiny_imagenet", folder=str(tmp_path), held_out=0.05)
+    assert data.val.targets.bincount().tolist() == [1, 1, 1]
+    size = DATASETS["tiny_imagenet"].size
+    assert (size({}).train, size({}).val) == (90_000, 10_000)
+    assert (size({"held_out": 0.05}).train, size({"held_out": 0.05}).val) == (95_000, 5_000)
 
 
 def test_tiny_imagenets_archive_is_unpacked(tmp_path):

@@ -10,6 +10,9 @@ def rival(p, k, variant):
     """p_j for class k of a probability row."""
     if variant == "competitor":
         return max(u for i, u in enumerate(p) if i != k)
+    if variant == "conditional":  # selective Eqs. 25 and 26
+        other = max(u for i, u in enumerate(p) if i != k)
+        return other if p[k] >= other else 0.0
     return max((u for u in p if u < p[k]), default=0.0)
 
 
@@ -28,7 +31,7 @@ def naive(gamma, variant, smoothing=0.0):
     return values
 
 
-@pytest.mark.parametrize("variant", ["ranked_below", "competitor"])
+@pytest.mark.parametrize("variant", ["ranked_below", "competitor", "conditional"])
 @pytest.mark.parametrize(("gamma", "smoothing"), [(0.0, 0.0), (1.0, 0.0), (5.0, 0.0), (2.0, 0.15)])
 def test_equals_reference(reference, gamma, smoothing, variant):
     loss = build_loss("dual_focal", gamma=gamma, variant=variant, smoothing=smoothing)
@@ -36,13 +39,24 @@ def test_equals_reference(reference, gamma, smoothing, variant):
     reference.check_gradient(loss, range(4))
 
 
-@pytest.mark.parametrize(("variant", "weights"), [("ranked_below", [0.9, 0.9, 0.5]), ("competitor", [1.6, 1.5, 0.5])])
+@pytest.mark.parametrize(
+    ("variant", "weights"),
+    [("ranked_below", [0.9, 0.9, 0.5]), ("competitor", [1.6, 1.5, 0.5]), ("conditional", [0.9, 0.8, 0.5])],
+)
 @pytest.mark.parametrize("smoothing", [0.0, torch.tensor(0.0)])
 def test_weights_at_a_known_point(variant, weights, smoothing):
     p = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
     loss = build_loss("dual_focal", gamma=1.0, variant=variant, smoothing=smoothing)
     values = loss.per_sample(p.log().expand(3, 3), torch.arange(3))
     torch.testing.assert_close(values / -p.log(), torch.tensor(weights, dtype=torch.float64))
+
+
+def test_a_tie_keeps_the_competitor_of_equation_25():
+    p = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
+    for smoothing in (0.0, torch.tensor(0.0)):
+        loss = build_loss("dual_focal", gamma=1.0, variant="conditional", smoothing=smoothing)
+        weights = [(loss.per_sample(p.log(), torch.tensor([y])) / -p[0, y].log()).item() for y in range(3)]
+        assert weights == pytest.approx([1.0, 1.0, 0.8])
 
 
 def test_ties_are_not_strictly_below():

@@ -104,7 +104,7 @@ def test_unknown_names_and_options_come_with_the_nearest():
         parameter_names("metacal_ac")
     with pytest.raises(ValueError, match="did you mean 'objective'"):
         fit("temperature", logits, targets, objectiv="nll")
-    with pytest.raises(ValueError, match="must be one of nll, ece, focal"):
+    with pytest.raises(ValueError, match="must be one of nll, nll_on_grid, ece, focal"):
         fit("temperature", logits, targets, objective="brier")
 
 

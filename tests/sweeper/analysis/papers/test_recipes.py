@@ -190,7 +190,8 @@ def empty_cells(name: str, sweep: Results) -> dict[str, int]:
 
 def test_a_selection_needs_every_candidate(tmp_path: Path) -> None:
     """The settings in print alone would select themselves."""
-    printed = "space.loss.grid=[{name: dual_focal, gamma: 5}, {name: inverse_focal, gamma: 2}]"
+    dual = "{name: dual_focal, gamma: 5, variant: conditional}"
+    printed = f"space.loss.grid=[{dual}, {{name: inverse_focal, gamma: 2}}]"
     space = "selective_selection_cifar10"
     few = ideal_sweep(tmp_path, space, of_space(space, printed, "space.architecture=resnet50"))
     found = empty_cells("selective-a2", few)

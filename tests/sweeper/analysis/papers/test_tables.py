@@ -108,7 +108,7 @@ def test_of_two_methods_with_labels_each_fills_its_own_column(tmp_path: Path) ->
     for cell in paper_table("properness-1", [sweep]).cells:
         number = cell.published
         if cell.ours and number.posthoc and number.metric in ("nll", "temperature"):
-            label = f"{number.posthoc}_nll" if number.options["posthoc.objective"] == "nll" else number.posthoc
+            label = f"{number.posthoc}_nll" if number.options["posthoc.objective"].startswith("nll") else number.posthoc
             column = f"posthoc_{label}_{number.metric}"
             rows = sweep.rows(f"SELECT {column} AS v FROM final WHERE split = 'test' AND trial = '{cell.trial}'")
             assert cell.ours.mean == pytest.approx(np.mean([row["v"] for row in rows]))
