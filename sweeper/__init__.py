@@ -25,7 +25,7 @@ COMMANDS = ("run", "plan", "resume", "status", "stop", "submit", "report", "comp
 EXPORTS = ("export", "load_model", "figure", "table")
 """What takes results home."""
 
-__all__ = [*COMMANDS, *EXPORTS, "SweeperError", "results"]
+__all__ = [*COMMANDS, *EXPORTS, "SweeperError", "TrainingLoop", "results"]
 
 
 def __dir__() -> list[str]:
@@ -38,6 +38,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("sweeper.results")
     if name == "SweeperError":
         return importlib.import_module("sweeper.core.errors").SweeperError
+    if name == "TrainingLoop":
+        return importlib.import_module("trainables.training.own_loop").TrainingLoop
     if name in __all__:
         return getattr(importlib.import_module(f"sweeper.api.{_MODULES.get(name, 'exports')}"), name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

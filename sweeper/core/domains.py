@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import Protocol, TypeAlias, TypeGuard, cast
 
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
@@ -289,10 +289,13 @@ class Uniforms:
 
 
 def draw_configuration(space: Fields, point: int, choose: Chooser) -> Configuration:
-    """Return one configuration of a checked space, whose parts all draw components; see `draw`."""
+    """Return one configuration of a checked space; see `draw`.
+
+    Parts are components. Beside them a training loop of the user's own has hyperparameters, plain values by themselves.
+    """
     drawn = draw(space, "", point, choose)
     assert isinstance(drawn, dict)
-    return {part: component for part, component in drawn.items() if isinstance(component, dict)}
+    return cast(Configuration, drawn)
 
 
 def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:

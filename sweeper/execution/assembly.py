@@ -28,6 +28,7 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.prometheus import MetricsSink, Publish
+from sweeper.planning.loop_checks import loop_settings
 from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
@@ -94,7 +95,9 @@ class DriverContext:
 
     def _settings(self, resources: dict[str, float]) -> dict[str, Any]:
         settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-        return settings | {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
+        spec = self.sweep.spec
+        key = content_key(self.dataset) if spec.loop is None else None  # a loop's data set is what it predicts
+        return settings | {"data_key": key, "data_keys": data_keys(spec)}
 
     def _begin(self, driver: Driver) -> None:
         """Let the driver take the sweep up, with what earlier sweeps have to give."""
@@ -197,6 +200,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
+        **loop_settings(spec, read_manifest(paths.manifest)),
         "checkpoint_seconds": spec.checkpoint.every_seconds,
         "checkpoints_kept": spec.checkpoint.keep,
         **code_settings(paths, spec, read_manifest(paths.manifest)),
@@ -228,7 +232,8 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
     detected = [name for shift in map(build_split, measured.shifts) if shift.detected for name in shift.names]
     columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, [*measured.own_splits, *detected])
     trajectory = spec.evaluation.trajectory
-    more = epoch_columns(None if trajectory is None else trajectory.model_dump())
+    own_epochs = loop_settings(spec, read_manifest(sweep.paths.manifest))["loop_columns"] or ()
+    more = epoch_columns(None if trajectory is None else trajectory.model_dump()) | dict.fromkeys(own_epochs, float)
     return ParquetSink(
         sweep.paths,
         table_schemas(

@@ -33,6 +33,7 @@ from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.resuming import amend, check_unchanged, refuse_lost_journal
 from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
+from sweeper.planning.loop_checks import loop_part
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -211,6 +212,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     if place.store is not None:
         place.store.check()
     dataset = prepare_dataset(spec)
+    looped = loop_part(dataset)
     own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset, here=server is not None)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
@@ -221,6 +223,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         **({MANIFEST_KEY: sources.names} if sources.names else {}),
         **({LEARNED: learned} if spec.searcher.warm_start else {}),
         **manifest_part(own),
+        **looped,
         "executor": "ray" if server is None else "local",
     }
     options.timings.note("search space checked")
@@ -292,7 +295,14 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         asked = asked_by_file(sweep.spec.notify, options.settings)
         require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)
-        outcome = drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets, server)
+        outcome = drive(
+            sweep,
+            node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest))),
+            options,
+            mirror,
+            targets,
+            server,
+        )
     return _confirmed(outcome, options)
 
 

@@ -123,6 +123,7 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device:
         "own_lanes": lanes,
         "training": spec.training.model_dump(mode="json"),
         "hang_seconds": spec.hang_timeout,
+        "loop": spec.loop,
         **code_settings(sweep.paths, spec, read_manifest(sweep.paths.manifest)),
     }
 
@@ -221,6 +222,11 @@ def chosen_networks(
         SweeperError: no such trial or replicate, its weights or predictions are gone, or the data set is not here.
     """
     sweep = open_sweep(name, output)
+    if sweep.spec.loop is not None:
+        raise SweeperError(
+            f"{name} was trained by {sweep.spec.loop}, and export knows only networks of this program's loop",
+            "load its checkpoint with torch.load(…, weights_only=True) and give its state to your loop",
+        )
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
     found = _trial(Results(sweep.paths.root), trial)
     weights = _weights(sweep, found, sweep.paths.checkpoints, store)

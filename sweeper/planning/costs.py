@@ -16,6 +16,7 @@ from torch import Tensor
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
+from sweeper.planning.loop_checks import LoopData
 from sweeper.planning.plan import SIMULATED_TRIALS, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.view import Cost, Plan
@@ -23,7 +24,7 @@ from sweeper.space.configurations import configurations, examples
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet, Split
 from trainables.files.container import usable_cores
-from trainables.registry import DataSetSize
+from trainables.registry import OWN, DataSetSize
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Cohort
@@ -51,14 +52,17 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
         return plan(spec, workers=workers, note=note, estimated=True)
     try:
         whole = prepare_dataset(spec)
-        costs = measure_costs(spec, whole, cohorts=workers is None)
+        if isinstance(whole, LoopData):
+            costs = {OWN: Cost(whole.epoch_seconds, whole.evaluation_seconds)}
+        else:
+            costs = measure_costs(spec, whole, cohorts=workers is None)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
         return replace(plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True), obstacle=str(error))
     note = f"Time estimated from a short measurement on this machine: {'; '.join(starmap(_cost_text, costs.items()))}"
     planned = plan(spec, costs, workers, note, estimated=True)
-    if whole.translation is not None:  # whose samples have no classes
+    if whole.translation is not None or isinstance(whole, LoopData):  # samples without classes, or unknown
         return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
 

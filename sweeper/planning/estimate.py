@@ -85,7 +85,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
         evaluations: evaluations over all trials and replicates.
         finished: replicates that reach the last epoch, and are measured on shifts.
     """
-    size = dataset_size(spec.dataset)
+    size = None if spec.loop is not None else dataset_size(spec.dataset)
     if size is None:
         return None
     drawn = examples(spec)[:LOOKED_AT]

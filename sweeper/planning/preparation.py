@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import join_path
+from sweeper.planning.loop_checks import predicted_before, tried_loop
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.components import variants
 from sweeper.space.configurations import configurations, examples
@@ -21,6 +22,7 @@ from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
+from trainables.registry import OWN
 from trainables.training.acceleration import acceleration_fault, compiler_fault, graphs_fault
 from trainables.training.lanes.packing import (
     AUTO,
@@ -34,6 +36,7 @@ from trainables.training.lanes.packing import (
     packing_fault,
 )
 from trainables.training.loop import Replicate
+from trainables.training.own_loop import own_data
 from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
@@ -42,14 +45,21 @@ LOOKED_AT = 2000
 """Configurations whose architecture is checked; more would only repeat the same few architectures."""
 
 
-def prepare_dataset(spec: SweepSpec) -> DataSet:
+def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) -> DataSet:
     """Load the data set of `spec` and check that the space's networks, batch sizes and packing suit it.
+
+    Args:
+        spec: the search space.
+        manifest: of a sweep that has begun, whose own training loop was tried then.
 
     Raises:
         SweeperError: the data cannot be loaded: path, rule, remedy.
         InvalidSearchSpace: with every architecture and batch size that does not fit, every one to be fused that
             cannot be, and every split to be measured on that the data lack or that cannot be made from them.
     """
+    if spec.loop is not None:
+        data = own_data() if spec.dataset == {"name": OWN} else _load(spec.dataset)
+        return predicted_before(manifest) if manifest is not None else tried_loop(spec, data)
     dataset = _load(spec.dataset)
     drawn = examples(spec)[:LOOKED_AT]
     faults = (

@@ -42,6 +42,7 @@ class Registries:
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
         claims: the names of the claims that a sweep's tables can be judged by.
         shifts: the registry of evaluation splits that are not the data set's own.
+        loops: the registry of training loops, which are all the user's own.
         schedulers, searchers: the registries of what decides on trials and chooses configurations.
     """
 
@@ -56,6 +57,7 @@ class Registries:
     claims: tuple[str, ...] = ()
     further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
     shifts: Registry = field(default_factory=lambda: Registry("evaluation split"))
+    loops: Registry = field(default_factory=lambda: Registry("training loop"))
     schedulers: Registry = field(default_factory=lambda: SCHEDULERS)
     searchers: Registry = field(default_factory=lambda: SEARCHERS)
 
@@ -73,6 +75,7 @@ class Registries:
             "posthoc": self.posthoc,
             "metrics": self.further_metrics,
             "splits": self.shifts,
+            "loop": self.loops,
         }
 
     @property
@@ -93,13 +96,14 @@ def installed_registries() -> Registries:
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.models import ARCHITECTURES
     from trainables.posthoc import POSTHOC
+    from trainables.training.own_loop import LOOPS
     from trainables.training.recipe import OPTIMIZERS
 
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
     metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
     return Registries(
-        *components, metrics, defaults, settings_faults, tuple(CLAIMS), further_metrics(), EVALUATION_SPLITS
+        *components, metrics, defaults, settings_faults, tuple(CLAIMS), further_metrics(), EVALUATION_SPLITS, LOOPS
     )
 
 

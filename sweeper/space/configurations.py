@@ -206,13 +206,21 @@ def _column_values(space: Fields) -> Iterator[tuple[str, str, object]]:
 
     The component is the name whose hyperparameter the column is; empty for the names themselves.
     """
-    for part, node in space.nodes.items():
-        for component in _components(node):
-            name = str(plain(component.nodes["name"]))
-            for key, member in component.nodes.items():
-                for _, value in extremes(member):
-                    flat = flatten_configuration({part: {key: value}})
-                    yield from (("" if key == "name" else name, column, v) for column, v in flat.items())
+    yield from _values_below(space, "config", "")
+
+
+def _values_below(node: Node, column: str, component: str) -> Iterator[tuple[str, str, object]]:
+    if isinstance(node, Fields):
+        name = str(plain(node.nodes["name"])) if "name" in node.nodes else component
+        for key, member in node.nodes.items():
+            yield from _values_below(member, f"{column}_{key}", "" if key == "name" else name)
+    elif isinstance(node, Members):
+        for member in node.nodes:
+            yield from _values_below(member, column, component)
+    else:
+        prefix, _, key = column.rpartition("_")
+        for _, value in extremes(node):
+            yield from ((component, found, each) for found, each in flatten_configuration({key: value}, prefix).items())
 
 
 def _components(node: Node) -> Iterator[Fields]:

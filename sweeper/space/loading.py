@@ -37,12 +37,13 @@ from sweeper.space.components import PART, resolve_component, resolve_plain_comp
 from sweeper.space.evaluation import check_evaluation
 from sweeper.space.file import Document, apply_overrides, read_document
 from sweeper.space.objectives import objective_faults
+from sweeper.space.own_loop import loop_faults, loop_nodes
 from sweeper.space.parts import SearcherSettings, worker_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.user_code import set_code_root
-from trainables.registry import Registry, importing_nothing
+from trainables.registry import OWN, Registry, importing_nothing
 from trainables.registry.names import did_you_mean
 
 
@@ -108,6 +109,9 @@ def load_spec(
     if overrides and not document.faults:
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
+    declined = loop_faults(document.values, rehearsed=rehearse) if "loop" in document.values else []
+    if declined:
+        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in declined], str(path))
     spec = _checked(document, str(path), registries)
     faults = worker_faults(spec)  # a sweep that was begun so can still be read, and resumed with another setting
     if faults:
@@ -184,11 +188,13 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
     Returns the space as the tree that the spec keeps (as it is where it is no mapping), and what is broken.
     """
     faults: list[Fault] = []
+    loop = values.get("loop")
+    own_data = loop is not None and values.setdefault("dataset", {"name": OWN}) == {"name": OWN}
     if "dataset" in values and isinstance(space, dict):
         values["dataset"], parts = split_axes(values["dataset"], space, faults)
         space = dict(parts)
     checked: Fields | Plain = space
-    if "dataset" in values:
+    if "dataset" in values and not own_data:
         # Where options vary, the part of the space is the one that is checked.
         known = [] if isinstance(space, dict) and PART in space else faults
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", known)
@@ -198,7 +204,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
             scheduler = {**scheduler, WITHIN.name: [scheduler[WITHIN.name]]}
         values["scheduler"] = check_scheduler(scheduler, registries.schedulers, faults)
     if isinstance(space, dict):
-        nodes = _check_space(space, registries, faults)
+        nodes = _check_space(space, loop, registries, faults)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
         checked = tree = Fields(nodes)
         if not faults:
@@ -227,14 +233,16 @@ def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list
     return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}  # its faults are known
 
 
-def _check_space(space: Mapping[str, Plain], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
+def _check_space(
+    space: Mapping[str, Plain], loop: Plain, registries: Registries, faults: list[Fault]
+) -> dict[str, Node]:
     parts = registries.space
-    for key in space:
+    nodes = loop_nodes(space, loop, registries, faults) if isinstance(loop, str) else {}
+    for key in space if loop is None else ():
         if key not in (*parts, PART):
             hint = did_you_mean(key, tuple(parts)).removeprefix("; ")
             faults.append(Fault(join_path("space", key), f"unknown key {key!r}", hint))
-    nodes = {}
-    for key, registry in parts.items():
+    for key, registry in parts.items() if loop is None else ():
         if key in space:
             nodes[key] = resolve_component(space[key], registry, join_path("space", key), faults)
         else:

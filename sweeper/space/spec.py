@@ -45,7 +45,8 @@ MOST_CONFIRMED = 8
 """Configurations that `confirm` trains again, the best ones; of more that may be the best, nothing is decided."""
 
 LEFT_OUT_IF_EMPTY = (
-    "confirm", "confirms", "constraints", "header", "notify", "objectives", "rehearsal", "rehearsed", "searcher",
+    "confirm", "confirms", "constraints", "header", "loop", "notify", "objectives", "rehearsal", "rehearsed",
+    "searcher",
 )  # fmt: skip
 """Keys that a resolved search space holds only where they say something."""
 
@@ -137,6 +138,7 @@ class SweepSpec(Part):
 
     Attributes:
         dataset: `{name: …, option: value}`.
+        loop: the import path of a training loop of the user's own, see `trainables.training.own_loop`.
         objectives: several of them, of which the first is `objective`; empty for that one alone.
         constraints: what trials must keep to.
         space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
@@ -161,6 +163,7 @@ class SweepSpec(Part):
 
     header: Header = Header()
     dataset: Values
+    loop: str | None = None
     objective: Objective = Objective()
     objectives: list[Objective] = Field(default_factory=list)
     constraints: list[Guard] = Field(default_factory=list)

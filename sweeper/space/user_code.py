@@ -19,7 +19,7 @@ from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
 from trainables.files.atomic import write_bytes
-from trainables.registry import ExtensionError, Registry, is_import_path, permit_only
+from trainables.registry import OWN, ExtensionError, Registry, is_import_path, permit_only
 
 MANIFEST_KEY = "extensions"
 """The manifest's `digest` of the code of a sweep's own components, and what each name stands for."""
@@ -45,7 +45,7 @@ def own_names(spec: SweepSpec) -> Iterator[tuple[Registry, str]]:
     places = installed_registries().components
     found = {(registry.kind, name): registry for registry, name in _named(spec.resolved(), None, places)}
     for (_, name), registry in found.items():
-        if registry.is_own(name):
+        if registry.is_own(name) and name != OWN:
             yield registry, name
 
 
@@ -158,7 +158,8 @@ def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registr
             registry = None  # what stands beside a name is a setting
         for key, inner in value.items():
             if key != "name":
-                yield from _named(inner, settings.get(key) or places.get(key) or registry, places)
+                known = (settings.get(key), places.get(key), registry)  # one without members of ours counts, too
+                yield from _named(inner, next((each for each in known if each is not None), None), places)
 
 
 def _forget() -> None:

@@ -9,6 +9,9 @@ from sweeper.text.cells import Row
 LABELS = {"loss": "loss", "gamma": "γ", "nu": "ν", "alpha": "α", "val": "validation"}
 """Names of columns that are no metric's as the field writes them."""
 
+PARTS = ("loss", "architecture", "optimizer", "dataset")
+"""The parts of a configuration; any other name is a hyperparameter of a training loop of the user's own."""
+
 AFTER_METHODS = ("cross_fitted_", "posthoc_")
 """What the names of metrics after a post-hoc method begin with."""
 
@@ -21,7 +24,13 @@ STATUS_WORDS = {
 
 def group(column: str) -> str:
     """Return the part of a configuration that a column belongs to, e.g. `loss` of `config_loss_gamma`."""
-    return column.split("_")[1]
+    return split(column)[0]
+
+
+def split(column: str) -> tuple[str, str]:
+    """Return the part of a configuration and what it is of that part: `("loss", "gamma")`, or `("", "lora_rank")`."""
+    part, _, rest = (name := column.removeprefix("config_")).partition("_")
+    return (part, rest) if part in PARTS else ("", name)
 
 
 def in_order(columns: Iterable[str]) -> tuple[str, ...]:
@@ -41,8 +50,8 @@ def describe(row: Row, columns: Sequence[str]) -> str:
         value = row.get(column)
         if value is None:
             continue
-        part, _, short = column.removeprefix("config_").partition("_")
-        if short == "name":
+        part, short = split(column)
+        if part and short == "name":
             parts.append(f"{value}{{{part}}}")
             inside[part] = []
         elif part in inside:
@@ -81,8 +90,8 @@ def plural(count: int, noun: str) -> str:
 
 def short(name: str) -> str:
     """Return the readable name of a hyperparameter's column."""
-    group, _, rest = name.removeprefix("config_").partition("_")
-    return group if rest == "name" else label(rest)
+    part, rest = split(name)
+    return part if part and rest == "name" else label(rest)
 
 
 def duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from trainables.registry.component import (
 from trainables.registry.registry import (
     FITTED_ON,
     LABEL,
+    OWN,
     ExtensionError,
     Registry,
     column_label,
@@ -26,6 +27,7 @@ from trainables.registry.registry import (
 __all__ = [
     "FITTED_ON",
     "LABEL",
+    "OWN",
     "SPLITS",
     "Component",
     "DataSetSize",

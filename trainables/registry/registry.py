@@ -26,6 +26,10 @@ LABEL, FITTED_ON = "label", "fitted_on"
 split that it is fitted on, `val` where it says none."""
 
 
+OWN = "own"
+"""The name of a loss, network, optimiser or data set that is the business of a training loop of the user's own."""
+
+
 _reopening: ContextVar[bool] = ContextVar("reopening", default=False)
 _permitted: frozenset[str] | None = None
 

@@ -7,9 +7,9 @@ its columns empty and its reason in a text column; it never ends the trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,7 +33,15 @@ from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, Options, entry_label
 from trainables.registry.names import CROSS_FITTED
-from trainables.training.prediction import Predicting, TrajectorySettings, logits_and_norms, on_host, shifted_data
+from trainables.training.prediction import (
+    EpochRow,
+    Predicting,
+    State,
+    TrajectorySettings,
+    logits_and_norms,
+    on_host,
+    shifted_data,
+)
 
 Row = dict[str, object]
 """A record of a table: column → value."""
@@ -129,6 +137,29 @@ END = "end"
 """The stage of the last evaluation."""
 
 
+class Task(Protocol):
+    """What a trial trains, one seed of a configuration: our own loop (`loop.Replicate`), or a user's."""
+
+    @property
+    def epoch(self) -> int:
+        """Completed epochs."""
+
+    def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
+        """Train one epoch; return its row. `after_step` may ask for the state, where steps can be told apart."""
+
+    def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
+        """Return the full measurement."""
+
+    def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
+        """Return what is measured after an epoch for curves against the epoch."""
+
+    def state_dict(self) -> State:
+        """Return everything that decides how training continues."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`'s result."""
+
+
 def evaluate(
     model: nn.Module,
     loss: Loss,
@@ -178,7 +209,7 @@ def evaluate(
         held_out = _cross_fitted_columns(*measured[FITTED_ON], settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
-    curvature, spectra = _curvature(model, loss, dataset, settings.curvature, seed)
+    curvature, spectra = curvature_columns(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(**held_out, **curvature)
     for name, (scores, classes, shift) in shifted.items():
         plain = replace(settings, bootstrap=0)
@@ -310,7 +341,7 @@ def _trained_with(loss: Loss) -> dict[str, Any]:
     return {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
 
 
-def _curvature(
+def curvature_columns(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
 ) -> tuple[Row, list[Row] | None]:
     """Return the Hessian's columns and the rows of `spectra` if requested; a reason in place of what is missing.

@@ -96,7 +96,7 @@ class CohortWorker(Worker):
             width = self._width(assignment, dataset) if self._cohort is None else self._cohort.width
             trial = Trial(assignment, self.settings, dataset, in_cohort=width > 0)
             if trial.wants_cohort:
-                first = next(iter(trial.replicates.values()))
+                first = trial.networks[0]
                 self._cohort = self._cohort or Cohort(first, max(width, len(assignment.seeds)))
                 trial.join(self._cohort)
         except Exception as error:

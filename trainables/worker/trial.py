@@ -21,7 +21,7 @@ from typing import Any
 from torch import nn
 
 from trainables.datasets.base import DataSet
-from trainables.training.evaluation import END, Evaluation
+from trainables.training.evaluation import END, Evaluation, Task
 from trainables.training.lanes.cohort import Cohort, Lanes
 from trainables.training.lanes.networks import is_perceptron
 from trainables.training.lanes.packing import (
@@ -35,6 +35,7 @@ from trainables.training.lanes.packing import (
     pack,
 )
 from trainables.training.loop import Replicate
+from trainables.training.own_loop import LoopReplicate
 from trainables.training.ranks.group import Crew, Forget
 from trainables.training.ranks.replicate import LeadingReplicate
 from trainables.worker.checkpoint_writer import CheckpointWriter, SavedTrial, saved_trial
@@ -139,7 +140,7 @@ class Trial:
         self._began = time.monotonic()
         self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
-        self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
+        self.replicates: dict[int, Task] = {number: self._task(seed, dataset) for number, seed in seeds}
         saved = self._restore()
         self._wall_seconds = self._seconds_before = saved.wall_seconds
         self._reported: Mapping[str, object] | None = saved.report
@@ -147,8 +148,10 @@ class Trial:
         self._unreported, self._trained = saved.rows, saved.trained
         self._errors, self._packing = saved.errors, saved.packing
         if self._packing is None:
-            network = next(iter(self.replicates.values())).model
-            self._packing = packing_of(assignment, settings, dataset, network, self._build, in_cohort)
+            own = self.networks
+            self._packing = (
+                packing_of(assignment, settings, dataset, own[0].model, self._build, in_cohort) if own else SEQUENTIAL
+            )
         self.wants_cohort = self._packing == COHORT and in_cohort is not None
         self._group: Packed | None = None if self.wants_cohort else self._packed()
 
@@ -194,7 +197,7 @@ class Trial:
     def join(self, cohort: Cohort) -> None:
         """Let the replicates train as lanes of `cohort`."""
         self._cohort = cohort
-        for replicate in self.replicates.values():
+        for replicate in self.networks:
             cohort.join(replicate)
 
     def leave(self) -> None:
@@ -207,8 +210,15 @@ class Trial:
             self.save(report, at_once=True)
         self._writer.settle()
         if self._cohort is not None:
-            for replicate in self.replicates.values():
+            for replicate in self.networks:
                 self._cohort.leave(replicate)
+        self.close()
+
+    def close(self) -> None:
+        """Let a training loop of the user's own release what it holds."""
+        for replicate in self.replicates.values():
+            if isinstance(replicate, LoopReplicate):
+                replicate.close()
 
     def begin(self) -> None:
         """Begin the way to the next report."""
@@ -292,13 +302,32 @@ class Trial:
     def _packed(self) -> Packed:
         """Return the replicates as a group of their own."""
         assert self._packing is not None
-        replicates = [*self.replicates.values()]
         if self._packing == COHORT:
-            return Lanes(replicates, self.settings.own_lanes)
+            return Lanes(self.networks, self.settings.own_lanes)
         if self._packing == FUSED:
-            return pack(replicates, FUSED)
+            return pack(self.networks, FUSED)
         trained, self._trained = self._trained, []
-        return Sequential(replicates, self._after_step if self._folder is not None else None, trained)
+        return Sequential([*self.replicates.values()], self._after_step if self._folder is not None else None, trained)
+
+    @property
+    def networks(self) -> list[Replicate]:
+        """The replicates, where they are networks that this program trains."""
+        return [each for each in self.replicates.values() if isinstance(each, Replicate)]
+
+    def _task(self, seed: int, dataset: DataSet) -> Task:
+        settings = self.settings
+        if settings.loop is None:
+            return self._build(seed, dataset)
+        return LoopReplicate(
+            settings.loop,
+            self.assignment.values,
+            seed=seed,
+            dataset=dataset,
+            max_epochs=settings.max_epochs,
+            device=settings.device,
+            bins=settings.evaluation.bins,
+            columns=settings.loop_columns,
+        )
 
     def _build(self, seed: int, dataset: DataSet) -> Replicate:
         return replicate_of(self.assignment, self.settings, seed, dataset, self._crew)
@@ -334,7 +363,7 @@ class Trial:
             self._group.settle()
         for number in diverged:
             replicate = self.replicates.pop(number)
-            if self._cohort is not None:
+            if self._cohort is not None and isinstance(replicate, Replicate):
                 self._cohort.leave(replicate)
         if self._group is not None:
             self._group = self._packed()
@@ -370,7 +399,7 @@ class Trial:
         if self._group is not None:
             self._group.settle()
         elif self._cohort is not None:
-            for replicate in self.replicates.values():
+            for replicate in self.networks:
                 self._cohort.settle(replicate)
         return self._held(self._wall_seconds, report.to_dict())
 

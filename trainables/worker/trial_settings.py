@@ -13,7 +13,7 @@ from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import shared_dataset
 from trainables.extensions.code import take_up
-from trainables.registry import permit_only
+from trainables.registry import OWN, permit_only
 from trainables.registry.component import Configuration, Options
 from trainables.training.acceleration import (
     HOST,
@@ -25,6 +25,7 @@ from trainables.training.acceleration import (
 )
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.packing import SEQUENTIAL
+from trainables.training.own_loop import own_data
 from trainables.worker.checkpoints import replicate_folder
 
 
@@ -66,6 +67,8 @@ class TrialSettings:
             for never.
         extensions: the archive with the code of the sweep's own components, see `trainables.extensions.code`.
         own_names: the names in it that may be imported, which the sweep's user was asked about; `None` for any.
+        loop: the import path of a training loop of the user's own; `None` for ours.
+        loop_columns: what its epochs measured before the sweep; `None` where that is not known.
     """
 
     dataset: Options
@@ -97,6 +100,8 @@ class TrialSettings:
     hang_seconds: float | None = None
     extensions: bytes | None = None
     own_names: Sequence[str] | None = None
+    loop: str | None = None
+    loop_columns: Sequence[str] | None = None
 
     @staticmethod
     def from_mapping(settings: Options) -> TrialSettings:
@@ -115,6 +120,8 @@ class TrialSettings:
         Args:
             named: that of a configuration; the sweep's own where it names none.
         """
+        if named is None and self.dataset["name"] == OWN:
+            return own_data()
 
         def load() -> DataSet:
             options = dict(self.dataset if named is None else named)

@@ -81,6 +81,7 @@ class Worker:
             assert self._trial is not None
             if not self._trial.finished and not reports[-1].failure:
                 break
+            self._trial.close()
             self._trial = None
             if time.monotonic() - started >= self.settings.batch_seconds or self._leaving():
                 break

@@ -86,6 +86,8 @@ def classify(type_name: str, message: str) -> Failure:
         return Failure(HUNG, cause.partition("TrialHungError: ")[2] or cause)
     if "NodeLeavingError" in type_name:
         return Failure(PREEMPTED, cause.partition("NodeLeavingError: ")[2] or cause, counts=False)
+    if "LoopError" in type_name and "out of memory" not in lowered:
+        return Failure(ERROR, cause.partition("LoopError: ")[2] or cause)
     if "StoreError" in type_name:
         said = next((line.strip() for line in text.splitlines() if "the store" in line), cause)
         return Failure(STORE, said.rpartition("StoreError: ")[2] or said, counts=False)

@@ -28,6 +28,7 @@ from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry.component import Configuration
 from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
+from trainables.training.evaluation import Task
 from trainables.training.lanes.cohort import Lanes
 from trainables.training.lanes.rules import rule_of
 from trainables.training.loop import Replicate
@@ -189,7 +190,7 @@ class Sequential:
 
     def __init__(
         self,
-        replicates: Sequence[Replicate],
+        replicates: Sequence[Task],
         after_step: Callable[[], None] | None = None,
         trained: Sequence[EpochRow] = (),
     ) -> None:

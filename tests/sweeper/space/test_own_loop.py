@@ -1,0 +1,105 @@
+"""Search spaces with a training loop of the user's own: free hyperparameters, signatures, and what is declined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import search_spaces
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.planning.loop_checks import LoopData
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.space.configurations import column_types, configuration, varying_columns
+from sweeper.space.loading import load_spec, reopened_spec
+from sweeper.space.spec import spec_of
+from sweeper.space.user_code import code_of, own_names, set_code_root
+from sweeper.text.labels import describe, in_order, short
+from tests.trainables.training.test_own_loop import LOOPED
+
+EXAMPLES = Path(search_spaces.__file__).parent / "examples"
+
+SPACE = {
+    "loop": "looped:Loop",
+    "scheduler": {"name": "asha", "max_epochs": 9, "grace_epochs": 3},
+    "samples": 4,
+    "space": {
+        "lr": {"loguniform": [0.01, 1]},
+        "lora_rank": {"choice": [4, 8]},
+        "sizes": [32, 64],
+        "warmup": {"one_of": [{"name": "linear", "epochs": {"randint": [1, 3]}}, {"name": "none"}]},
+        "loss": {"one_of": ["cross_entropy", {"name": "focal", "gamma": {"uniform": [1, 5]}}]},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "looped.py").write_text(LOOPED)
+    monkeypatch.chdir(tmp_path)
+    yield
+    set_code_root(None)
+
+
+def faults(values):
+    with pytest.raises(InvalidSearchSpace) as raised:
+        load_spec(values)
+    return " ".join(str(raised.value).split())
+
+
+def test_any_names_are_hyperparameters_with_columns_of_their_own():
+    spec = load_spec(SPACE)
+    values = configuration(spec, 1)
+    assert values["optimizer"] == values["architecture"] == spec.dataset == {"name": "own"}
+    assert isinstance(values["lr"], float) and values["sizes"] == [32, 64] and values["loss"]["name"]
+    types = column_types(spec.space)
+    assert types["config_lora_rank"] is int and types["config_warmup_epochs"] is int and types["config_sizes"] is str
+    columns = in_order(varying_columns(spec.space))
+    assert set(columns) >= {"config_lr", "config_lora_rank", "config_warmup_name", "config_loss_gamma"}
+    assert short("config_lora_rank") == "lora rank" and short("config_optimizer_weight_decay") == "weight decay"
+    row = {"config_loss_name": "focal", "config_loss_gamma": 2.0, "config_lr": 0.1, "config_lora_rank": 4}
+    assert describe(row, [c for c in columns if c in row]) == "focal (γ 2) · lr 0.1 · lora rank 4"
+
+
+def test_a_resolved_space_is_read_again_without_running_its_code():
+    spec = load_spec(SPACE)
+    resolved = spec.resolved()
+    assert reopened_spec(resolved, "again").resolved() == resolved == spec_of(resolved, "again").resolved()
+    assert [name for _, name in own_names(spec)] == ["looped:Loop"]
+    code = code_of(spec)
+    assert code is not None and code.components == {"looped:Loop": {"kind": "training loop"}}
+
+
+def test_a_signature_is_kept_to():
+    named = {**SPACE, "loop": "looped:Named", "space": {"lr": {"loguniform": [0.01, 1]}}}
+    assert configuration(load_spec(named), 0)["rank"] == 8
+    said = faults({**named, "space": {"lr": "high", "rnk": 3}})
+    assert "takes no hyperparameter 'rnk'" in said and "did you mean 'rank'" in said and "lr = 'high'" in said
+
+
+def test_what_goes_only_with_our_loop_is_declined_in_a_sentence_each():
+    said = faults(
+        {
+            **SPACE,
+            "replicates": {"count": 2, "packing": "cohort"},
+            "resources": {"workers": 2},
+            "evaluation": {"trajectory": {}, "splits": ["val", "test", {"corrupted": {}}]},
+            "training": {"precision": "bfloat16"},
+            "rehearsal": {"samples": 2},
+        }
+    )
+    for what in ("packing = cohort", "workers = 2", "shifted data", "settings of training steps", "a rehearsal"):
+        assert f"{what} needs this program's own training loop" in said
+
+
+def test_wrong_names_are_faults():
+    assert "'Learning-Rate' cannot be part of a column's name" in faults({**SPACE, "space": {"Learning-Rate": 0.1}})
+    assert "unknown loss 'focall'" in faults({**SPACE, "space": {"loss": "focall", "lr": 0.1}})
+    assert "there is no module 'missing'" in faults({**SPACE, "loop": "missing:Loop"})
+
+
+def test_the_example_is_short_and_passes():
+    for name in ("own_loop",):
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
+        found = prepare_dataset(load_spec(f"examples/{name}"))
+        assert isinstance(found, LoopData) and found.classes == 2 and found.columns == ("weight_norm",)

@@ -1,0 +1,200 @@
+"""A training loop of a user's own: what is asked of it, what is measured of it, and what is said where it is wrong."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sweeper
+from trainables.curvature import CurvatureSettings
+from trainables.extensions.targets import look_in
+from trainables.losses import build_loss
+from trainables.registry import ExtensionError
+from trainables.training import own_loop
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.own_loop import LOOPS, LoopError, LoopReplicate, build_loop, own_data, takes_all
+
+LOOPED = """
+import random
+import numpy, torch
+from torch import nn
+import sweeper
+
+class Loop(sweeper.TrainingLoop):
+    def __init__(self, configuration, *, seed):
+        self.given, self.closed = dict(configuration, seed=seed), False
+        self.model = nn.Linear(4, 3)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=configuration["lr"], momentum=0.9)
+        self.inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
+        self.targets = torch.arange(60) % 3
+    def train_epoch(self):
+        rows = torch.randperm(60)[:20]
+        loss = nn.functional.cross_entropy(self.model(self.inputs[rows]), self.targets[rows])
+        self.optimizer.zero_grad(); loss.backward(); self.optimizer.step()
+        return {"train_loss": loss.item(), "drawn": random.random() + numpy.random.rand()}
+    def predict(self, split):
+        return self.model(self.inputs), self.targets
+    def state_dict(self):
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state["model"]); self.optimizer.load_state_dict(state["optimizer"])
+    def close(self):
+        self.closed = True
+
+class Shown(Loop):
+    def network(self): return self.model
+    def batches(self, split): return zip(self.inputs.split(32), self.targets.split(32))
+
+class Bad(Loop):
+    how = None
+    def __init__(self, configuration, *, seed):
+        super().__init__(configuration, seed=seed)
+        self.how = configuration["how"]
+    def train_epoch(self):
+        if self.how == "raises": raise KeyError("no such thing")
+        if self.how == "leaves": raise SystemExit(3)
+        if self.how == "list": return [1.0]
+        if self.how == "text": return {"train_loss": "high"}
+        if self.how == "prints":
+            for number in range(1_000_000): print(number)
+        return {"other": 1.0} if self.how == "other" else {"train_loss": 1.0}
+    def predict(self, split):
+        logits, targets = super().predict(split)
+        return {
+            "flat": (logits[:, 0], targets), "short": (logits, targets[1:]), "none": None,
+            "empty": (logits[:0], targets[:0]),
+            "far": (logits, targets + 1), "floats": (logits, targets.float()), "nan": (logits * float("nan"), targets),
+            "two": (logits[:, :3 if split == "val" else 2], targets % 2),
+        }.get(self.how, (logits, targets))
+
+class Named(Loop):
+    def __init__(self, *, lr: float, rank: int = 8, seed, max_epochs):
+        super().__init__({"lr": lr, "rank": rank, "epochs": max_epochs}, seed=seed)
+
+def function(): ...
+"""
+
+CONFIGURATION = {"lr": 0.1, "loss": {"name": "own"}, "architecture": {"name": "own"}, "optimizer": {"name": "own"}}
+SETTINGS = EvaluationSettings(bootstrap=0)
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path, monkeypatch):
+    (tmp_path / "looped.py").write_text(LOOPED)
+    look_in([tmp_path])
+    LOOPS.forget_own()
+    yield
+    look_in([])
+    sys.modules.pop("looped", None)
+
+
+def replicate(name="Loop", seed=5, columns=None, **values):
+    return LoopReplicate(
+        f"looped:{name}", CONFIGURATION | values, seed=seed, dataset=own_data(), max_epochs=4, columns=columns
+    )
+
+
+def test_a_loop_gets_the_configuration_as_the_space_wrote_it_and_what_it_asks_for():
+    loop = build_loop("looped:Loop", CONFIGURATION, seed=7, device="cpu", max_epochs=3, dataset=None)
+    assert loop.given == {"lr": 0.1, "seed": 7}
+    named = build_loop("looped:Named", CONFIGURATION | {"rank": 2}, seed=1, device="cpu", max_epochs=3, dataset=None)
+    assert named.given == {"lr": 0.1, "rank": 2, "epochs": 3, "seed": 1}
+
+
+def test_a_constructor_with_names_declares_its_hyperparameters():
+    component = LOOPS["looped:Named"]
+    assert [(h.name, h.kind, h.required) for h in component.hyperparameters] == [
+        ("lr", "number", True),
+        ("rank", "integer", False),
+    ]
+    assert not takes_all(component.build) and takes_all(LOOPS["looped:Loop"].build)
+    with pytest.raises(ExtensionError, match=r"a function; a training loop is a subclass of sweeper.TrainingLoop with"):
+        LOOPS["looped:function"]
+
+
+def test_an_epoch_and_an_evaluation_measure_what_the_loop_predicts():
+    trained = replicate()
+    row = trained.train_epoch()
+    logits, targets = trained.loop.predict("val")
+    assert row["epoch"] == trained.epoch == 1 and set(row) >= {"train_loss", "drawn", "val_ece", "seconds"}
+    assert math.isclose(row["val_nll"], nn.functional.cross_entropy(logits, targets).item(), rel_tol=1e-5)
+    found = trained.evaluate(SETTINGS, "rung")
+    assert [each["split"] for each in found.rows] == ["val", "test"] and len(found.logits["test"]) == 60
+    assert math.isclose(found.rows[0]["nll"], row["val_nll"], rel_tol=1e-9)
+    assert trained.trajectory_row(None) == {}  # type: ignore[arg-type]
+
+
+def test_curvature_is_measured_of_the_network_where_the_loop_shows_one():
+    settings = EvaluationSettings(bootstrap=0, curvature=CurvatureSettings(samples=30, lanczos_steps=3, trace_probes=2))
+    hidden = replicate().evaluate(settings, "rung").rows[0]
+    assert hidden["hessian_unavailable"] == "looped:Loop has no network() and batches()"
+    shown = replicate("Shown").evaluate(settings, "rung").rows[0]
+    assert shown["hessian_cross_entropy_trace"] > 0 and "hessian_training_trace" not in shown
+    named = replicate("Shown", loss={"name": "focal", "gamma": 2.0}).evaluate(settings, "rung").rows[0]
+    assert named["hessian_training_trace"] > 0
+
+
+def test_a_state_continues_to_the_bit_with_the_generators_of_three_libraries():
+    first, second = replicate(), replicate(seed=6)
+    first.train_epoch()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    outside = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    rows = [{k: v for k, v in each.train_epoch().items() if k != "seconds"} for each in (first, second)]
+    assert rows[0] == rows[1] and rows[0]["epoch"] == 2
+    assert random.getstate() == outside[0] and np.random.get_state()[1].tolist() == outside[1]
+    assert torch.equal(torch.get_rng_state(), outside[2])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", r"Bad failed in train_epoch: .*looped.py:\d+: KeyError: 'no such thing'"),
+        ("leaves", "SystemExit: 3"),
+        ("list", "train_epoch returns a list; return a mapping of numbers"),
+        ("text", "train_epoch returns what is no number"),
+        ("other", "returns other in epoch 1, which it did not in the first"),
+        ("flat", r"predict\('val'\) returns shapes \[60\] and \[60\]; logits are \[N, K\]"),
+        ("short", r"returns shapes \[60, 3\] and \[59\]"),
+        ("none", "returns a NoneType; return two tensors"),
+        ("empty", "returns no samples"),
+        ("far", "returns targets from 1 to 3; with 3 logits they lie below them"),
+        ("floats", "logits are floats, targets integers"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence_with_its_place(how, said):
+    with pytest.raises(LoopError, match=said):
+        replicate("Bad", how=how, columns=[]).train_epoch()
+
+
+def test_splits_agree_on_the_number_of_classes():
+    trained = replicate("Bad", how="two")
+    trained.train_epoch()
+    with pytest.raises(LoopError, match=r"predict\('test'\) returns 2 logits a sample, and 3 elsewhere"):
+        trained.evaluate(SETTINGS, "rung")
+
+
+def test_logits_that_are_no_numbers_are_a_trial_that_diverged():
+    assert math.isnan(replicate("Bad", how="nan").train_epoch()["val_nll"])
+
+
+def test_a_loop_that_prints_a_million_lines_fills_no_log(capsys):
+    replicate("Bad", how="prints").train_epoch()
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == own_loop.MOST_LINES + 2
+    assert printed[-1] == "looped:Bad: train_epoch printed more than 10,000 lines; the rest is left out"
+
+
+def test_a_loop_is_closed_and_an_attribute_may_stand_for_an_optional_part():
+    trained = replicate()
+    trained.loop.loss, trained.loop.network = build_loss("focal", gamma=1.0), trained.loop.model
+    assert trained._part("loss").name == "focal" and trained._part("network") is trained.loop.model
+    trained.close()
+    assert trained.loop.closed
+    assert issubclass(type(trained.loop), sweeper.TrainingLoop)
