@@ -51,16 +51,21 @@ class Exchange:
         write_text(self.folder / "head.json", json.dumps(asdict(head)))
 
     @property
-    def over(self) -> bool:
-        """Whether the sweep needs no workers any more."""
-        return (self.folder / "over").exists()
+    def over(self) -> str | None:
+        """Why the sweep needs no workers any more; `None` while it does."""
+        try:
+            return (self.folder / "over").read_text("utf-8")
+        except OSError:
+            return None
 
-    def set_over(self, *, over: bool, why: str = "") -> None:
-        """Say that the sweep is over, and why; or that it goes on after all."""
-        if over:
-            write_text(self.folder / "over", why)
-        else:
-            (self.folder / "over").unlink(missing_ok=True)
+    def end(self, why: str) -> None:
+        """Say that the sweep is over, and why."""
+        write_text(self.folder / "over", why)
+
+    def begin(self, *, anew: bool) -> None:
+        """Say that it is not over; `anew` where somebody submitted it, who wants it whatever happened before."""
+        for name in ("over", "stop", "starts") if anew else ("over",):
+            (self.folder / name).unlink(missing_ok=True)
 
     def starts(self) -> list[int]:
         """Return how many journal records there were at each start of a head so far."""

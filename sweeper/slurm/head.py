@@ -57,9 +57,7 @@ class HeadJob:
             signal.signal(number, self._signalled)
         exchange, here = self._exchange, address_here(interface)
         address, job = f"{here}:{free_port(here)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
-        if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":  # submitted anew, by hand: who stopped it wants it again
-            exchange.stop.unlink(missing_ok=True)
-        exchange.set_over(over=False)
+        exchange.begin(anew=os.environ.get("SLURM_RESTART_COUNT", "0") == "0")
         exchange.add_start(last_sequence(self._paths.journal))
         if not exchange.token.exists():
             create_token(exchange.token)
@@ -72,7 +70,7 @@ class HeadJob:
         try:
             return self._end(code, job)
         finally:
-            if exchange.over:
+            if exchange.over is not None:
                 shutil.rmtree(ray_folder(job), ignore_errors=True)
 
     def _drive(self, node: RayNode, head: Head, values: dict[str, str]) -> int | None:
@@ -153,7 +151,7 @@ class HeadJob:
         _say(why)
         folder = self._exchange.folder
         try:
-            self._exchange.set_over(over=True, why=why)
+            self._exchange.end(why)
         finally:  # however full the disk is
             try:
                 if workers := {job.number for job in jobs_left([folder])[folder] if job.worker}:

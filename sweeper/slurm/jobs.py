@@ -190,7 +190,7 @@ def described(jobs: Sequence[Job]) -> str:
             parts.append(f"head {job.number}: {job.words}{' on ' + job.nodes if job.nodes else ''}")
     for number, counts in states.items():
         parts.append(f"workers {number}: {', '.join(f'{count} {words}' for words, count in sorted(counts.items()))}")
-    return "; ".join(parts) or "its jobs have ended"
+    return "; ".join(parts)
 
 
 def cancel(jobs: Sequence[str]) -> None:

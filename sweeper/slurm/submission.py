@@ -79,7 +79,7 @@ def submit_again(name: str, output: str) -> SlurmSubmission:
     folder = at_rest(name, output)
     if folder is None:
         raise SweeperError(f"{name!r} was not submitted to Slurm", f"`sweeper resume {name}` runs it on this machine")
-    Exchange(folder).set_over(over=False)
+    Exchange(folder).begin(anew=True)
     return SlurmSubmission(folder.name, submit_scripts(folder), folder, {}, None)
 
 
@@ -123,7 +123,7 @@ def stop_jobs(name: str, output: str) -> str | None:
         return None
     cancel(numbers)
     with writing_to(exchange.folder, "free space there"):
-        exchange.set_over(over=True, why="stopped while it waited")
+        exchange.end("stopped while it waited")
     return f"cancelled the jobs {', '.join(numbers)} of {folder.name}, which waited"
 
 
@@ -135,14 +135,18 @@ def slurm_sweeps(output: str) -> list[str]:
 
 
 def jobs_lines(output: str, name: str | None) -> list[str]:
-    """Return a line for each sweep of a folder that is Slurm's and not over, or for one: where its jobs stand."""
+    """Return where the jobs stand of each sweep of a folder that is Slurm's and not over, or of one, a line each."""
     folders = [folder_of(Path(output), each) for each in slurm_sweeps(output) if name in (None, each)]
-    waited = [folder for folder in folders if not Exchange(folder).over]
+    ended = {folder: why for folder in folders if (why := Exchange(folder).over) is not None}
+    waited = [folder for folder in folders if folder not in ended]
     try:
-        left = jobs_left(waited) if waited else {}
+        stand = {
+            folder: described(jobs) or f"its jobs have ended; `sweeper resume {folder.name} --slurm` submits them again"
+            for folder, jobs in (jobs_left(waited) if waited else {}).items()
+        }
     except SweeperError as error:
         return [f"Slurm: {error.message}"]
-    return [f"{folder.name} · Slurm: {described(jobs)}" for folder, jobs in left.items()]
+    return [f"{folder.name} · Slurm: {text}" for folder, text in (stand if name is None else stand | ended).items()]
 
 
 def job_logs(output: str, name: str) -> list[Path]:

@@ -50,13 +50,13 @@ class WorkerJob:
             if time.monotonic() - began > JOINED_SECONDS:
                 deadline = time.monotonic() + PATIENCE_SECONDS
             time.sleep(POLL_SECONDS)
-        if self._signal == signal.SIGUSR1 and not self._exchange.over and (job := own_job()):
+        if self._signal == signal.SIGUSR1 and self._exchange.over is None and (job := own_job()):
             requeue(job)
         return 0
 
     @property
     def _goes_on(self) -> bool:
-        return self._signal is None and not self._exchange.over
+        return self._signal is None and self._exchange.over is None
 
     def _work(self, head: Head) -> None:
         """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
@@ -71,8 +71,9 @@ class WorkerJob:
             while node.alive and self._goes_on and self._exchange.head == head:
                 time.sleep(POLL_SECONDS)
         finally:
-            node.end(needed=not self._exchange.over and self._exchange.head == head)
-            if self._exchange.over:
+            over = self._exchange.over is not None
+            node.end(needed=not over and self._exchange.head == head)
+            if over:
                 shutil.rmtree(ray_folder(head.job), ignore_errors=True)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:

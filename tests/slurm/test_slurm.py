@@ -94,12 +94,12 @@ def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
     assert again.returncode == 2 and "Slurm has jobs of 'a'" in again.stderr
     stopped = user.says("stop", "a")
     assert "which waited" in stopped.stdout + stopped.stderr
-    assert exchange.over and not (user.folder / "results" / "a").exists()
+    assert exchange.over is not None and not (user.folder / "results" / "a").exists()
     again = user.says("resume", "a", "--slurm")
     assert again.returncode == 0 and "submitted a as 2 jobs" in again.stderr, again.stderr
     for job in user.slurm.ask("squeue", "--noheader", "--format=%A").split():
         user.slurm.ask("scontrol", "release", job)
-    user.waits(exchange, lambda: exchange.over)
+    user.waits(exchange, lambda: exchange.over is not None)
     user.slurm.wait_until_idle()  # the workers were released
     assert "the sweep is finished" in user.says("logs", "a").stdout
     assert "Slurm" in user.says("list").stdout
@@ -123,7 +123,7 @@ def _strangers_reach_nothing(user: User, exchange: Exchange) -> None:
 @pytest.mark.slow
 def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[str], User]) -> None:
     exchange = user.submits(SPACE, SHAPES["nodes"])
-    user.waits(exchange, lambda: exchange.over)
+    user.waits(exchange, lambda: exchange.over is not None)
     user.slurm.wait_until_idle()
     same(user, without_slurm(SPACE))
 
@@ -133,7 +133,7 @@ def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[st
 def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_slurm: Callable[[str], User]) -> None:
     # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal).
     exchange = user.submits(LONGER, SHAPES["array"] + "\nwarning: 15\nhead: {time: 0:02:00}")
-    user.waits(exchange, lambda: exchange.over, 600)
+    user.waits(exchange, lambda: exchange.over is not None, 600)
     starts = exchange.starts()
     assert user.logs(exchange).count("the time limit is near: requeued") == len(starts) - 1 > 0
     assert starts == sorted(set(starts)), "each job made progress"
@@ -199,7 +199,7 @@ def test_a_quota_that_fills_up_is_said_and_with_more_room_the_sweep_goes_on(
         subprocess.run(["mount", "-o", "remount,size=50m", str(place)], check=True)
         again = user.says("resume", "a", "--slurm")
         assert again.returncode == 0, again.stderr
-        user.waits(exchange, lambda: exchange.over)
+        user.waits(exchange, lambda: exchange.over is not None)
         same(user, without_slurm(SPACE))
         user.slurm.wait_until_idle()
 
@@ -224,12 +224,12 @@ def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
     paths, fallen = SweepPaths(user.folder / "results" / "a"), list[str]()
     for _ in range(rng.randint(1, 4)):
         goal = last_sequence(paths.journal) + rng.randint(1, 8)
-        user.waits(exchange, lambda wanted=goal: exchange.over or last_sequence(paths.journal) >= wanted)
-        if exchange.over:
+        user.waits(exchange, lambda wanted=goal: exchange.over is not None or last_sequence(paths.journal) >= wanted)
+        if exchange.over is not None:
             break
         fallen.append(rng.choice(FAULTS))
         _disturb(user, exchange, fallen[-1], rng)
-    user.waits(exchange, lambda: exchange.over, 600)
+    user.waits(exchange, lambda: exchange.over is not None, 600)
     assert f"{FRUITLESS_STARTS} starts without progress" not in user.logs(exchange)
     print(", ".join(fallen) or "none")
     return len(fallen)

@@ -11,7 +11,7 @@ from sweeper.slurm.exchange import Exchange, Head
 
 def test_a_head_is_known_once_it_was_announced(tmp_path: Path) -> None:
     exchange = Exchange(tmp_path)
-    assert exchange.head is None and not exchange.over and exchange.starts() == []
+    assert exchange.head is None and exchange.over is None and exchange.starts() == []
     for attempt in (1, 2):
         exchange.announce(Head("10.0.0.1:6379", "123", attempt))
         assert Exchange(tmp_path).head == Head("10.0.0.1:6379", "123", attempt)
@@ -27,11 +27,14 @@ def test_a_damaged_announcement_is_none(tmp_path: Path, text: str) -> None:
 
 def test_a_sweep_that_was_over_may_go_on(tmp_path: Path) -> None:
     exchange = Exchange(tmp_path)
-    exchange.set_over(over=True, why="finished")
-    assert exchange.over
-    exchange.set_over(over=False)
-    exchange.set_over(over=False)
-    assert not exchange.over
+    exchange.stop.touch()
+    exchange.add_start(3)
+    exchange.end("finished")
+    assert exchange.over == "finished"
+    exchange.begin(anew=False)
+    assert exchange.over is None and exchange.stop.exists() and exchange.starts() == [3]
+    exchange.begin(anew=True)
+    assert not exchange.stop.exists() and exchange.starts() == []
 
 
 def test_starts_are_counted(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_waiting_worker_ends_with_the_sweep(tmp_path: Path) -> None:
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}) as waiting:
         time.sleep(1)
         assert waiting.poll() is None
-        Exchange(tmp_path).set_over(over=True, why="finished")
+        Exchange(tmp_path).end("finished")
         assert waiting.wait(patient(30)) == 0
 
 
