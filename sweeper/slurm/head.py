@@ -71,7 +71,7 @@ class HeadJob:
             return self._end(code, job)
         finally:
             if exchange.over is not None:
-                shutil.rmtree(ray_folder(job), ignore_errors=True)
+                shutil.rmtree(ray_folder(job).parent, ignore_errors=True)
 
     def _drive(self, node: RayNode, head: Head, values: dict[str, str]) -> int | None:
         """Announce the head, wait for a worker, and run the driver; return its exit status, `None` if it never ran."""

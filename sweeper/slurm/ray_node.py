@@ -6,6 +6,7 @@ import getpass
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,11 +54,17 @@ class RayNode:
 
 
 def ray_folder(job: str) -> Path:
-    """Return where the nodes of a head's cluster keep sockets and logs, on each machine.
+    """Return where this machine's nodes of a head's cluster keep sockets and logs; its parent is made where it is new.
 
-    Ray's sockets need a short path, and another user's `/tmp/ray` cannot be written.
+    Ray's sockets need a short path, and Ray opens its folder to everybody, so it lies in one that is this user's alone.
+    Raises SweeperError where somebody else made that.
     """
-    return Path(f"/tmp/sweeper-{getpass.getuser()[:16]}-{job}")
+    folder = Path(f"/tmp/sweeper-{getpass.getuser()[:16]}-{job}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise SweeperError(f"{folder} is somebody else's", "remove it, or submit the sweep again")
+    return folder / "ray"
 
 
 def answers(address: str) -> bool:

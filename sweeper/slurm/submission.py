@@ -150,6 +150,7 @@ def jobs_lines(output: str, name: str | None) -> list[str]:
 
 
 def job_logs(output: str, name: str) -> list[Path]:
-    """Return the logs of a sweep's jobs, oldest first; none where it is not Slurm's."""
+    """Return the logs of a sweep's jobs, workers' first, the latest last; none where it is not Slurm's."""
     folder = _folder_of(name, output)
-    return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime) if folder is not None else []
+    logs = folder.glob("*.log") if folder is not None else ()
+    return sorted(logs, key=lambda path: ("_" not in path.stem, path.stat().st_mtime))

@@ -61,6 +61,7 @@ class WorkerJob:
     def _work(self, head: Head) -> None:
         """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
         size = [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or os.environ.get('SLURM_CPUS_ON_NODE', '1')}"]
+        folder = ray_folder(head.job).parent  # Ray makes there what the head says
         job = own_job() or f"{head.job}-{os.environ.get('SLURM_PROCID', '0')}"
         node = RayNode(
             [f"--address={head.address}", f"--node-ip-address={address_here(self._interface)}", *size],
@@ -74,7 +75,7 @@ class WorkerJob:
             over = self._exchange.over is not None
             node.end(needed=not over and self._exchange.head == head)
             if over:
-                shutil.rmtree(ray_folder(head.job), ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self._signal = number

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 from pathlib import Path
 
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.slurm.ray_node import address_here, environment, free_port
+from sweeper.slurm.ray_node import address_here, environment, free_port, ray_folder
 
 
 def test_an_interface_has_its_address_and_one_that_is_not_there_a_sentence() -> None:
@@ -32,3 +34,15 @@ def test_a_node_has_the_sweep_s_token_and_no_other(tmp_path: Path, monkeypatch: 
     assert found["TMPDIR"] == str(tmp_path)
     monkeypatch.setenv("SWEEPER_SLURM_SCRATCH", str(tmp_path / "absent"))
     assert environment(tmp_path / "token").get("TMPDIR") != str(tmp_path / "absent")
+
+
+def test_a_folder_of_ray_s_sockets_is_this_user_s_alone() -> None:
+    job = f"test-{os.getpid()}"
+    folder = ray_folder(job).parent
+    try:
+        assert folder.stat().st_mode & 0o777 == 0o700 and ray_folder(job).parent == folder
+        folder.chmod(0o777)
+        with pytest.raises(SweeperError, match="is somebody else's"):
+            ray_folder(job)
+    finally:
+        shutil.rmtree(folder)
