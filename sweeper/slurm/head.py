@@ -57,7 +57,10 @@ class HeadJob:
             signal.signal(number, self._signalled)
         exchange, here = self._exchange, address_here(interface)
         address, job = f"{here}:{free_port(here)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
-        exchange.begin(anew=os.environ.get("SLURM_RESTART_COUNT", "0") == "0")
+        anew = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
+        exchange.begin(anew=anew)
+        if anew:  # its workers may be submitted only now
+            self._look_at = time.monotonic() + WORKERS_SECONDS
         exchange.add_start(last_sequence(self._paths.journal))
         if not exchange.token.exists():
             create_token(exchange.token)
