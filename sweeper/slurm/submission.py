@@ -62,6 +62,9 @@ def submit_sweep(
         )
     found, file = read_settings(search_spaces.locate(space), slurm_file)
     shared = Path(output).resolve()
+    if name is not None and folder_of(shared, name).exists():
+        remedy = f"continue it with `sweeper resume {name} --slurm`, or choose another --name"
+        raise SweeperError(f"the name {name!r} is taken", remedy)
     jobs = SlurmJobs(found, shared, print_only)
     request = Request(
         str(shared), tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"), not mlflow, settings=settings,

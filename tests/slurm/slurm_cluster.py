@@ -51,8 +51,9 @@ MinJobAge=60
 KillWait=20
 OverTimeLimit=0
 EnforcePartLimits=ALL
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000 State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000 State=UNKNOWN
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=4000 Gres=gpu:a100:1 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=4000 Gres=gpu:a100:1 State=UNKNOWN
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PreemptMode=REQUEUE
 PartitionName=small Nodes=n1 MaxTime=0:10:00 State=UP
 """
@@ -166,6 +167,8 @@ def slurm_cluster(folder: Path, *, accounts: bool = False) -> Iterator[SlurmClus
     }
     written = CONFIGURATION + (WITH_ACCOUNTS if accounts else "")
     (folder / "slurm.conf").write_text(written.format(**values))
+    # Cards that are none: a job that asks for one is given this device.
+    (folder / "gres.conf").write_text("NodeName=n[1-2] Name=gpu Type=a100 File=/dev/zero\n")
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)

@@ -84,7 +84,7 @@ def same(user: User, alone: User) -> None:
 def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
     user: User, without_slurm: Callable[[str], User]
 ) -> None:
-    shape = SHAPES["array"].replace("workers: 2", "workers: 1")
+    shape = SHAPES["array"].replace("workers: 2", "workers: 1\ngpus: 1\ngpu_type: a100")
     exchange = user.submits(SMALL, f"{shape}\nsbatch: ['--hold']\nhead: {{sbatch: ['--hold']}}")
     said = user.says("status", "a").stdout
     assert "a · Slurm: head" in said and "waiting in partition main (JobHeldUser), will not start: release it" in said
@@ -92,6 +92,8 @@ def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
     _strangers_reach_nothing(user, exchange)
     again = user.says("resume", "a", "--slurm")
     assert again.returncode == 2 and "Slurm has jobs of 'a'" in again.stderr
+    again = user.says("submit", "a.yaml", "--slurm", "--name", "a")
+    assert again.returncode == 2 and "`sweeper resume a --slurm`" in again.stderr
     stopped = user.says("stop", "a")
     assert "which waited" in stopped.stdout + stopped.stderr
     assert exchange.over is not None and not (user.folder / "results" / "a").exists()
@@ -147,6 +149,7 @@ def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_sl
         ("workers: 2\npartition: small\ntime: 1:00:00", "Requested time limit is invalid"),
         ("workers: 2\nmemory: 900G", "Memory specification can not be satisfied"),
         ("nodes: 20", "More processors requested than permitted"),
+        ("workers: 2\ngpus: 1\ngpu_type: h100", "Requested node configuration is not available"),
     ],
 )
 def test_what_slurm_or_a_rule_refuses_is_one_sentence_and_leaves_nothing(user: User, settings: str, said: str) -> None:
