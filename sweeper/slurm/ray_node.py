@@ -28,7 +28,10 @@ class RayNode:
     def __init__(self, options: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         """Start it; what Ray says goes to the file `said`."""
         ray = str(Path(sys.executable).with_name("ray"))
-        common = ["--block", "--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        common = [
+            "--block", "--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--include-log-monitor=false",  # trials write to the sweep's log themselves
+        ]  # fmt: skip
         with said.open("ab") as file:
             self._process = subprocess.Popen(
                 [ray, "start", *options, *common], env=environment, stdout=file, stderr=file
