@@ -48,7 +48,6 @@ class HeadJob:
         """Prepare to run the driver's `command`, of the sweep with these paths."""
         self._exchange, self._command, self._paths = exchange, [*command], paths
         self._signal: int | None = None
-        self._driver: subprocess.Popen[bytes] | None = None
         self._look_at, self._resubmitted = 0.0, list[int]()
 
     def run(self, interface: str | None) -> int:
@@ -84,11 +83,14 @@ class HeadJob:
         if not self._wait_for_workers(node, head.address, values):
             return None
         driven = [*self._command, "--address", head.address, "--executor", "ray"]
-        self._driver = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values)
-        while self._driver.poll() is None:
+        driver, told = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values), False
+        while driver.poll() is None:
             self._look_after_workers()
+            if self._signal is not None and not told:  # once: a second signal would have it leave its trials at once
+                driver.terminate()
+                told = True
             time.sleep(POLL_SECONDS)
-        return self._driver.returncode
+        return driver.returncode
 
     def _wait_for_workers(self, node: RayNode, address: str, values: dict[str, str]) -> bool:
         """Wait until there is a core to train on; tell whether there is one, and nobody has asked the job to end."""
@@ -114,13 +116,10 @@ class HeadJob:
             if _fruitless(self._resubmitted) and not self._exchange.stop.exists():
                 _say(f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why")
                 self._exchange.stop.touch()
-                self._signalled(signal.SIGTERM, None)
+                self._signal = signal.SIGTERM
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Have the driver stop cleanly, once."""
-        first, self._signal = self._signal is None, number
-        if first and self._driver is not None and self._driver.poll() is None:
-            self._driver.send_signal(signal.SIGTERM)
+        self._signal = number
 
     def _end(self, code: int | None, job: str) -> int:
         """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
