@@ -119,7 +119,7 @@ class HeadJob:
                 self._signal = signal.SIGTERM
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
+        self._signal = self._signal or number
 
     def _end(self, code: int | None, job: str) -> int:
         """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
