@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -64,7 +65,7 @@ class HeadJob:
         if not exchange.token.exists():
             create_token(exchange.token)
         values = environment(exchange.token)
-        node = RayNode(_head_options(address, job), values, exchange.folder / f"ray-{job}.txt")
+        node = RayNode(_head_options(address, exchange.token), values, exchange.folder / f"ray-{job}.txt")
         try:
             code = self._drive(node, Head(address, job, len(exchange.starts())), values)
         finally:
@@ -73,7 +74,7 @@ class HeadJob:
             return self._end(code, job)
         finally:
             if exchange.over is not None:
-                shutil.rmtree(ray_folder(job).parent, ignore_errors=True)
+                shutil.rmtree(ray_folder(exchange.token).parent, ignore_errors=True)
 
     def _drive(self, node: RayNode, head: Head, values: dict[str, str]) -> int | None:
         """Announce the head, wait for a worker, and run the driver; return its exit status, `None` if it never ran."""
@@ -125,20 +126,20 @@ class HeadJob:
         """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
         exchange = self._exchange
         if code == 0:
-            return self._over("the sweep is finished", 0)
+            return self.give_up("the sweep is finished", 0)
         if exchange.stop.exists():
-            return self._over("the sweep was asked to stop", code or 1)
+            return self.give_up("the sweep was asked to stop", code or 1)
         if self._signal == signal.SIGTERM:
             _say("stopped by Slurm; requeued, it continues")
             return 1
         near = self._signal == signal.SIGUSR1
         if not near and code == BAD_INPUT:
-            return self._over("the driver refused its input", code)
+            return self.give_up("the driver refused its input", code)
         if not near and code == 1 and self._ended_cleanly():
-            return self._over("the sweep ended with trials that are not complete", code)
+            return self.give_up("the sweep ended with trials that are not complete", code)
         starts = exchange.starts()
         if _fruitless(starts) and starts[-1] == last_sequence(self._paths.journal):
-            return self._over(f"{FRUITLESS_STARTS} starts without progress: not requeued again", code or 1)
+            return self.give_up(f"{FRUITLESS_STARTS} starts without progress: not requeued again", code or 1)
         _say("the time limit is near: requeued" if near else f"the driver ended with status {code}: requeued")
         requeue(job)
         return 0
@@ -148,8 +149,8 @@ class HeadJob:
         last = deque(read_journal(self._paths.journal), maxlen=1)
         return bool(last) and last[0].kind == "ended"
 
-    def _over(self, why: str, code: int) -> int:
-        """Say that it is over, and release the workers."""
+    def give_up(self, why: str, code: int) -> int:
+        """Say that the sweep is over, and why; release the workers, and return `code`."""
         _say(why)
         folder = self._exchange.folder
         try:
@@ -163,12 +164,12 @@ class HeadJob:
         return code
 
 
-def _head_options(address: str, job: str) -> list[str]:
+def _head_options(address: str, token: Path) -> list[str]:
     """Return the options of a Ray head that trains nothing."""
     here, _, port = address.rpartition(":")
     return [
         "--head", f"--node-ip-address={here}", f"--port={port}", "--num-cpus=0", "--num-gpus=0",
-        "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}", f"--temp-dir={ray_folder(job)}",
+        "--include-dashboard=false", f"--ray-client-server-port={free_port(here)}", f"--temp-dir={ray_folder(token)}",
     ]  # fmt: skip
 
 
@@ -191,11 +192,14 @@ def main() -> None:
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     folder: Path = given.folder
     paths = SweepPaths(folder.parent.parent / folder.name)
+    head = HeadJob(Exchange(folder), command, paths)
     try:
         with writing_to(folder, ROOM):
-            sys.exit(HeadJob(Exchange(folder), command, paths).run(given.interface))
+            sys.exit(head.run(given.interface))
     except SweeperError as error:
-        sys.exit(f"head: {error}")
+        with suppress(OSError):  # the disk may be full
+            head.give_up(str(error), 1)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
+import hashlib
 import os
 import signal
 import socket
@@ -56,13 +56,14 @@ class RayNode:
         self._process.wait()
 
 
-def ray_folder(job: str) -> Path:
-    """Return where this machine's nodes of a head's cluster keep sockets and logs; its parent is made where it is new.
+def ray_folder(token: Path) -> Path:
+    """Return where this machine's nodes of the cluster with this token keep sockets and logs; its parent is made.
 
-    Ray's sockets need a short path, and Ray opens its folder to everybody, so it lies in one that is this user's alone.
-    Raises SweeperError where somebody else made that.
+    Ray's sockets need a short path, and Ray opens its folder to everybody, so it lies in one that is this user's alone,
+    with a name that nobody else can foretell. Raises SweeperError where somebody else made that.
     """
-    folder = Path(f"/tmp/sweeper-{getpass.getuser()[:16]}-{job}")
+    name = hashlib.sha256(token.read_bytes()).hexdigest()[:12]
+    folder = Path(f"/tmp/sweeper-{os.getuid()}-{name}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from sweeper.core.errors import SweeperError
 from sweeper.slurm.exchange import Exchange, Head
 from sweeper.slurm.jobs import requeue
 from sweeper.slurm.ray_node import RayNode, address_here, environment, ray_folder
@@ -61,7 +62,7 @@ class WorkerJob:
     def _work(self, head: Head) -> None:
         """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
         size = [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or os.environ.get('SLURM_CPUS_ON_NODE', '1')}"]
-        folder = ray_folder(head.job).parent  # Ray makes there what the head says
+        folder = ray_folder(self._exchange.token).parent  # Ray makes there what the head says
         job = own_job() or f"{head.job}-{os.environ.get('SLURM_PROCID', '0')}"
         node = RayNode(
             [f"--address={head.address}", f"--node-ip-address={address_here(self._interface)}", *size],
@@ -78,7 +79,7 @@ class WorkerJob:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
+        self._signal = self._signal or number
 
 
 def own_job() -> str | None:
@@ -92,4 +93,7 @@ if __name__ == "__main__":
     parser.add_argument("--interface")
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
-    sys.exit(WorkerJob(Exchange(given.folder), given.interface).run())
+    try:
+        sys.exit(WorkerJob(Exchange(given.folder), given.interface).run())
+    except SweeperError as error:
+        sys.exit(f"worker: {error}")

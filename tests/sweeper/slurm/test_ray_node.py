@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.errors import SweeperError
+from sweeper.remote.tokens import create_token
 from sweeper.slurm.ray_node import address_here, environment, free_port, ray_folder
 
 
@@ -36,13 +36,14 @@ def test_a_node_has_the_sweep_s_token_and_no_other(tmp_path: Path, monkeypatch: 
     assert environment(tmp_path / "token").get("TMPDIR") != str(tmp_path / "absent")
 
 
-def test_a_folder_of_ray_s_sockets_is_this_user_s_alone() -> None:
-    job = f"test-{os.getpid()}"
-    folder = ray_folder(job).parent
+def test_a_folder_of_ray_s_sockets_is_this_user_s_alone(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    create_token(token)
+    folder = ray_folder(token).parent
     try:
-        assert folder.stat().st_mode & 0o777 == 0o700 and ray_folder(job).parent == folder
-        folder.chmod(0o777)
+        assert folder.stat().st_mode & 0o777 == 0o700 and ray_folder(token).parent == folder
+        folder.chmod(0o777)  # as somebody may have made it before
         with pytest.raises(SweeperError, match="is somebody else's"):
-            ray_folder(job)
+            ray_folder(token)
     finally:
         shutil.rmtree(folder)
