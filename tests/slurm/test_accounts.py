@@ -24,10 +24,10 @@ def test_an_account_without_rights_is_one_sentence(tmp_path: Path) -> None:
         user = User(slurm, tmp_path)
         write_space(tmp_path, SPACE, "a")
         for asked, said in (
-            ("account: other", f"error: {refused} account or account/partition combination specified; see `sacctmgr"),
-            ("account: lab\nqos: high", f"error: {refused} qos specification; see `sacctmgr show associations"),
+            ("account: other", f"error: {refused} account or account/partition combination specified\n  see `sacctmgr"),
+            ("account: lab\nqos: high", f"error: {refused} qos specification\n  see `sacctmgr show associations"),
         ):
             (tmp_path / "slurm.yaml").write_text(f"workers: 2\n{asked}")
             done = user.says("submit", "a.yaml", "--slurm")
-            assert (done.returncode, done.stderr.count("\n")) == (2, 1) and said in done.stderr, done.stderr
+            assert (done.returncode, done.stderr.count("\n")) == (2, 2) and said in done.stderr, done.stderr
             assert not list((tmp_path / "results").glob(".slurm/*"))

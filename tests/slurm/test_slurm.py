@@ -171,8 +171,8 @@ def test_a_full_file_system_is_one_sentence_and_leaves_nothing(user: User) -> No
             while True:
                 file.write(bytes(4096))
         done = user.says("submit", "a.yaml", "--slurm")
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert "cannot be written: No space left on device; free space" in done.stderr
+        assert (done.returncode, done.stderr.count("\n")) == (1, 2), done.stderr
+        assert "cannot be written: No space left on device\n  free space" in done.stderr
         assert [*place.iterdir()] == [filled] or not any((place / ".slurm").iterdir())
 
 
