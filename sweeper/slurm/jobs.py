@@ -19,8 +19,8 @@ ANSWER_SECONDS = 60
 """How long a busy controller may take to answer."""
 
 REMEDIES = {
-    "partition": "see `sinfo` for the partitions that you may use",
     "account": "see `sacctmgr show associations user=$USER` for your accounts",
+    "partition": "see `sinfo` for the partitions that you may use",
     "qos": "see `sacctmgr show associations user=$USER format=account,qos` for what you may use",
     "time limit": "see `sinfo --format='%P %l'` for the limits of partitions",
     "than permitted": "ask for fewer in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
@@ -28,7 +28,7 @@ REMEDIES = {
     "node configuration": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
     "contact slurm controller": "try again in a minute, or ask the cluster's administrators",
 }
-"""What to do by a word of what Slurm says."""
+"""What to do by a word of what Slurm says; the first that occurs."""
 
 STUCK = {
     "JobHeldUser": "release it with `scontrol release`",
@@ -89,9 +89,12 @@ class SlurmJobs:
             own.mkdir(parents=True)
         try:
             with writing_to(own, ROOM):
-                shutil.copytree(folder, own / WORK)
-                for file, text in self.scripts.items():
-                    (own / file).write_text(text, "utf-8")
+                (own / WORK).mkdir()
+                for file in sorted(folder.rglob("*")):  # `copytree` would wrap what went wrong in an error of its own
+                    copy = own / WORK / file.relative_to(folder)
+                    copy.mkdir() if file.is_dir() else shutil.copyfile(file, copy)
+                for script, text in self.scripts.items():
+                    (own / script).write_text(text, "utf-8")
             self.submitted = submit_scripts(own)
         except SweeperError:
             shutil.rmtree(own, ignore_errors=True)
