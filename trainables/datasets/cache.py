@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import http.client
 import os
@@ -40,6 +41,7 @@ class DataSetUnavailableError(Exception):
 
 FOLDER_VARIABLE = "SWEEPER_DATA"
 CHUNK_BYTES = 2**20
+UNPACKED = "unpacked "
 TIMEOUT_SECONDS = 60
 
 
@@ -50,12 +52,14 @@ class Source:
     Attributes:
         url: where it is.
         file_name: its name in the cache.
-        checksum: `md5:…` or `sha256:…`, in hex.
+        checksum: `md5:…` or `sha256:…`, in hex, of the file; of what a gzipped file contains after `unpacked `.
+        package: of Debian, that has the file.
     """
 
     url: str
     file_name: str
     checksum: str
+    package: str = ""
 
 
 def data_folder(folder: str | None = None) -> Path:
@@ -68,23 +72,28 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
     """Return the checked file of `source` in `folder`, downloading it first where asked.
 
     A download continues where an interrupted one stopped, is checked, and only then takes its name. Processes of one
-    node wait for each other; a file is checked once and remembered by size and time of change.
+    node wait for each other; a file is checked once and remembered by size and time of change, in `data_folder()`:
+    nothing is written beside files that were there.
 
     Raises:
         DataSetUnavailableError: the file is missing and `download` is false, its checksum is wrong, or the download
             failed.
     """
     path = folder / source.file_name
-    if not path.is_file() and not download:
-        raise DataSetUnavailableError(
-            path, "the file is missing", f"give the data set download: true, or copy {source.url} there"
-        )
-    with locked(path):
-        if not path.is_file():
-            _download(source, path)
-        elif not _checked_before(path, source.checksum):
+    if path.is_file():
+        if not _checked_before(path, source.checksum):
             _require_checksum(path, source.checksum, "delete it and give the data set download: true")
-        _remember_check(path, source.checksum)
+            _remember_check(path, source.checksum)
+    elif download:
+        with locked(path):
+            if not path.is_file():
+                _download(source, path)
+                _remember_check(path, source.checksum)
+    else:
+        remedy = f"give the data set download: true, or copy {source.url} there"
+        if source.package:
+            remedy += f"; on Debian, apt-get install {source.package}"
+        raise DataSetUnavailableError(path, "the file is missing", remedy)
     return path
 
 
@@ -125,9 +134,22 @@ def _receive(url: str, part: Path) -> None:
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
-    """Return the checksum of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
+    """Return the checksum of a file, in hex; after `unpacked `, of what a gzipped file contains.
+
+    Raises:
+        DataSetUnavailableError: a file to unpack is no whole gzip file.
+    """
+    if not algorithm.startswith(UNPACKED):
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, algorithm).hexdigest()
+    digest = hashlib.new(algorithm.removeprefix(UNPACKED))
+    try:
+        with gzip.open(path) as content:
+            while chunk := content.read(CHUNK_BYTES):
+                digest.update(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataSetUnavailableError(path, f"cannot be unpacked ({error})", "delete it") from error
+    return digest.hexdigest()
 
 
 def _require_checksum(path: Path, checksum: str, remedy: str) -> None:
@@ -138,7 +160,7 @@ def _require_checksum(path: Path, checksum: str, remedy: str) -> None:
 
 
 def _check_record(path: Path) -> Path:
-    return path.with_name(f".{path.name}.checked")
+    return data_folder() / "checked" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
 
 
 def _state(path: Path, checksum: str) -> str:
@@ -147,14 +169,17 @@ def _state(path: Path, checksum: str) -> str:
 
 
 def _checked_before(path: Path, checksum: str) -> bool:
-    record = _check_record(path)
-    return record.is_file() and record.read_text() == _state(path, checksum)
+    try:
+        return _check_record(path).read_text() == _state(path, checksum)
+    except OSError:
+        return False
 
 
 def _remember_check(path: Path, checksum: str) -> None:
-    if not _checked_before(path, checksum):
-        with contextlib.suppress(OSError):  # a read-only folder is checked each time
-            _check_record(path).write_text(_state(path, checksum))
+    record = _check_record(path)
+    with contextlib.suppress(OSError):  # where nothing can be remembered, files are checked each time
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(_state(path, checksum))
 
 
 @contextlib.contextmanager
@@ -201,6 +226,8 @@ def extracted(archive: Path, member: str) -> Path:
         DataSetUnavailableError: the archive is broken or does not contain `member`.
     """
     target = archive.parent / member
+    if target.exists():
+        return target
     with locked(target):
         if target.exists():
             return target

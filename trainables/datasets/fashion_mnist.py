@@ -9,19 +9,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import LABEL_NOISE, DataSet, flip_labels
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
+from trainables.registry import DataSetSize, Hyperparameter, Options
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+PACKAGED = Path("/usr/share/datasets")
+"""Where Debian's package `dataset-fashion-mnist` has the files; packed again, so that only their contents are equal."""
+
 SOURCES = {
-    key: Source(f"{SITE}/{file_name}", f"fashion-mnist/{file_name}", f"md5:{md5}")
+    key: Source(f"{SITE}/{file_name}", f"fashion-mnist/{file_name}", f"unpacked md5:{md5}", "dataset-fashion-mnist")
     for key, file_name, md5 in (
-        ("train_images", "train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        ("train_labels", "train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
-        ("test_images", "t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
-        ("test_labels", "t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+        ("train_images", "train-images-idx3-ubyte.gz", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+        ("train_labels", "train-labels-idx1-ubyte.gz", "9018921c3c673c538a1fc5bad174d6f9"),
+        ("test_images", "t10k-images-idx3-ubyte.gz", "8181f5470baa50b63fa0f6fddb340f0a"),
+        ("test_labels", "t10k-labels-idx1-ubyte.gz", "15d484375f8d13e6eb1aabb0c3f46965"),
     )
 }
 CLASS_NAMES = (
@@ -38,6 +42,7 @@ CLASS_NAMES = (
 )
 MEAN = (0.2860,)
 STD = (0.3530,)
+TRAINING_SAMPLES = 54_000
 UNSIGNED_BYTE = 8  # the IDX code of its only data type used here
 REMEDY = "delete it and give the data set download: true"
 
@@ -69,21 +74,27 @@ def load_fashion_mnist(
     download: bool = False,
     augment: bool = True,
     image_size: int | None = None,
+    samples: int = TRAINING_SAMPLES,
+    label_noise: float = 0.0,
     sources: dict[str, Source] | None = None,
 ) -> DataSet:
     """Load Fashion-MNIST: 60,000 training images, a stratified tenth of them for validation, 10,000 test images.
 
     Args:
-        folder: where `fashion-mnist/*.gz` are; see `data_folder`.
+        folder: where `fashion-mnist/*.gz` are; see `data_folder`. `None` takes those of Debian's package
+            `dataset-fashion-mnist` where there are none.
         download: fetch them when they are missing.
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 28.
+        samples: images to train on, the same share of each class; validation and test stay whole.
+        label_noise: share of training labels that are flipped; validation and test labels stay right.
         sources: the four files; `None` takes the published ones.
 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    files = {key: fetch(source, data_folder(folder), download) for key, source in (sources or SOURCES).items()}
+    root = _root(folder)
+    files = {key: fetch(source, root, download) for key, source in (sources or SOURCES).items()}
     splits = {}
     for part in ("train", "test"):
         images = read_idx(files[f"{part}_images"], 3)
@@ -93,11 +104,15 @@ def load_fashion_mnist(
                 files[f"{part}_labels"], "does not contain one label from 0 to 9 for each image", REMEDY
             )
         splits[part] = ImageArrays(images[:, None], labels)
+    train = splits["train"]
+    parts = held_out(train.targets, "stratified", class_fraction=samples / TRAINING_SAMPLES)
+    targets = train.targets.copy()
+    targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
     return image_dataset(
         "fashion_mnist",
-        splits["train"],
+        ImageArrays(train.images, targets),
         splits["test"],
-        held_out(splits["train"].targets, "stratified"),
+        parts,
         image_size=image_size,
         augmentation=CropAndFlip() if augment else None,
         class_names=CLASS_NAMES,
@@ -106,13 +121,34 @@ def load_fashion_mnist(
     )
 
 
+def _root(folder: str | None) -> Path:
+    """Return where the folder `fashion-mnist` is, or belongs."""
+    root = data_folder(folder)
+    packaged = folder is None and not (root / "fashion-mnist").exists() and (PACKAGED / "fashion-mnist").exists()
+    return PACKAGED if packaged else root
+
+
+SAMPLES = Hyperparameter(
+    "samples",
+    "integer",
+    range=f"[100, {TRAINING_SAMPLES}]",
+    reason="images to train on, the same share of each class",
+    source="all that are not held out for validation",
+)
+
+
+def _size(options: Options) -> DataSetSize:
+    return images_on_paper((1, 28, 28), 10, options.get("samples", TRAINING_SAMPLES), 6_000, 10_000)(options)
+
+
 COMPONENTS = (
     published_images(
         "fashion_mnist",
         load_fashion_mnist,
         "Fashion-MNIST, 28x28 grey images",
         "Xiao et al. 2017",
-        size=images_on_paper((1, 28, 28), 10, 54_000, 6_000, 10_000),
+        more=(SAMPLES, LABEL_NOISE),
+        size=_size,
         stand_in={"channels": 1, "size": 28, "classes": 10},
     ),
 )

@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets import fashion_mnist as module
-from trainables.datasets.cache import Source
+from trainables.datasets.cache import Source, checksum_of
 
 
 def idx(array):
@@ -70,6 +71,46 @@ def test_broken_files_are_named(tmp_path, content, sentence):
     (tmp_path / module.SOURCES["train_images"].file_name).write_bytes(content)
     with pytest.raises(DataSetUnavailableError, match=sentence):
         load(tmp_path)
+
+
+def test_files_packed_again_are_the_published_ones_and_nothing_is_written_beside_them(tmp_path, monkeypatch):
+    write_files(tmp_path)
+    monkeypatch.setattr(module, "PACKAGED", tmp_path)
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "own"))
+    checked = {
+        key: replace(source, checksum="unpacked md5:" + checksum_of(tmp_path / source.file_name, "unpacked md5"))
+        for key, source in module.SOURCES.items()
+    }
+    for source in checked.values():
+        path = tmp_path / source.file_name
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 1, mtime=1))
+    before = sorted((tmp_path / "fashion-mnist").iterdir())
+    assert len(module.load_fashion_mnist(sources=checked).train) == 90
+    assert sorted((tmp_path / "fashion-mnist").iterdir()) == before
+    (tmp_path / checked["test_labels"].file_name).write_bytes(gzip.compress(idx(np.zeros(20, np.uint8))))
+    with pytest.raises(DataSetUnavailableError, match="its unpacked md5 is"):
+        module.load_fashion_mnist(sources=checked)
+    (tmp_path / checked["test_labels"].file_name).write_bytes(b"no gzip")
+    with pytest.raises(DataSetUnavailableError, match="cannot be unpacked"):
+        module.load_fashion_mnist(sources=checked)
+
+
+def test_a_share_of_the_training_images_and_flipped_labels(tmp_path, monkeypatch):
+    write_files(tmp_path)
+    monkeypatch.setattr(module, "TRAINING_SAMPLES", 90)
+    whole, share = load(tmp_path), module.load_fashion_mnist(str(tmp_path), samples=30, sources=sources(tmp_path))
+    assert np.bincount(share.train.targets).tolist() == [3] * 10
+    assert torch.equal(share.val.targets, whole.val.targets) and len(share.test) == 20
+    noisy = module.load_fashion_mnist(str(tmp_path), label_noise=0.2, sources=sources(tmp_path))
+    assert (noisy.train.targets != whole.train.targets).sum() == 18
+    assert torch.equal(noisy.val.targets, whole.val.targets)
+
+
+@pytest.mark.skipif(not (module.PACKAGED / "fashion-mnist").is_dir(), reason="Debian's data set is not installed")
+def test_debians_package_is_found_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+    data = module.load_fashion_mnist(samples=6000)
+    assert (len(data.train), len(data.val), len(data.test)) == (6000, 6000, 10_000)
 
 
 def test_a_missing_file_names_its_address(tmp_path):
