@@ -15,7 +15,7 @@ BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trial
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
 	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
@@ -80,6 +80,17 @@ fuzz: $(DEVELOPMENT)
 format: $(DEVELOPMENT)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation's site in docs/build/html, offline, every warning an error. Tutorials and examples are run; a tutorial
+# again only when it changed, or in `make check-docs`.
+docs: $(DEVELOPMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/build/html
+
+check-docs: $(DEVELOPMENT)
+	rm -rf docs/build docs/reference docs/project
+	$(MAKE) docs
+	$(BIN)/python -m pytest -q tests/release/test_docs.py
 
 # The graph of folders in CONTRIBUTING.md, from the imports.
 graph: $(DEVELOPMENT)

@@ -1,0 +1,42 @@
+"""How Sphinx builds the site: `make docs`; nothing is fetched, and every warning is an error."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from pygments.lexers.special import TextLexer  # noqa: E402
+from sphinx.application import Sphinx  # noqa: E402
+from writing import pages  # noqa: E402
+
+project = "Calibration sweeper"
+author = "the calibration sweeper's authors"
+release = metadata.version("calibration-sweeper")
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "cache"
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+exclude_patterns = ["build", "writing", "Thumbs.db"]
+html_theme = "furo"
+html_title = f"Calibration sweeper {release}"
+html_static_path = ["_static"]
+html_show_sphinx = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+default_role = "code"
+
+
+def setup(app: Sphinx) -> None:
+    """Write the pages that are made from declarations before Sphinx looks for pages."""
+    app.add_lexer(
+        "mermaid", TextLexer
+    )  # drawn on GitHub; here its text is shown, for drawing needs a script from outside
+    app.connect("builder-inited", lambda _app: pages.write_all(HERE / "reference"))
+    app.connect("source-read", pages.relink)

@@ -1,0 +1,1 @@
+"""Makes the reference's pages from what components declare of themselves."""

@@ -1,0 +1,291 @@
+"""A page for each loss, metric, post-hoc method, scheduler, searcher and curvature statistic, from its declaration."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+from pydantic import BaseModel
+
+import sweeper
+from sweeper.cli.main import app
+from sweeper.scheduling import SCHEDULERS
+from sweeper.search import SEARCHERS
+from sweeper.space.spec import SweepSpec
+from trainables.curvature.statistics import STATISTICS
+from trainables.datasets import DATASETS
+from trainables.losses import LOSSES
+from trainables.metrics import METRICS
+from trainables.metrics.base import Metric
+from trainables.models import ARCHITECTURES
+from trainables.posthoc import POSTHOC
+from trainables.registry import Component, Registry
+from trainables.training.recipe import OPTIMIZERS
+from writing import examples
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROJECT = {
+    "contributing": "CONTRIBUTING.md",
+    "changelog": "CHANGELOG.md",
+    "runbook": "deploy/RUNBOOK.md",
+    "gpu_sharing": "deploy/GPU_SHARING.md",
+    "statistics": "tests/benchmarks/STATISTICS.md",
+    "yardsticks": "tests/benchmarks/YARDSTICKS.md",
+}
+"""Pages of the site that are files of the project."""
+
+PAGES = {"how_sure": "docs/how_sure.md"}
+"""Files of the project that are pages of the site."""
+
+ARROWS = {"min": "lower is better", "max": "higher is better", None: "good at neither end"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of component: where its pages are, and what a page holds besides what all have."""
+
+    folder: str
+    title: str
+    registry: Registry
+    about: str
+    example: Callable[[Component, Path], Sequence[str]]
+    extra: Callable[[Component], Sequence[str]] = lambda component: ()
+
+
+def metric_facts(component: Component) -> list[str]:
+    """Return a metric's range, direction and where it is measured."""
+    assert isinstance(component, Metric)
+    where = "in every evaluation" if component.always else f"where `evaluation.metrics` names `{component.name}`"
+    facts = [
+        f"Range\n: {component.range_text}{f' {component.unit}' if component.unit else ''}",
+        f"Direction\n: {ARROWS[component.mode]}",
+        f"Measured\n: {where}{f', of {component.needs}' if component.needs else ''}",
+    ]
+    if component.binned:
+        facts.append(
+            "Misleads\n: it depends on its bins and is biased upwards on few samples; its standard error is beside it"
+        )
+    return ["\n\n".join(facts)]
+
+
+FAMILIES = (
+    Family("losses", "Losses", LOSSES, "What networks are trained with: `space.loss`.", examples.loss),
+    Family("metrics", "Metrics", METRICS, "What is measured of predictions.", examples.metric, metric_facts),
+    Family(
+        "posthoc",
+        "Post-hoc methods",
+        POSTHOC,
+        "What is fitted to validation logits: `evaluation.posthoc`.",
+        examples.posthoc,
+    ),
+    Family("schedulers", "Schedulers", SCHEDULERS, "Which trials continue: `scheduler`.", examples.scheduler),
+    Family("searchers", "Searchers", SEARCHERS, "Which configurations are tried: `searcher`.", examples.searcher),
+    Family(
+        "curvature",
+        "Curvature statistics",
+        STATISTICS,
+        "What is measured of a Hessian: `evaluation.curvature`.",
+        examples.statistic,
+    ),
+    Family("networks", "Networks", ARCHITECTURES, "What is trained: `space.architecture`.", examples.network),
+    Family("datasets", "Data sets", DATASETS, "What it is trained on: `dataset`.", examples.dataset),
+    Family("optimizers", "Optimisers", OPTIMIZERS, "How it is trained: `space.optimizer`.", examples.optimizer),
+)
+
+
+def write(folder: Path) -> None:
+    """Write every page that is not there as it should be: unchanged ones are left alone, for Sphinx builds by time."""
+    for family in FAMILIES:
+        members = sorted(family.registry.built_in(), key=lambda each: each.name)
+        rows = "\n".join(
+            f"| [{each.name}]({each.name}.md) | {_cell(each.summary)} | {_cell(each.source)} |" for each in members
+        )
+        toc = "\n".join(each.name for each in members)
+        _put(
+            folder / family.folder / "index.md",
+            f"# {family.title}\n\n{family.about} {len(members)} are built in; `sweeper spaces` lists them, too.\n\n"
+            f"| name | what it is | source |\n|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n",
+        )
+        for each in members:
+            _put(folder / family.folder / f"{each.name}.md", page(family, each, folder / family.folder))
+
+
+def write_all(folder: Path) -> None:
+    """Write the pages of components, of commands, of the search space, of Python, and of the project's own files."""
+    write(folder)
+    _put(folder / "commands.md", commands())
+    _put(folder / "search_space.md", search_space())
+    _put(folder / "api.md", python())
+    for name, source in PROJECT.items():
+        _put(folder.parent / "project" / f"{name}.md", (ROOT / source).read_text(encoding="utf-8"))
+
+
+def commands() -> str:
+    """Return the page of all commands: their help, as the terminal shows it at 100 columns."""
+    group: Any = typer.main.get_command(app)
+    parts = [
+        "# Commands",
+        "Each is also a function of [Python](api.md) with the same options. Shown as `--help` shows it.",
+    ]
+    for name, command in sorted(group.commands.items()):
+        if not command.hidden:
+            context = command.context_class(
+                command, info_name=f"sweeper {name}", max_content_width=100, terminal_width=100
+            )
+            parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def search_space() -> str:
+    """Return the page of what a search space file may say, from the models that check it."""
+    parts = [
+        "# Search space",
+        "The keys of a file, from the models that check it. `space` holds `loss`, `architecture` and `optimizer`; the "
+        "names that each may take are in [Losses](losses/index.md), [Networks](networks/index.md) and "
+        "[Optimisers](optimizers/index.md). Unknown keys are errors that name the nearest known one.",
+    ]
+    seen: list[type[BaseModel]] = [SweepSpec]
+    for model in seen:
+        title = "The file" if model is SweepSpec else model.__name__
+        rows = []
+        for name, field in model.model_fields.items():
+            shown = (
+                getattr(field.annotation, "__name__", None)
+                if isinstance(field.annotation, type)
+                else str(field.annotation)
+            )
+            default = "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+            rows.append(
+                f"| `{name}` | {_cell(_plain_type(str(shown)))} | {default[:80] if len(default) < 80 else '…'} |"
+            )
+            for inner in _models(field.annotation):
+                if inner not in seen:
+                    seen.append(inner)
+        parts += [f"## {title}", docstring(model), "\n".join(["| key | value | default |", "|---|---|---|", *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
+
+
+def _plain_type(text: str) -> str:
+    return re.sub(r"(?:[\w]+\.)+(\w+)", r"\1", re.sub(r"Annotated\[([^,]+),[^\]]*\]", r"\1", text)).replace(
+        "NoneType", "None"
+    )
+
+
+def python() -> str:
+    """Return the page of the Python functions."""
+    names = [each for each in sweeper.__all__ if each not in ("results",)]
+    parts = ["# Python", inspect.getdoc(sweeper) or ""]
+    for name in names:
+        kind = (
+            "autoexception"
+            if isinstance(getattr(sweeper, name), type) and issubclass(getattr(sweeper, name), Exception)
+            else "autoclass"
+            if isinstance(getattr(sweeper, name), type)
+            else "autofunction"
+        )
+        parts.append(f"## {name}\n\n```{{eval-rst}}\n.. {kind}:: sweeper.{name}\n```")
+    parts.append(
+        "## results\n\n```{eval-rst}\n.. automodule:: sweeper.results\n   :members:\n   :imported-members:\n```"
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def relink(app: object, name: str, text: list[str]) -> None:
+    """Point links of the project's files, which are written for its root, to the site's pages; others become text."""
+    depth = name.count("/")
+
+    def target(match: re.Match[str]) -> str:
+        label, place = match[1], match[2]
+        path, _, anchor = place.partition("#")
+        for page_name, source in {**PAGES, **{f"project/{key}": value for key, value in PROJECT.items()}}.items():
+            if path and path.lstrip("./") and source.endswith(path.lstrip("./")):
+                return f"[{label}]({'../' * depth}{page_name}.md{'#' + anchor if anchor else ''})"
+        return label
+
+    if name.startswith("project/") or "../" in text[0]:
+        here = (
+            ""
+            if name.startswith("project/")
+            else r"(?:\.\./)+(?=CONTRIBUTING|CHANGELOG|deploy/|tests/|LICENSE|search_spaces/|sweeper/)"
+        )
+        text[0] = re.sub(rf"(?<!!)\[([^\]]*)\]\(({here}(?!https?:|#|mailto:)[^)\s]+)\)", target, text[0])
+
+
+def page(family: Family, component: Component, folder: Path) -> str:
+    """Return a component's page: what it is, its docstring, hyperparameters, and examples that were run just now."""
+    parts = [f"# {component.name}", _sentence(component.summary)]
+    if component.source:
+        parts.append(f"Source: {component.source}.")
+    parts += family.extra(component)
+    text = docstring(component.build)
+    if text:
+        parts.append(text)
+    if component.hyperparameters:
+        parts += ["## Hyperparameters", hyperparameters(component)]
+    if component.lanes:
+        parts.append(f"Not trained as lanes: {component.lanes}.")
+    parts += family.example(component, folder)
+    return "\n\n".join(parts) + "\n"
+
+
+def hyperparameters(component: Component) -> str:
+    """Return the table of what a component takes."""
+    rows = [
+        f"| `{each.name}` | {_cell(each.range_text)} | "
+        f"{'required' if each.required else '–' if each.default is None else f'`{each.default}`'} "
+        f"| {_cell(each.reason)} | {_cell(each.source)} |"
+        for each in component.hyperparameters
+    ]
+    return "\n".join(["| name | valid | default | why | source |", "|---|---|---|---|---|", *rows])
+
+
+def docstring(build: Callable[..., object]) -> str:
+    """Return a docstring of ours as Markdown: paragraphs as they are, sections of arguments as lists."""
+    text = inspect.getdoc(build) or ""
+    if not (getattr(build, "__module__", None) or "").startswith(("trainables", "sweeper")):
+        return ""
+    blocks: list[str] = []
+    for block in re.split(r"\n\s*\n", text):
+        head, _, rest = block.partition("\n")
+        if head in ("Args:", "Attributes:", "Returns:", "Raises:"):
+            items = re.sub(r"\n\s{8,}", " ", "\n" + rest).strip("\n")
+            lines = [re.sub(r"^\s*([\w, ]+): ", r"- `\1`: ", line) for line in items.splitlines()]
+            blocks.append(f"**{head[:-1]}**\n\n" + "\n".join(lines if head != "Returns:" else [items.strip()]))
+        elif all(line.startswith("    ") for line in block.splitlines()):
+            blocks.append("```text\n" + inspect.cleandoc(block) + "\n```")
+        else:
+            blocks.append(_escaped(block))
+    return "\n\n".join(blocks)
+
+
+def _escaped(text: str) -> str:
+    """Return text whose stars, dollars and angle brackets outside of code mean nothing to Markdown."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(p if p.startswith("`") else re.sub(r"([*$<>_\[\]|])", r"\\\1", p) for p in pieces)
+
+
+def _cell(text: str) -> str:
+    return _escaped(text.replace("\n", " ")) or "–"
+
+
+def _sentence(text: str) -> str:
+    text = _escaped(text)
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,66 @@
+"""The documentation's pages: their search spaces are valid, commands and options exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from sweeper.cli.main import app
+from sweeper.space.loading import load_spec
+
+ROOT = Path(__file__).parents[2]
+WRITTEN = sorted(
+    path for path in (ROOT / "docs").rglob("*.md") if not {"build", "reference", "project"} & set(path.parts)
+)
+BLOCK = re.compile(r"^```(\w+|\{code-cell\})\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (path.name, body)
+        for path in WRITTEN
+        for kind, body in BLOCK.findall(path.read_text(encoding="utf-8"))
+        if kind == language
+    ]
+
+
+@pytest.mark.parametrize(("page", "body"), blocks("yaml"))
+def test_whole_search_spaces_are_valid(page: str, body: str) -> None:
+    values = yaml.safe_load(body)
+    if "dataset" in values and "space" in values:
+        load_spec(values)
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page, body in blocks("sh") + blocks("{code-cell}"):
+        for line in body.splitlines():
+            for part in re.split(r"&&|\|\|", line):
+                words = part.strip().removeprefix("!")
+                if words.startswith("sweeper "):
+                    found.append((page, words))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_and_options_exist(page: str, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has them
+    assert words[1] in known or words[1].startswith("-"), (page, line)
+    if words[1] in known:
+        options = {name for each in known[words[1]].params for name in (*each.opts, *each.secondary_opts)}
+        given = {word.partition("=")[0] for word in words[2:] if word.startswith("--")}
+        assert given <= options | {"--help"}, (page, line, given - options)
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+def test_links_lead_to_pages(path: Path) -> None:
+    made = {"reference", "project"}  # by the build, which checks these
+    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+        if not target.startswith(("http", "mailto")) and not made & set(Path(target).parts):
+            assert (path.parent / target).exists(), target
