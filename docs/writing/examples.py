@@ -198,7 +198,8 @@ def dataset(component: Component, folder: Path) -> list[str]:
         shape = "×".join(map(str, size.input_shape))
         parts.insert(
             0,
-            f"{size.classes} classes; inputs {shape}; {size.train:,} training, {size.val:,} validation, {size.test:,} test samples.",
+            f"{size.classes} classes; inputs {shape}; "
+            f"{size.train:,} training, {size.val:,} validation, {size.test:,} test samples.",
         )
     return parts
 
