@@ -26,7 +26,6 @@ nb_merge_streams = True
 exclude_patterns = ["build", "writing", "Thumbs.db"]
 html_theme = "furo"
 html_title = f"Calibration sweeper {release}"
-html_static_path = ["_static"]
 html_show_sphinx = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
