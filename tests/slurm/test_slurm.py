@@ -240,17 +240,19 @@ def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
 
 def _disturb(user: User, exchange: Exchange, fault: str, rng: random.Random) -> None:
     slurm = user.slurm
-    numbers = {
-        name: job for job, name in map(str.split, slurm.ask("squeue", "--noheader", "--format=%F %j").splitlines())
-    }
-    head, workers = numbers["sweeper-a"], numbers.get("sweeper-a-workers", "-")
+    running = slurm.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%F %K %j").splitlines()
+    left = [line.split() for line in running]
+    head = next(job for job, _, name in left if name == "sweeper-a")
+    workers = [f"{job}_{task}" for job, task, name in left if name == "sweeper-a-workers"]
+    if "worker" in fault and not workers:  # they are dead already, and not yet submitted again
+        fault = "requeue head"
     match fault:
         case "requeue head":
             slurm.ask("scontrol", "requeue", head)
         case "requeue worker":
-            slurm.ask("scontrol", "requeue", f"{workers}_{rng.randint(0, 1)}")
+            slurm.ask("scontrol", "requeue", rng.choice(workers))
         case "cancel worker":
-            slurm.ask("scancel", "--signal=KILL", "--full", f"{workers}_{rng.randint(0, 1)}")
+            slurm.ask("scancel", "--signal=KILL", "--full", rng.choice(workers))
         case "kill node daemon":
             node = rng.choice(("n1", "n2"))
             slurm.kill(f"slurmd-{node}")
