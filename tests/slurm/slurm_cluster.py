@@ -135,6 +135,21 @@ class SlurmCluster:
             os.kill(int(file.read_text()), signal.SIGKILL)
         file.unlink()
 
+    def kill_node(self, name: str) -> None:
+        """SIGKILL a node: its daemon, and every process of its jobs."""
+        self.kill(f"slurmd-{name}")
+        here = {"SLURMD_NODENAME": name, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        doomed: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if here.items() <= process.environ().items():
+                    above = process.parent()
+                    # What waits for a job's processes first: it would report that they were killed.
+                    doomed += [above, process] if above is not None and above.name() == "slurmstepd" else [process]
+        for process in sorted(doomed, key=lambda each: each.name() != "slurmstepd"):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
     def pids(self) -> list[int]:
         """Return the ids of the daemons that run."""
         return [int(file.read_text()) for file in self.folder.glob("*.pid") if file.read_text().strip()]

@@ -207,7 +207,7 @@ def test_a_quota_that_fills_up_is_said_and_with_more_room_the_sweep_goes_on(
         user.slurm.wait_until_idle()
 
 
-FAULTS = ("requeue head", "cancel worker", "kill node daemon", "restart controller", "requeue worker")
+FAULTS = ("requeue head", "cancel worker", "kill node", "restart controller", "requeue worker")
 
 
 @pytest.mark.slow
@@ -253,9 +253,9 @@ def _disturb(user: User, exchange: Exchange, fault: str, rng: random.Random) -> 
             slurm.ask("scontrol", "requeue", rng.choice(workers))
         case "cancel worker":
             slurm.ask("scancel", "--signal=KILL", "--full", rng.choice(workers))
-        case "kill node daemon":
+        case "kill node":
             node = rng.choice(("n1", "n2"))
-            slurm.kill(f"slurmd-{node}")
+            slurm.kill_node(node)
             time.sleep(rng.random() * 3)
             slurm.start_node(node)
         case "restart controller":
