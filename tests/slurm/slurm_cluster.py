@@ -123,6 +123,8 @@ class SlurmCluster:
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
         self.ask("slurmd", "-f", str(self.folder / "slurm.conf"), "-N", name)
+        if "DOWN" in self.ask("scontrol", "show", "node", name):
+            self.ask("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
     def start_controller(self) -> None:
         """Start the controller, with what it knew before."""
@@ -136,7 +138,7 @@ class SlurmCluster:
         file.unlink()
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL a node: its daemon, and every process of its jobs."""
+        """SIGKILL a node: its daemon, and every process of its jobs; the controller would notice in five minutes."""
         self.kill(f"slurmd-{name}")
         here = {"SLURMD_NODENAME": name, "SLURM_CONF": str(self.folder / "slurm.conf")}
         doomed: list[psutil.Process] = []
@@ -149,6 +151,7 @@ class SlurmCluster:
         for process in sorted(doomed, key=lambda each: each.name() != "slurmstepd"):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        self.ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=killed")
 
     def pids(self) -> list[int]:
         """Return the ids of the daemons that run."""
