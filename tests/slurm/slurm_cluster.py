@@ -123,8 +123,6 @@ class SlurmCluster:
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
         self.ask("slurmd", "-f", str(self.folder / "slurm.conf"), "-N", name)
-        if "DOWN" in self.ask("scontrol", "show", "node", name):
-            self.ask("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
     def start_controller(self) -> None:
         """Start the controller, with what it knew before."""
