@@ -62,7 +62,8 @@ class User:
         deadline = time.monotonic() + patient(seconds)
         while not until():
             assert time.monotonic() < deadline, self.slurm.ask("squeue") + self.logs(exchange)
-            time.sleep(0.2)
+            self.slurm.hurry()
+            time.sleep(0.5)
 
     def rows(self, name: str, table: str) -> str:
         """Return a table without its times, as CSV."""
