@@ -164,7 +164,7 @@ def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
     samples = min(settings.get("samples") or size.val, size.val)
     products = settings["lanczos_steps"] + settings["trace_probes"]
     if settings.get("spectrum"):
-        products += 2 * settings["spectrum_steps"]
+        products += 4 * settings["spectrum_steps"]  # probes: at least 2, at most 16
     return float(samples * PRODUCT_PASSES * products * len(settings["losses"]))
 
 

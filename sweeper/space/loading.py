@@ -134,7 +134,14 @@ def build_spec(
 
 
 def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
-    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
+    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace.
+
+    A sweep of release 0.2 or before goes on measuring the training loss's Hessian at fixed weights.
+    """
+    evaluation = values.get("evaluation")
+    curvature = evaluation.get("curvature") if isinstance(evaluation, dict) else None
+    if isinstance(evaluation, dict) and isinstance(curvature, dict) and "lanczos_steps" in curvature:
+        values = {**values, "evaluation": {**evaluation, "curvature": {"weights": "fixed", **curvature}}}
     with importing_nothing():
         return build_spec(values, None, source)
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from statistics import fmean, stdev
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, second_order
 from trainables.curvature.lanczos import Lanczos, Product, gradient_start, lanczos
-from trainables.curvature.statistics.base import STATISTICS, CurvatureSettings, Measurement
+from trainables.curvature.statistics.base import FIXED, STATISTICS, CurvatureSettings, Measurement
 from trainables.curvature.trace import Effort, TraceEstimate, hutch_plus_plus, hutchinson, per_sample_trace, rademacher
 
 
@@ -88,11 +89,31 @@ def of_each_loss(
     with memory_failures(stage), second_order(next(model.parameters()).device):
         data = inputs[chosen.to(inputs.device)], targets[chosen.to(targets.device)]
         surface = Surface(model, *data, batch_size=settings.batch_size, basis_rows=basis_rows)
-        for label, loss in losses.items():
+        for label, given in losses.items():
+            fixed = settings.weights == FIXED and hasattr(given, "with_fixed_weights")
+            loss = AtFixedWeights(given) if fixed else given
             same = next((earlier for other, earlier in done if same_loss(loss, other)), None)
             found[label] = compute(surface, loss) if same is None else copy(found[same])
             done.append((loss, label))
     return found
+
+
+class AtFixedWeights:
+    """A loss whose sample weights are taken as constants, for `weights: fixed`."""
+
+    def __init__(self, loss: Any) -> None:
+        """Measure `loss`, which has `with_fixed_weights`."""
+        self.loss = loss
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss."""
+        value: Tensor = self.loss(logits, targets)
+        return value
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
+        """Return cross-entropy with the weights of these logits."""
+        fixed: LossFunction = self.loss.with_fixed_weights(logits, targets)
+        return fixed
 
 
 def evenly_spaced(total: int, samples: int | None) -> Tensor:
@@ -140,15 +161,30 @@ def _trace(
 
 
 _POINTS = 256
+SPECTRUM_PRECISION = 0.1
+"""Relative standard error of a spectrum's mean below which no further probe is taken; two missed it by up to 31 %."""
+
+SPECTRUM_PROBES = 16
+"""The most probes: where positive and negative eigenvalues cancel, the mean has no relative precision."""
+
 _WIDTH = 0.01  # of the Gaussian that replaces each node, as a share of the spectrum's range
 
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Nodes (eigenvalues) and their weights, which sum to 1: ∫f(λ)ρ(λ)dλ ≈ Σ weight·f(node)."""
+    """Nodes (eigenvalues) and their weights, which sum to 1: ∫f(λ)ρ(λ)dλ ≈ Σ weight·f(node).
+
+    Attributes:
+        nodes, weights: of all probes.
+        probes: how many there were.
+        mean, mean_se: of the eigenvalues, Tr(H)/P, over probes, and its standard error.
+    """
 
     nodes: Tensor
     weights: Tensor
+    probes: int = 1
+    mean: float = math.nan
+    mean_se: float = math.nan
 
     def moment(self, function: Callable[[Tensor], Tensor]) -> float:
         """Return the mean of `function` over the spectrum, Σ w_i f(λ_i); times the dimension it is Tr f(H)."""
@@ -167,18 +203,31 @@ def lanczos_quadrature(
     probes: int,
     steps: int,
     generator: torch.Generator,
+    precision: float | None = None,
+    most: int = 0,
 ) -> Quadrature:
     """Return the spectrum of an operator on vectors as `like` [P] from `probes` Lanczos runs of `steps` products each.
 
     Each run starts at a vector of random signs; its Ritz values are nodes, weighted by the squared first coordinates
-    of the Ritz vectors (Golub & Meurant 2010; Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2).
+    of the Ritz vectors (Golub & Meurant 2010; Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2). Up to `most`
+    further probes are taken until the standard error of the mean eigenvalue is below `precision` of its size.
     """
-    nodes, weights = [], []
-    for start in rademacher(probes, like[None], generator):
-        found = lanczos(product, start, steps=steps, tolerance=0.0, generator=generator)
+    nodes: list[Tensor] = []
+    weights: list[Tensor] = []
+    means: list[float] = []
+    error = math.inf
+    starts = [*rademacher(probes, like[None], generator)]
+    while starts:
+        found = lanczos(product, starts.pop(0), steps=steps, tolerance=0.0, generator=generator)
         nodes.append(found.values)
-        weights.append(found.coordinates[0].double().cpu() ** 2 / probes)
-    return Quadrature(torch.cat(nodes), torch.cat(weights))
+        weights.append(found.coordinates[0].double().cpu() ** 2)
+        means.append(float((weights[-1] * nodes[-1]).sum()))
+        if len(means) > 1:
+            error = stdev(means) / math.sqrt(len(means))
+        if not starts and precision is not None and len(means) < most and error > precision * abs(fmean(means)):
+            starts = [*rademacher(1, like[None], generator)]
+    count = len(means)
+    return Quadrature(torch.cat(nodes), torch.cat(weights) / count, count, fmean(means), error)
 
 
 def spectral_density(
@@ -190,8 +239,12 @@ def spectral_density(
     settings: CurvatureSettings,
     seed: int,
     probes: int = 2,
+    precision: float | None = SPECTRUM_PRECISION,
 ) -> dict[str, list[dict[str, float]]]:
     """Return the spectral density of each mean loss's Hessian as rows of `eigenvalue`, `density` and `weight`.
+
+    Each row also has `probes`, how many Lanczos runs there were, and `mean` and `mean_se`, the mean eigenvalue Tr(H)/P
+    over them and its standard error.
 
     Stochastic Lanczos quadrature (Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2): ρ(λ) ≈ Σ_i w_i N(λ; λ_i, σ²)
     over the nodes λ_i and weights w_i of `probes` Lanczos runs, σ being 1 % of the spectrum's range. Rows are evenly
@@ -206,20 +259,22 @@ def spectral_density(
         settings: `spectrum_steps` products a probe, `samples` and `batch_size`.
         seed: of the probes.
         probes: Lanczos runs for each loss; more probes settle the bulk, more steps the edges.
+        precision: more are taken, up to SPECTRUM_PROBES, until the mean's standard error is at most this share of it;
+            `None` takes `probes`.
 
     Raises:
         CurvatureUnavailable: as `measure_curvature`.
     """
 
     def rows(surface: Surface, loss: LossFunction) -> list[dict[str, float]]:
-        return density_rows(_quadrature(surface, loss, settings, seed, probes))
+        return density_rows(_quadrature(surface, loss, settings, seed, probes, precision))
 
     steps = settings.spectrum_steps
     return of_each_loss(rows, model, inputs, targets, losses, settings, "the spectral density", basis_rows=steps)
 
 
 def _quadrature(
-    surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int, probes: int
+    surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int, probes: int, precision: float | None
 ) -> Quadrature:
     operator = HessianOperator(surface, loss)
     try:
@@ -229,6 +284,8 @@ def _quadrature(
             probes=probes,
             steps=settings.spectrum_steps,
             generator=torch.Generator().manual_seed(seed),
+            precision=precision,
+            most=SPECTRUM_PROBES,
         )
     except CurvatureUnavailable:
         raise
@@ -246,4 +303,5 @@ def density_rows(quadrature: Quadrature, points: int = _POINTS) -> list[dict[str
     interval = ((quadrature.nodes - grid[0]) / spacing).round().long().clamp(0, points - 1)
     weight = torch.zeros(points, dtype=torch.float64).index_add_(0, interval, quadrature.weights)
     rows = zip(grid.tolist(), density.tolist(), weight.tolist(), strict=True)
-    return [{"eigenvalue": x, "density": y, "weight": w} for x, y, w in rows]
+    said = {"probes": quadrature.probes, "mean": quadrature.mean, "mean_se": quadrature.mean_se}
+    return [{"eigenvalue": x, "density": y, "weight": w, **said} for x, y, w in rows]

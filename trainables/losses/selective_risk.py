@@ -33,7 +33,10 @@ class SelectiveRisk(Loss):
     [1/(n+1), n/(n+1)]. Counts, τ and S(τ) carry no gradient: β does only where g_i < τ (App. C.4).
 
     The mean weight is about `coverage`, because Eq. 12 drops the 1/P(g < τ) of Eq. 9; `normalise=True` divides
-    by it. `history="epoch"` adds up the counts of the epoch's batches: a call with gradients enabled adds its
+    by it. That holds while the scores spread over many bins and over many times ν. On a saturated network most
+    scores share the last bin, so that τ says nothing: at `coverage` .8 the mean weight is 1.0 with ν .01 and .75 with
+    ν .1 (logits of standard deviation 10 and 30, ten classes), and in the end the same at every coverage.
+    `history="epoch"` adds up the counts of the epoch's batches: a call with gradients enabled adds its
     batch, `per_sample` and `frozen` add none. Under `torch.func` transforms nothing is stored; there `observe`
     adds a batch from outside.
     Cost is O(n·bins).
@@ -81,10 +84,15 @@ class SelectiveRisk(Loss):
             self._add(histogram(score_from_log_probabilities(self.score, log_p)))
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return cross-entropy with the weights β_i of these logits."""
+        """Return the loss with counts and τ of these logits, which carry no gradient; through β there is one."""
         with torch.no_grad(), full_precision(logits):
-            log_p = torch.log_softmax(widened(logits), dim=-1)
-            scores = score_from_log_probabilities(self.score, log_p)
+            scores = score_from_log_probabilities(self.score, torch.log_softmax(widened(logits), dim=-1))
+            return SelectiveRiskAt(self, self._all_counts(histogram(scores)), quantile(scores, self.coverage))
+
+    def with_fixed_weights(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return cross-entropy with the weights β_i of these logits, as if β did not depend on the network."""
+        with torch.no_grad(), full_precision(logits):
+            scores = score_from_log_probabilities(self.score, torch.log_softmax(widened(logits), dim=-1))
             return WeightedCrossEntropy(self._weights(scores, histogram(scores)))
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
@@ -110,12 +118,32 @@ class SelectiveRisk(Loss):
         self.counts = self.counts.to(batch_counts.device) + batch_counts
 
     def _weights(self, scores: Tensor, batch_counts: Tensor) -> Tensor:
-        threshold = quantile(scores.detach(), self.coverage)
-        counts = batch_counts + self.counts.to(batch_counts.device) if self.stateful else batch_counts
+        return self.weights_at(scores, self._all_counts(batch_counts), quantile(scores.detach(), self.coverage))
+
+    def _all_counts(self, batch_counts: Tensor) -> Tensor:
+        return batch_counts + self.counts.to(batch_counts.device) if self.stateful else batch_counts
+
+    def weights_at(self, scores: Tensor, counts: Tensor, threshold: Tensor) -> Tensor:
+        """Return β_i [N] of scores [N] for a histogram's counts [BINS] and τ."""
         below = torch.where(scores < threshold, scores, threshold)
         survived = survival(below, counts.to(scores.dtype), as_type(self.nu, scores))
         weights = -survived.clamp(1 / (len(scores) + 1), len(scores) / (len(scores) + 1)).log()
         return weights / as_type(self.coverage, scores) if self.normalise else weights
+
+
+class SelectiveRiskAt(Loss):
+    """The selective-risk loss with the histogram and τ of a batch, valid for that batch: a sum over its samples."""
+
+    name = "selective_risk_at"
+
+    def __init__(self, loss: SelectiveRisk, counts: Tensor, threshold: Tensor) -> None:
+        self.loss, self.counts, self.threshold = loss, counts, threshold
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return β_i·CE_i, [N]."""
+        log_p = torch.log_softmax(logits, dim=-1)
+        scores = score_from_log_probabilities(self.loss.score, log_p)
+        return self.loss.weights_at(scores, self.counts, self.threshold) * -true_class(log_p, targets)
 
 
 def histogram(scores: Tensor) -> Tensor:

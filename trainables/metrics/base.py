@@ -37,7 +37,9 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
-"""A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite."""
+"""A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite.
+
+From logits the nll needs no such limit, and has none."""
 
 
 class UnusablePredictions(ValueError):  # noqa: N818 - says what is the matter, as the project's errors do

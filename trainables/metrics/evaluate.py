@@ -22,6 +22,7 @@ from trainables.metrics.base import (
     Integers,
     Metric,
     always_measured,
+    log_softmax64,
     require_probabilities,
 )
 from trainables.metrics.binning import (
@@ -37,7 +38,11 @@ from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_
 
 
 def evaluate_probabilities(
-    probabilities: ArrayLike, targets: ArrayLike, bins: int = 15, names: Sequence[str] | None = None
+    probabilities: ArrayLike,
+    targets: ArrayLike,
+    bins: int = 15,
+    names: Sequence[str] | None = None,
+    logits: ArrayLike | None = None,
 ) -> dict[str, float]:
     """Return every metric of `names`, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
 
@@ -55,6 +60,7 @@ def evaluate_probabilities(
         bins: number of bins, at most N; 15 as in mukhoti §5 and properness §5.1.
         names: of METRIC_NAMES, `None` for all; without `cw_ada_ece`, which sorts every class, it takes a fraction of
             the time.
+        logits: [N, K] that the probabilities are the softmax of: where one underflowed, the nll is taken from them.
 
     Raises:
         UnusablePredictions: non-finite or non-simplex rows, labels outside [0, K), fewer samples than bins.
@@ -67,7 +73,7 @@ def evaluate_probabilities(
     rows = np.arange(len(labels))
     confidence = values[rows, prediction]
     correct = prediction == labels
-    found = _likelihood_metrics(values, labels, correct)
+    found = _likelihood_metrics(values, labels, correct, logits)
     found |= confidence_metrics(confidence, correct, bins)
     found["cw_ece"] = classwise_calibration_error(values, labels, bins)
     if "cw_ada_ece" in names:
@@ -79,10 +85,15 @@ def evaluate_probabilities(
     return {name: found[name] if name in found else METRICS[name].build(values, labels) for name in names}
 
 
-def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> dict[str, float]:
+def _likelihood_metrics(
+    values: Floats, labels: Integers, correct: Booleans, logits: ArrayLike | None
+) -> dict[str, float]:
     """Return accuracy, top5, nll, brier and entropies of `values` [N, K]."""
     of_target = np.take_along_axis(values, labels[:, None], axis=1)
     nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
+    lost = np.flatnonzero(of_target[:, 0] < SMALLEST_PROBABILITY)
+    if logits is not None and len(lost):
+        nll[lost] = -log_softmax64(np.asarray(logits)[lost])[np.arange(len(lost)), labels[lost]]
     ahead = values > of_target
     ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
     entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))

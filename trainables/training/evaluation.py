@@ -245,7 +245,7 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
 def _metrics_row(
     logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int
 ) -> Row:
-    measured = evaluate_probabilities(probabilities, targets, settings.bins)
+    measured = evaluate_probabilities(probabilities, targets, settings.bins, logits=logits)
     row: Row = {**measured, **refinement_columns(logits, targets, measured)}
     if settings.bootstrap:
         repeated = (settings.bins, settings.bootstrap, seed)

@@ -272,7 +272,8 @@ def _measured(model: nn.Module, layer: nn.Linear | None, split: Split, bins: int
     targets = classes.numpy()
     if not torch.isfinite(outputs).all():
         return {}
-    found = evaluate_probabilities(softmax64(outputs.numpy()), targets, min(bins, len(targets)))
+    scores = outputs.numpy()
+    found = evaluate_probabilities(softmax64(scores), targets, min(bins, len(targets)), logits=scores)
     row = {name: found[name] for name in TRAJECTORY_METRICS}
     row["logit_norm"] = float(outputs.norm(dim=1).mean())
     return {**row, "feature_norm": float(feature_norms[0].mean())} if feature_norms else row

@@ -39,9 +39,13 @@ RELIABILITY_SCHEMA = _schema(
 )
 """One row per confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
 
-SPECTRA_SCHEMA = _schema(loss=_TEXT, samples=_COUNT, eigenvalue=_NUMBER, density=_NUMBER, weight=_NUMBER)
+SPECTRA_SCHEMA = _schema(
+    loss=_TEXT, samples=_COUNT, eigenvalue=_NUMBER, density=_NUMBER, weight=_NUMBER, probes=_COUNT, mean=_NUMBER,
+    mean_se=_NUMBER,
+)  # fmt: skip
 """The spectral density of a Hessian, one row per point of its even grid; `loss` is `cross_entropy` or `training`,
-`samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point."""
+`samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point, `mean`
+that of all eigenvalues over `probes` random vectors, and `mean_se` its standard error."""
 
 
 def predictions_schema(classes: int) -> pa.Schema:

@@ -58,8 +58,8 @@ OF_FIGURES = ("epoch", "after_epoch")
 Settings = frozenset[tuple[str, str]]
 """A component's name and options that are not at their defaults, as text."""
 
-HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass")
-"""Settings of a curvature measurement that change none of its columns."""
+HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass", "weights")
+"""Settings of a curvature measurement that change none of the columns that papers print."""
 
 OF_OBJECTIVES = {
     "nll": (),

@@ -317,7 +317,8 @@ def _row(
     }
     if probabilities is not None:
         try:
-            row |= evaluate_probabilities(probabilities, targets, request.bins)
+            logits = predictions.logits[split] if request.method == UNCALIBRATED else None
+            row |= evaluate_probabilities(probabilities, targets, request.bins, logits=logits)
             row["metrics"] = _as_json(further_metric_columns(metrics, probabilities, targets)) if metrics else None
         except UnusablePredictions as error:
             row["unavailable"] = str(error)

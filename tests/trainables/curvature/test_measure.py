@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from trainables.curvature import (
     spectral_density,
 )
 from trainables.curvature import hessian as surface_module
-from trainables.curvature.measure import Quadrature, density_rows, evenly_spaced, lanczos_quadrature
+from trainables.curvature.measure import SPECTRUM_PROBES, Quadrature, density_rows, evenly_spaced, lanczos_quadrature
+from trainables.losses import build_loss
 
 
 def test_defaults_hold():
@@ -193,6 +195,59 @@ def test_takes_a_coupled_loss_over_a_fixed_partition(reference, monkeypatch, bud
     assert math.isclose(row["lambda_max"], float(torch.linalg.eigvalsh(hessian)[-1]), rel_tol=1e-4)
     assert row["trace_se"] > 0  # no exact trace where samples are coupled
     assert abs(row["trace"] - float(hessian.trace())) <= 3 * row["trace_se"]
+
+
+@pytest.mark.parametrize("score", ["msp", "margin", "negative_entropy"])
+def test_selective_risks_gradient_and_hessian_go_through_its_weights(reference, score):
+    """Against the dense Hessian, and against differences of the gradient that training takes."""
+    model, (inputs, targets) = reference.build("mlp"), reference.batch(20)
+    loss = build_loss("selective_risk", coverage=0.8, nu=0.3, score=score)
+    settings = CurvatureSettings(batch_size=12, lanczos_steps=80, residual_tolerance=1e-6)
+    parts = [slice(0, 12), slice(12, 20)]
+
+    def over(losses):
+        def mean(logits, targets):
+            terms = zip(losses, parts, strict=True)
+            return sum(each(logits[part], targets[part]) * len(targets[part]) / 20 for each, part in terms)
+
+        return mean
+
+    with torch.no_grad():
+        frozen = over([loss.frozen(model(inputs)[part], targets[part]) for part in parts])
+    parameters = [*model.parameters()]
+    trained = torch.autograd.grad(over([loss, loss])(model(inputs), targets), parameters)
+    norm = math.sqrt(sum(float(each.square().sum()) for each in trained))
+    hessian = reference.dense_hessian(model, inputs, targets, frozen)
+    row = measure(model, inputs, targets, loss, settings)
+    fixed = measure(model, inputs, targets, loss, replace(settings, weights="fixed"))
+    assert row["gradient_norm"] == pytest.approx(norm, rel=1e-6)
+    assert row["lambda_max"] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
+    assert row["trace"] == pytest.approx(float(hessian.trace()), rel=1e-5)
+    assert abs(fixed["gradient_norm"] - norm) > 0.05 * norm
+    assert abs(fixed["trace"] - row["trace"]) > 0.05 * abs(row["trace"])
+    direction = torch.randn(len(hessian), generator=torch.Generator().manual_seed(0), dtype=hessian.dtype)
+    start = torch.nn.utils.parameters_to_vector(parameters).detach().clone()
+
+    def gradient(vector):
+        torch.nn.utils.vector_to_parameters(vector, parameters)
+        found = torch.autograd.grad(frozen(model(inputs), targets), parameters)
+        return torch.cat([each.reshape(-1) for each in found])
+
+    step = 1e-5
+    difference = (gradient(start + step * direction) - gradient(start - step * direction)) / (2 * step)
+    torch.testing.assert_close(difference, hessian @ direction, rtol=1e-4, atol=1e-6)
+
+
+def test_a_spectrums_probes_are_taken_until_its_mean_is_known(reference):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+    hessian = reference.dense_hessian(model, inputs, targets, cross_entropy)
+    settings = CurvatureSettings(spectrum_steps=40)
+    for seed in range(5):
+        rows = spectral_density(model, inputs, targets, {"training": cross_entropy}, settings=settings, seed=seed)
+        first = rows["training"][0]
+        assert first["mean_se"] <= 0.1 * abs(first["mean"]) or first["probes"] == SPECTRUM_PROBES
+        assert abs(first["mean"] - float(hessian.diagonal().mean())) < 4.5 * first["mean_se"]
+    assert first["probes"] > 2
 
 
 def test_covers_trainable_parameters_only(reference):

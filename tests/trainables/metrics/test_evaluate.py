@@ -64,6 +64,21 @@ def test_certain_and_wrong_has_a_large_finite_nll():
     assert found["entropy_wrong"] == 0.0
 
 
+def test_the_nll_of_logits_has_no_limit_and_other_samples_keep_their_bits():
+    random = np.random.default_rng(0)
+    logits, targets = random.normal(0, 3, (200, 5)), random.integers(0, 5, 200)
+    plain = evaluate_probabilities(softmax64(logits), targets)
+    assert evaluate_probabilities(softmax64(logits), targets, logits=logits) == plain
+    logits[0] = [1e4, 0, 0, 0, 0]
+    targets[0] = 1
+    capped = evaluate_probabilities(softmax64(logits), targets)
+    found = evaluate_probabilities(softmax64(logits), targets, logits=logits)
+    exact = -(logits - np.logaddexp.reduce(logits, axis=1)[:, None])[np.arange(200), targets]
+    assert found["nll"] == pytest.approx(exact.mean(), rel=1e-12) and capped["nll"] < found["nll"] - 40
+    changed = {name for name in found if found[name] != capped[name] and found[name] == found[name]}
+    assert changed == {"nll", "nll_wrong"}
+
+
 def test_ties_go_to_the_first_class_for_accuracy_and_top5():
     probabilities = np.full((18, 6), 1 / 6)
     assert evaluate_probabilities(probabilities, np.zeros(18, dtype=int))["accuracy"] == 1.0

@@ -96,6 +96,8 @@ def statistic_words(column: str) -> str | None:
 LOSS_LABELS = tuple(LOSS_WORDS)
 TRACE_METHODS = ("auto", "hutchinson", "hutch++")
 
+DIFFERENTIATED, FIXED = "differentiated", "fixed"
+
 _RULES = {
     rule.name: rule
     for rule in (
@@ -108,6 +110,7 @@ _RULES = {
         Hyperparameter("residual_tolerance", "number", 1e-3, 0, 1, reason="a residual relative to the eigenvalue"),
         Hyperparameter("spectrum", "boolean", False),
         Hyperparameter("spectrum_steps", "integer", 32, 1, reason="each step is one Hessian-vector product a probe"),
+        Hyperparameter("weights", "text", DIFFERENTIATED, choices=(DIFFERENTIATED, FIXED)),
         Hyperparameter("vectors_per_pass", "integer", 1, 1, reason="a pass takes at least one vector"),
         Hyperparameter("batch_size", "integer", 128, 1, reason="a batch holds at least one sample"),
     )
@@ -130,8 +133,11 @@ class CurvatureSettings:
         residual_tolerance: Lanczos stops when ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max, and ≤ tolerance·‖H‖ for λ_min.
         losses: which losses to measure; names from `LOSS_LABELS`.
         spectrum: also measure the spectral density for the report.
-        spectrum_steps: the Hessian-vector products of each of its two probes, for each loss; 32 resolve the edges and
+        spectrum_steps: the Hessian-vector products of each of its probes, for each loss; 32 resolve the edges and
             the gap beside the bulk at a third of what Ghorbani, Krishnan & Xiao 2019 spend on theirs (§2: about 90).
+        weights: how the training loss's sample weights are taken where these depend on the network (selective risk's
+            β): `differentiated`, as training does, or `fixed` at the current network, as before release 0.3. What a
+            loss itself holds constant (ranks, counts, τ, a bandwidth) is constant either way.
         batch_size: the fixed partition over which a batch-coupled loss is taken, and the fewest samples in a pass.
         vectors_per_pass: how many probes share a traversal of the graph (by vmap). On a CPU it gains nothing (23 to
             28 ms a product on resnet8 against 24 ms), and it multiplies the products' memory.
@@ -147,6 +153,7 @@ class CurvatureSettings:
     losses: tuple[str, ...] = LOSS_LABELS
     spectrum: bool = False
     spectrum_steps: int = 32
+    weights: str = DIFFERENTIATED
     batch_size: int = 128
     vectors_per_pass: int = 1
 
