@@ -42,6 +42,8 @@ FIGURE_QUANTITIES: dict[str, str] = {
     "spearman_epoch_entropy_wrong": "the same of the entropy of wrongly classified samples' probabilities",
     "ece_change_by_focal_map": "sign of the mean ECE with the focal map minus that without, over the gamma above 0",
     "ece_change_by_temperature": "the same of temperature scaling, minus the networks' own",
+    "feature_norm_rank": "the same of the mean norm of the features before the last layer",
+    "ece_gain_by_ece": "mean share, over the losses, by which gamma and T chosen by ECE lower it against log-loss",
     "pearson_gamma_temperature": "Pearson correlation of the focal map's gamma and the best temperature beside it",
     "slope": "of the line through 1/T against gamma, T the temperature closest to the focal map",
     "intercept": "of that line",

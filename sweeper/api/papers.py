@@ -28,9 +28,11 @@ from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     from sweeper.analysis.papers.finished import FinishedSweep
+    from sweeper.analysis.papers.items import Item
     from sweeper.analysis.papers.page import PaperPage
     from sweeper.analysis.papers.recipes import Recipe
     from sweeper.results import Results
+    from sweeper.slurm.submission import SlurmSubmission
     from sweeper.space.spec import SweepSpec
 
 PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
@@ -74,8 +76,7 @@ def steps(paper: str, output: str | Path, *, rehearse: bool = False) -> list[Ste
     from sweeper.results import Results
     from sweeper.storage.lookup import sweep_names
 
-    if paper not in PAPERS:
-        raise SweeperError(f"unknown paper {paper!r}", f"papers: {', '.join(PAPERS)}{nearest(paper, PAPERS)}")
+    known_paper(paper)
     recipes = [recipe for recipe in map(shipped_recipe, packaged_files()) if recipe.spec.header.paper == paper]
     there = [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
     return [_step(recipe, [sweep for sweep in there if sweep.rehearsed == rehearse]) for recipe in recipes]
@@ -129,6 +130,7 @@ def paper(
     *,
     rehearse: Rehearse = False,
     run: Annotated[bool, CommandOption(("--no-run",), negated=True)] = True,
+    items: bool = False,
     page: str | Path | None = None,
     output: Output = None,
     tracking_uri: Tracking = None,
@@ -137,7 +139,7 @@ def paper(
     cpus: Cpus = None,
     executor: RunsOn = "auto",
     say: Say = lambda sentence: None,
-) -> Shown[PaperPage]:
+) -> Shown[PaperPage] | Shown[list[Item]]:
     """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
 
     Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed.
@@ -145,6 +147,7 @@ def paper(
     Args:
         name: Paper: curvature, properness, mukhoti, posterior or selective.
         run: Run nothing; write the page from existing sweeps.
+        items: Only list the paper's tables, figures and statements, and what stands for each.
         page: Path of the page. (default: paper-NAME.html in the results)
         say: is told what happens.
 
@@ -153,6 +156,8 @@ def paper(
             sweep cannot be run.
     """
     place = output_folder(output)
+    if items:
+        return _items(name)
     options: RunningOptions = {
         "output": place, "tracking_uri": tracking_uri, "mlflow": mlflow, "address": address, "cpus": cpus,
         "executor": executor,
@@ -176,6 +181,20 @@ def paper(
     return Shown(written, "\n".join(written.lines()))
 
 
+def _items(paper: str) -> Shown[list[Item]]:
+    from sweeper.analysis.papers import items
+
+    held = items.items(known_paper(paper))
+    return Shown(held, items.items_table(held), json=[each.to_dict() for each in held])
+
+
+def known_paper(name: str) -> str:
+    """Return a paper's name. Raises SweeperError for an unknown one."""
+    if name not in PAPERS:
+        raise SweeperError(f"unknown paper {name!r}", f"papers: {', '.join(PAPERS)}{nearest(name, PAPERS)}")
+    return name
+
+
 class RunningOptions(TypedDict):
     """What `run` and `resume` both take."""
 
@@ -193,12 +212,12 @@ def _run(step: Step, rehearse: bool, say: Say, options: RunningOptions) -> None:
     if step.state == FINISHED:
         return
     say(f"{'resuming' if step.state == UNFINISHED else 'running'} {step.recipe.space}")
-    done: FinishedRun | Submitted
+    done: FinishedRun | Submitted | SlurmSubmission
     if step.state == UNFINISHED:
         done = commands.resume(step.sweep, failed=True, **options)
     else:
         done = commands.run(step.recipe.space, set=step.recipe.overrides, rehearse=rehearse, **options)
-    if isinstance(done, Submitted):
+    if not isinstance(done, FinishedRun):
         raise SweeperError("a paper's sweeps are run from here", "give the address of Ray itself, not of a dashboard")
     if done.outcome != FINISHED:
         raise SweeperError(

@@ -267,7 +267,7 @@ class RecalibrationProgress:
 
 PRINTED: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("run", "resume"), finished),
-    **dict.fromkeys(("plan", "claims", "what_if"), display_json),
+    **dict.fromkeys(("plan", "claims", "what_if", "paper"), display_json),
     "submit": submitted,
     "stop": told,
     "export": exported,

@@ -288,9 +288,23 @@ def focal_map_sign(found: Comparison) -> float | None:
     return sign_of_change(found, {"posthoc.apply_focal_map": "false"} if scaled else None)
 
 
+OWN_LOG_LOSS = {"posthoc.objective": "nll", "posthoc.gamma_objective": "None"}
+"""Options of focal temperature scaling whose γ and T are both chosen by log-loss."""
+
+
+def gain_by_ece(found: Comparison) -> float | None:
+    """Return the mean share by which choosing γ and T by ECE, as the number names, lowers ECE against log-loss."""
+    gains = []
+    for trial in found.trials:
+        by_ece = found.mean(trial, "ada_ece")
+        by_nll = found.mean(trial, "ada_ece", options={**found.number.options, **OWN_LOG_LOSS})
+        gains += [1 - by_ece / by_nll] if by_ece is not None and by_nll else []
+    return fmean(gains) if gains else None
+
+
 RANKED = (
     "nll", "nll_correct", "nll_wrong", "entropy_wrong", "confidence_wrong", "last_layer_weight_norm", "logit_norm",
-    "gradient_norm",
+    "gradient_norm", "feature_norm",
 )  # fmt: skip
 """Metrics whose ranks among losses figures show."""
 
@@ -309,6 +323,7 @@ QUANTITIES: dict[str, Quantity] = {
     **{f"spearman_epoch_{metric}": Quantity(partial(with_epoch, metric=metric)) for metric in BY_EPOCH},
     "spearman_epoch_highest_bin": Quantity(highest_bin_with_epoch),
     "pearson_gamma_temperature": Quantity(gamma_and_temperature),
+    "ece_gain_by_ece": Quantity(gain_by_ece, _all_losses),
     "ece_change_by_focal_map": Quantity(focal_map_sign, _gammas),
     "ece_change_by_temperature": Quantity(partial(sign_of_change, without=None), _gammas),
 }

@@ -1,4 +1,4 @@
-"""Pictures of mukhoti's Figs. 1, 5 and 8 and the trajectories of sweeps, each from one sweep's tables.
+"""Pictures of mukhoti's Figs. 1, 4, 5 and 8, posterior's Figs. 5 and 6 and the trajectories of sweeps.
 
 Fig. 1: reliability on training data epoch by epoch; Fig. 5: BLEU and calibration error against temperature; Fig. 8:
 confidence in mistakes, and the decision boundaries of linear networks. A sweep without their rows has no picture.
@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 
 from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
 from sweeper.results import Results
-from sweeper.text.cells import Row, Value, float_or_none, int_of, measured_or_none, text_of
+from sweeper.text.cells import Row, Value, float_of, float_or_none, int_of, measured_or_none, text_of
 from trainables.metrics.base import softmax64
 from trainables.metrics.bleu import TEMPERATURES, column_at
-from trainables.training.prediction import TRAJECTORY_METRICS, TRAJECTORY_NORMS, WEIGHT_NORM
+from trainables.training.prediction import (
+    GRADIENT_COUNTS,
+    GRADIENT_NORM_EDGES,
+    TRAJECTORY_METRICS,
+    TRAJECTORY_NORMS,
+    WEIGHT_NORM,
+)
 
 LINEAR = "mukhoti_linear"
 """The data set of Fig. 8: two inputs, two classes."""
@@ -34,7 +40,12 @@ Line = Sequence[tuple[float, Value]]
 
 def trained_pictures(results: Results) -> list[Figure]:
     """Return the pictures that a sweep's tables hold. Raises QueryError."""
-    found = [*_reliability_by_epoch(results), *temperature_curves(results)]
+    found = [
+        *_reliability_by_epoch(results),
+        *temperature_curves(results),
+        *gradient_norms(results),
+        *errors_by_gamma(results),
+    ]
     if results.specification.get("dataset", {}).get("name") == LINEAR:
         found += _linear_networks(results)
     return found
@@ -49,9 +60,8 @@ def trajectories(results: Results) -> list[Figure]:
     wanted = [f"{split}_{name}" for split in trajectory["splits"] for name in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)]
     columns = [name for name in (*wanted, WEIGHT_NORM) if name in there]
     means = ", ".join(f"avg({name}) AS {name}" for name in columns)
-    gamma = "config_loss_gamma" if "config_loss_gamma" in results.columns("trials") else "NULL"
     rows = results.rows(
-        f"SELECT config_loss_name || coalesce(' γ ' || format('{{:g}}', {gamma}::DOUBLE), '') AS loss, epoch, {means} "
+        f"SELECT {_loss_sql(results)} AS loss, epoch, {means} "
         "FROM epochs JOIN trials USING (trial, replicate) WHERE status = 'completed' GROUP BY ALL ORDER BY loss, epoch"
     )
     found = []
@@ -87,6 +97,80 @@ def temperature_curves(results: Results) -> list[Figure]:
         if held:
             curves.append(_curves(results.name, f"{split} {metric}", held, "temperature"))
     return curves
+
+
+def gradient_norms(results: Results) -> list[Figure]:
+    """Return mukhoti Fig. 4b–d: how many training samples have which gradient norm, a panel for each counted epoch."""
+    if GRADIENT_COUNTS not in results.columns("epochs"):
+        return []
+    counted = results.sql(
+        f"SELECT {_loss_sql(results)} AS loss, epoch, {GRADIENT_COUNTS} AS counts FROM epochs JOIN trials "
+        f"USING (trial, replicate) WHERE status = 'completed' AND {GRADIENT_COUNTS} IS NOT NULL ORDER BY epoch, loss"
+    ).to_pylist()
+    shares: dict[int, dict[str, NDArray[np.float64]]] = {}
+    for row in counted:
+        of_epoch = shares.setdefault(row["epoch"], {})
+        of_epoch[row["loss"]] = of_epoch.get(row["loss"], 0.0) + np.array(row["counts"], float)
+    inner = GRADIENT_NORM_EDGES[1:-1]
+    middles = [float(inner[0]), *np.sqrt(inner[:-1] * inner[1:]).tolist(), float(inner[-1])]
+    losses = sorted({row["loss"] for row in counted})
+    x, y = Axis("norm of the last layer's gradient", log=True), Axis("share of samples")
+    panels = [
+        Panel(
+            f"after epoch {epoch}",
+            [],
+            [
+                Curve(middles, (held / max(1.0, held.sum())).tolist(), losses.index(loss), line=1.6, group=loss)
+                for loss, held in of_epoch.items()
+            ],
+            x,
+            y,
+        )
+        for epoch, of_epoch in shares.items()
+    ]
+    said = f"{results.name}: training samples by the norm of the last layer's gradient"
+    return [Figure("gradient-norms", "Gradient norms", said, [], panels, [], legend=losses)] if panels else []
+
+
+MAPPED = {"raw": "ece", "Ψ": "posthoc_focal_map_ece"}
+"""ECE without and with the focal map."""
+
+
+def errors_by_gamma(results: Results) -> list[Figure]:
+    """Return posterior Figs. 5 and 6: test ECE by γ, with the focal map and without, a panel for each network.
+
+    Box plots there; here every replicate is a point, and the medians are joined. Smoothed networks are apart.
+    """
+    if results.specification.get("header", {}).get("paper") != "posterior":
+        return []
+    there = set(results.columns("final"))
+    smoothed = "coalesce(config_loss_smoothing, 0) > 0" if "config_loss_smoothing" in there else "false"
+    rows = results.rows(
+        f"SELECT config_architecture_name || CASE WHEN config_loss_name = 'label_smoothing' OR {smoothed} THEN ', LS' "
+        "ELSE '' END AS network, coalesce(config_loss_gamma, 0) AS gamma, * FROM final "
+        "WHERE status = 'completed' AND split = 'test' ORDER BY network, gamma"
+    )
+    panels = []
+    for network in dict.fromkeys(text_of(row, "network") for row in rows):
+        marks = []
+        for at, (label, column) in enumerate(MAPPED.items()):
+            by_gamma: dict[float, list[float]] = {}
+            for row in rows:
+                if row["network"] == network and (value := measured_or_none(row, column)) is not None:
+                    by_gamma.setdefault(float_of(row, "gamma"), []).append(value)
+            points = [(gamma, value) for gamma, held in by_gamma.items() for value in held]
+            marks.append(Curve([x for x, _ in points], [y for _, y in points], at, size=4, opacity=0.5))
+            medians = [float(np.median(held)) for held in by_gamma.values()]
+            marks.append(Curve([*by_gamma], medians, at, line=1.6, group=label))
+        panels.append(Panel(network, [], marks, Axis("γ"), Axis("test ECE")))
+    said = f"{results.name}: ECE of every replicate by γ, raw and after the focal map; lines join the medians"
+    return [Figure("ece-by-gamma", "ECE by γ", said, [], panels, [], legend=[*MAPPED])] if panels else []
+
+
+def _loss_sql(results: Results) -> str:
+    """Return the expression of a trial's loss with its γ."""
+    gamma = "config_loss_gamma" if "config_loss_gamma" in results.columns("trials") else "NULL"
+    return f"config_loss_name || coalesce(' γ ' || format('{{:g}}', {gamma}::DOUBLE), '')"
 
 
 def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) -> Figure:

@@ -182,6 +182,17 @@ def test_the_focal_maps_sign_is_of_ece_with_it_minus_without(harm: float) -> Non
         assert QUANTITIES[asked.metric](comparison(asked, PLAIN, ece)) == harm
 
 
+def test_the_gain_by_ece_is_the_mean_share_over_losses() -> None:
+    asked = number("ece_gain_by_ece", "cross_entropy", "focal_temperature", posthoc__objective="ada_ece")
+
+    def ece(row: Mapping[str, Any], each: PublishedNumber) -> float:
+        assert each.metric == "ada_ece"
+        by_log_loss = each.options["posthoc.objective"] == "nll"
+        return 0.5 if by_log_loss else 0.5 - 0.1 * gamma_of(row)
+
+    assert QUANTITIES["ece_gain_by_ece"](comparison(asked, PLAIN, ece)) == pytest.approx(0.2 * 1.5)
+
+
 def test_what_was_not_measured_is_no_quantity() -> None:
     for metric, quantity in QUANTITIES.items():
         asked = number(metric, "focal", score="margin") if metric == "ece_rank" else number(metric)
