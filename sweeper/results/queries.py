@@ -119,7 +119,8 @@ def connect(
             for sweep, generation in generations.items():
                 if next((generation / name).glob("**/*.parquet"), None) is not None:
                     files = _quoted(f"{generation}/{name}/**/*.parquet")
-                    parts.append((sweep, f"read_parquet({files}, hive_partitioning = false)"))
+                    mixed = name == "spectra"  # parts of a sweep that two releases ran; by name takes longer
+                    parts.append((sweep, f"read_parquet({files}, hive_partitioning = false, union_by_name = {mixed})"))
             kind = "TABLE" if in_memory and parts and name not in LARGE_TABLES else "VIEW"
             if not parts:
                 connection.register(f"no_{name}", empty)

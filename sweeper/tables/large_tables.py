@@ -196,7 +196,9 @@ class LargeTables:
             first = next(iter(tables)).stem
             target = generation / table / f"{first}-and-{len(tables) - 1}-more.parquet"
             names = " ".join(part.name for part in tables)
-            whole = pa.concat_tables(tables.values()).replace_schema_metadata({MERGED_KEY: names})
+            # Parts that an earlier release wrote lack columns that came later.
+            whole = pa.concat_tables(tables.values(), promote_options="default")
+            whole = whole.replace_schema_metadata({MERGED_KEY: names})
             with replacing(target) as temporary:
                 _write_merged(temporary, whole)
             self._published[table] += 1

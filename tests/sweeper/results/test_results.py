@@ -22,7 +22,9 @@ from sweeper.results import Results, UnknownSweepError, load
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
 from sweeper.text.display import format_table
+from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
 from tests.sweeper.synthetic_sweep import write_sweep
+from trainables.worker.trial_tables import SPECTRA_SCHEMA
 
 
 def rows_of(folder: Path, table: str) -> list[dict]:
@@ -242,3 +244,15 @@ def test_faults_are_named(output: Path, tmp_path: Path) -> None:
         load_several(NAMES, output).sql("DROP VIEW trials")
     with pytest.raises(QueryError):
         load_several(NAMES, output).sql("SELECT nothing FROM trials")
+
+
+def test_spectra_that_two_releases_wrote_are_read_together(tmp_path: Path) -> None:
+    """A sweep that 0.2 began and 0.3 resumed: columns that came later are empty in the older parts."""
+    results = ideal_sweep(tmp_path, "mukhoti_figures_7_8")
+    folder = results.folder / "tables" / "spectra"
+    rows = pa.Table.from_pylist([{"trial": "c00000", "mean_se": 0.1}], SPECTRA_SCHEMA)
+    for name in ("a", "c"):
+        pq.write_table(rows.drop_columns(["probes", "mean", "mean_se"]), folder / f"{name}.parquet")
+    pq.write_table(rows, folder / "b.parquet")
+    (row,) = Results(results.folder).rows("SELECT count(*) AS n, count(mean_se) AS known FROM spectra")
+    assert (row["n"], row["known"]) == (3, 1)
