@@ -81,8 +81,8 @@ def _noting(folder: Path, eat: Callable[[float], None]) -> type:
 
         def step(self) -> dict[str, Any]:
             share = ray.get_runtime_context().get_assigned_resources().get("GPU")
-            assert share == self._assignments.settings.gpu, "what Ray reserves is what the process is capped at"
-            trial = self._assignments.current
+            assert share == self._worker.settings.gpu, "what Ray reserves is what the process is capped at"
+            trial = self._worker.current
             began = time.time()
             time.sleep(0.3)
             try:

@@ -150,7 +150,7 @@ class DriverContext:
         return Driver(
             self.sweep.paths,
             configurations,
-            DriverSettings.of(spec, configurations, cohorts=session.together),
+            DriverSettings.of(spec, configurations),
             journal=self.mirror.journal(alone=self.lease.locked),
             keeper=self.mirror,
             shares=session.shares,

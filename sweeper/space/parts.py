@@ -175,9 +175,9 @@ class Replicates(Part):
     whose numbers repeat everywhere, is the default.
 
     `cohort` trains the replicates of several configurations together, as lanes of one network that are refilled as
-    trials end: on this machine, with the local executor. `lanes` says how many; `auto` measures how many are fastest,
-    and a network that is faster alone trains alone, one replicate after the other. `packing: auto` chooses cohorts,
-    too, where they are measured to be faster.
+    trials end, in each process of any executor. `lanes` says how many; `auto` measures how many are fastest, and a
+    network that is faster alone trains alone, one replicate after the other. `packing: auto` chooses cohorts, too,
+    where they are measured to be faster.
 
     Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
     difference of two configurations, and what holds for these seeds says less about others.
@@ -192,6 +192,11 @@ class Replicates(Part):
     def common_seeds(self) -> bool:
         """Whether replicate r has the same seed in every configuration."""
         return self.seeds == "common"
+
+    @property
+    def together(self) -> bool:
+        """Whether trials train together, in cohorts, where their networks can."""
+        return self.packing in ("auto", "cohort")
 
 
 def _gpu(value: object) -> object:

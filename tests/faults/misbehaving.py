@@ -75,11 +75,11 @@ def misbehaving(kind: str) -> type:
     from trainables.worker.trainable import SweepTrainable
 
     class Misbehaving(SweepTrainable):
-        def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        def setup(self, config: Mapping[str, Any], **given: Any) -> None:
             from tests.faults.misbehaving import misbehave_here
 
             misbehave_here(kind)
-            super().setup(config, settings)
+            super().setup(config, **given)
 
     return Misbehaving
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from trainables.datasets.base import DataSet
+from trainables.files.container import usable_cores
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.lanes.packing import chosen_width, cohort_key
 from trainables.training.ranks.group import Crew
@@ -46,9 +47,11 @@ class _Slot:
 class CohortWorker(Worker):
     """The trials of this process: one cohort of them, or one that is no lane."""
 
-    def __init__(self, settings: TrialSettings, crew: Crew | None = None) -> None:
-        """Prepare this process and load the data set."""
-        super().__init__(settings, crew=crew)
+    def __init__(
+        self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False, crew: Crew | None = None
+    ) -> None:
+        """Prepare this process and load the data set; the arguments are those of `Worker`."""
+        super().__init__(settings, leaving, crew)
         self._slots: dict[int, _Slot] = {}
         self._cohort: Cohort | None = None
         self._most = 0
@@ -76,6 +79,11 @@ class CohortWorker(Worker):
             if not _is_memory(error) or self._cohort is None or len(given) - len(lost) < 2:
                 raise
         return self._halve(lost)
+
+    def leave(self) -> None:
+        """Let go of all trials in hand, which continue elsewhere: each gets a checkpoint of its last report."""
+        for configuration in [*self._slots]:
+            self._drop(configuration)
 
     @property
     def _room(self) -> int:
@@ -120,7 +128,7 @@ class CohortWorker(Worker):
                 settings.device,
                 settings.training,
                 most=max(count, settings.most_lanes),
-                processes=settings.processes,
+                processes=_neighbours(settings),
                 choices=settings.choices,
             )
         return min(width, self._most) if self._most else width
@@ -136,7 +144,7 @@ class CohortWorker(Worker):
         due: list[_Slot] = []
         while not due:
             due = self._train_epoch(self._cohort, report_all)
-        return self._report(due, report_all)
+        return self._report(due, report_all or self._leaving())
 
     def _train_epoch(self, cohort: Cohort, report_all: bool) -> list[_Slot]:
         """Train an epoch of all lanes; return the trials whose report is due."""
@@ -144,7 +152,7 @@ class CohortWorker(Worker):
         rows: dict[int, dict[str, Any]] = {
             id(replicate): row for replicate, row in zip(lanes, cohort.train_epoch(), strict=True)
         }
-        now = time.monotonic()
+        now, report_all = time.monotonic(), report_all or self._leaving()
         due = []
         for slot in self._in_order():
             own = [rows[id(replicate)] for replicate in slot.trial.replicates.values()]
@@ -197,7 +205,7 @@ class CohortWorker(Worker):
     def _train_alone(self, report_all: bool) -> WorkerReport:
         """Train the one trial that is no lane up to its next report."""
         (slot,) = self._slots.values()
-        report = slot.trial.advance(leaving=lambda: report_all)
+        report = slot.trial.advance(leaving=lambda: report_all or self._leaving())
         return WorkerReport((([report], slot.trial.finished or report.failure is not None),), trained=True)
 
     def _halve(self, lost: Sequence[tuple[int, str, str]]) -> WorkerReport:
@@ -223,6 +231,13 @@ def _loss_of(configuration: int, error: Exception) -> tuple[int, str, str]:
     """Return what the driver is told of a trial that raised; the log has all of it."""
     traceback.print_exception(error)
     return configuration, type(error).__name__, f"{type(error).__name__}: {error}"
+
+
+def _neighbours(settings: TrialSettings) -> int:
+    """Return how many processes like this one there may be beside it, this one included, on the card or the machine."""
+    if settings.device != "cpu":
+        return int(1 / settings.gpu) if 0 < settings.gpu < 1 else 1
+    return max(1, int(usable_cores() / settings.threads))
 
 
 def _is_memory(error: BaseException) -> bool:

@@ -1,7 +1,8 @@
 """The Ray Tune Trainable around a trial, and the ranks of one on Ray: the only file here that imports ray.
 
 A class trainable whose processes are reused: a new trial costs hundredths of a second, where a process of its
-own costs seconds. One Tune trial carries one configuration, or several where no scheduler can stop any.
+own costs seconds. One Tune trial carries one configuration, or several where no scheduler can stop any. Where trials
+train together as lanes of a cohort, it is a process that the driver keeps filled with them.
 
 Ranks are actors in the trial's placement group, one a bundle; the trainable is rank 0. Ray ends actors with the process
 that made them, some time later. What ends them at once is their connection to rank 0, which the kernel closes with it;
@@ -31,6 +32,8 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from trainables.worker.cohort_worker import CohortWorker
+from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.ranks import CrewOfProcesses, follow_orders
 from trainables.worker.trial_settings import TrialSettings
 from trainables.worker.worker import Worker
@@ -162,14 +165,16 @@ class TuneConfig(TypedDict):
 
 
 class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read without its types
-    """Trains the configurations of its assignment one after the other; a step ends with a report.
+    """Trains the configurations of its assignment one after the other, or what it is told to, together.
 
-    `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`. It is text so that
-    Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the share of a GPU that is this
-    process's; a process is reused only for the same share.
+    A step ends with a report, as one of `trainables.worker.messages`; `direct` says what the next one is to do.
+
+    `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`, empty where trials train
+    together. It is text so that Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the
+    share of a GPU that is this process's; a process is reused only for the same share.
     """
 
-    def setup(self, config: TuneConfig, settings: Mapping[str, object] | None = None) -> None:
+    def setup(self, config: TuneConfig, settings: Mapping[str, object] | None = None, together: bool = False) -> None:
         """Load the data set and start the assignment. `settings` are `TrialSettings` as plain values."""
         given = TrialSettings.from_mapping(settings or {})
         share = config.get("gpu")
@@ -177,18 +182,26 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         with _full_disk_of(self._leaving.node):
             settled = given if share is None else replace(given, gpu=share)
             self._crew = crew_of_actors(settled) if settled.workers > 1 else None
-            self._worker = Worker(settled, self._leaving, self._crew)
+            self._worker = (CohortWorker if together else Worker)(settled, self._leaving, self._crew)
             self._take(config)
 
+    def direct(self, command: WorkerCommand) -> None:
+        """Have the next step follow this command."""
+        self._command = command
+
     def step(self) -> dict[str, object]:
-        """Return the reports of at least one configuration; of several when they are short."""
+        """Return a report: of at least one configuration, of several when they are short or train together."""
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
             raise NodeLeavingError("its node is about to be removed: it continues from its checkpoint on another")
+        command, self._command = self._command, WorkerCommand()
         with _full_disk_of(self._leaving.node):
-            reports, exhausted = self._worker.step()
+            report = self._worker.follow(command) or WorkerReport()
+            for _, _, text in report.lost:
+                if any(os.strerror(number).lower() in text.lower() for number in NOT_WRITABLE):
+                    raise NodeDiskFullError(f"{self._leaving.node}: {text}")
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
-        return {"reports": [report.to_dict() for report in reports], "exhausted": exhausted}
+        return {"report": [report]}
 
     def reset_config(self, new_config: TuneConfig) -> bool:
         """Take up another assignment in the same process."""
@@ -197,7 +210,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         return True
 
     def cleanup(self) -> None:
-        """Let go of the trial in hand: the sweep is being stopped."""
+        """Let go of the trials in hand: the sweep is being stopped."""
         with _full_disk_of(self._leaving.node):
             self._worker.leave()
         if self._crew is not None:
@@ -205,4 +218,5 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
 
     def _take(self, config: TuneConfig) -> None:
         self._worker.leave()
-        self._worker.take(json.loads(config["assignment"]))
+        assignment = json.loads(config["assignment"])
+        self._command = WorkerCommand(new=(assignment,) if assignment else ())

@@ -55,7 +55,6 @@ class TrialSettings:
         lanes: of a cohort; 0 measures how many are best.
         own_lanes: at least, of the cohort that a trial has of its own: convolutions round by their number.
         most_lanes: of a cohort that is measured: what the sweep could fill.
-        processes: of the sweep on this machine, among which cohorts share its memory.
         workers: processes that train each trial together, this one among them; threads and the share of a GPU are each
             one's own.
         training: how training steps are computed.
@@ -90,7 +89,6 @@ class TrialSettings:
     lanes: int = 0
     own_lanes: int = 0
     most_lanes: int = 0
-    processes: int = 1
     workers: int = 1
     training: TrainingSettings = PLAIN
     choices: Path | None = None

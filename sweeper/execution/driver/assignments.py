@@ -57,6 +57,7 @@ class Assignments(ABC):
         self.configurations, self.settings, self.schedule = configurations, settings, settings.schedule
         self.state, self.rungs, self.steering = state, rungs, steering
         self._recorder, self._searcher, self._shares, self._slots = recorder, searcher, shares, slots
+        self.processes = slots
         self._values = TrialValues(configurations, state, recorder.record)
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(unit for i in waiting if not state.trials[i].paused for unit in self._units_of(i))
@@ -69,8 +70,24 @@ class Assignments(ABC):
         """Judge what other sweeps have reported of these configurations, which leaves those out that it ends."""
 
     def resize(self, slots: int) -> None:
-        """Record how many trials run at once from now on: a cluster's nodes come and go."""
+        """Record how many trials run at once from now on: a cluster's nodes come and go, and so do lanes."""
         self._slots = max(1, slots)
+
+    @property
+    def outstanding(self) -> int:
+        """How many trials could train at once, those that do included; 0 where none may start now."""
+        if self.closing or not self._has_room or not self._waiting:
+            return 0
+        return max(len(self._in_flight) + len(self._queue) + len(self._unsuggested), 1)
+
+    @property
+    def next_share(self) -> float | None:
+        """The share of a GPU that the next trial needs; `None` where trials take nothing of one, or whole ones."""
+        promoted = self.rungs.promotion(self._settled)
+        first = promoted[0] if promoted else self._queue[0][0] if self._queue else None
+        if first is None:
+            return None if self._shares.measured is None else self._shares.usual
+        return self.share_of([first])
 
     def next_assignment(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
         """Return the next assignment, of configurations that fit; `None` when there is none to give now.
@@ -94,11 +111,15 @@ class Assignments(ABC):
         self._in_flight.add(assignment)
         return assignment
 
-    def next_of_kind(self, kind: str | None) -> list[int] | None:
-        """Return the next trial to join a cohort of a kind; `None` when there is none to give now."""
-        return self.next_assignment(lambda index: index not in self._alone and self.kind_of(index) == kind)
+    def next_of_kind(self, kind: str | None, share: float | None = None) -> list[int] | None:
+        """Return the next trial to join a cohort of a kind, on a share of a GPU; `None` when there is none now."""
 
-    def next_for_empty(self, before: str | None = None) -> list[int] | None:
+        def fits(index: int) -> bool:
+            return index not in self._alone and self.kind_of(index) == kind and self._fits_on(index, share)
+
+        return self.next_assignment(fits)
+
+    def next_for_empty(self, before: str | None = None, share: float | None = None) -> list[int] | None:
         """Return the next assignment for a process that has none; `None` when there is none to give now.
 
         Where trials train together it is of the kind that the process had `before`, as long as there are any, or for
@@ -110,8 +131,11 @@ class Assignments(ABC):
         if not self.settings.together:
             return self.next_assignment()
         kind, self._interrupted = before or self._interrupted, None
-        found = self.next_of_kind(kind) if kind is not None else None
-        return self.next_assignment() if found is None else found
+        found = self.next_of_kind(kind, share) if kind is not None else None
+        return self.next_assignment(lambda index: self._fits_on(index, share)) if found is None else found
+
+    def _fits_on(self, index: int, share: float | None) -> bool:
+        return share is None or (self.share_of([index]) or 0) <= share
 
     @cached_property
     def _interrupted(self) -> str | None:

@@ -23,7 +23,7 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
 from trainables.training.acceleration import PLAIN, TrainingSettings
-from trainables.training.lanes.packing import AUTO, COHORT, TRIALS
+from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
@@ -233,9 +233,9 @@ class DriverSettings:
     together: bool = False
 
     @staticmethod
-    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, object]], *, cohorts: bool = False) -> DriverSettings:
-        """Return the settings of a search space with these configurations, by index, where there can be cohorts."""
-        keep, packing = spec.keep, spec.replicates.packing
+    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, object]]) -> DriverSettings:
+        """Return the settings of a search space with these configurations, by index."""
+        keep = spec.keep
         return DriverSettings(
             spec.schedule,
             spec.replicate_seeds,
@@ -244,8 +244,8 @@ class DriverSettings:
             keeping=Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per)),
             training=spec.training.settings,
             space=spec.resolved(),
-            apart=packing == TRIALS,
-            together=cohorts and packing in (COHORT, AUTO),
+            apart=spec.replicates.packing == TRIALS,
+            together=spec.replicates.together,
         )
 
 

@@ -37,10 +37,10 @@ from sweeper.execution.driver.context import (
     Starts,
 )
 from sweeper.execution.driver.failures import (
+    BLAMELESS,
     CRASH,
     ERROR,
     HUNG,
-    MEMORY,
     STORAGE,
     Failure,
     FullDisks,
@@ -258,9 +258,9 @@ class Driver(Assignments):
 
         Which of them it was cannot be told, so it counts against none of them, and each has a process to itself until
         it has trained. So has one that died alone: it would take others along next time. Memory is what they took
-        together: there they go on as before, in smaller cohorts.
+        together: there they go on as before, in smaller cohorts. Of a node that is taken away it was none of them.
         """
-        suspects = self.settings.together and failure.kind not in MEMORY
+        suspects = self.settings.together and failure.kind not in BLAMELESS
         if len(assignments) > 1:
             tried = "; each is tried alone" if suspects else ""
             reason = f"{failure.reason} (it shared the process with {len(assignments) - 1} more{tried})"
@@ -290,7 +290,9 @@ class Driver(Assignments):
         self._recorder.flush()
         slots = self.steering.follow(wants_more=self.wants_more)
         if slots is not None:
-            self.resize(slots)
+            self.processes = slots
+            if not self.settings.together:
+                self.resize(slots)
 
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""

@@ -52,6 +52,10 @@ class Job:
     metrics: Callable[[Publish, Mapping[str, float]], MetricsSink]
     prepare_end: Callable[[], object]
 
+    def most_lanes(self, slots: int) -> int:
+        """Return how many lanes the sweep could fill in each of so many processes, of which there is one at least."""
+        return -(-len(self.sweep.configurations) * self.sweep.spec.replicates.count // max(1, slots))
+
 
 @dataclass(frozen=True)
 class Session:
@@ -65,7 +69,6 @@ class Session:
         sinks: that take every record.
         shares: of a GPU.
         other_nodes: whether there are nodes for trials besides those whose disks are full.
-        together: trials can train together in cohorts.
     """
 
     resources: Mapping[str, float]
@@ -75,7 +78,6 @@ class Session:
     sinks: Sequence[Sink] = ()
     shares: Shares = NO_SHARES
     other_nodes: OtherNodes = lambda nodes: False
-    together: bool = False
 
 
 class Executor(ABC):

@@ -21,6 +21,9 @@ PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE = "preempted", "out_of_memo
 STORE, HUNG, CRASH, ERROR = "store", "hung", "crash", "error"
 
 MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
+"""The kinds of failure that a smaller cohort may not meet."""
+
+BLAMELESS = MEMORY | {PREEMPTED, STORAGE, STORE}
 """The kinds of failure that say nothing against a trial that shared its process."""
 
 _MEMORY_KILLS = ("memory monitor", "low on memory")

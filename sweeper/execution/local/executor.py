@@ -2,8 +2,8 @@
 
 The loop asks the driver for assignments, passes it reports and deaths, and ends when nothing is left or a stop is asked
 for, as `sweeper.execution.ray.executor` has Ray Tune do. A process stands still while the driver judges what it
-reported: then it hears which of its trials are over and, where trials train together, gets others of the same kind for
-the lanes that fell free. One without trials waits for the next assignment.
+reported: then it hears how to go on (`sweeper.execution.driver.slots`). One without trials waits for the next
+assignment.
 
 SIGTERM ends the loop after the turn it is in, so nothing is journaled by halves; Ctrl-C after the epoch that each trial
 is in.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -27,11 +27,12 @@ from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.failures import CRASH, MEMORY, OUT_OF_MEMORY, Failure, classify
+from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
+from sweeper.execution.driver.slots import Dispatcher
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from trainables.files.container import memory_taken, usable_cores
 from trainables.worker.hang_watchdog import ended_by
-from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
+from trainables.worker.messages import WorkerFailed, WorkerInit, WorkerReport
 
 TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""
@@ -64,17 +65,16 @@ class LocalExecutor(Executor):
         sweep = job.sweep
         resources, slots = fit_resources(sweep.spec.resources, this_machine(self._cpus))
         prepare(None)  # a searcher imports Ray
-        most_lanes = -(-len(sweep.configurations) * sweep.spec.replicates.count // slots)
         run = functools.partial(
             execute,
-            settings=job.settings(resources) | {"processes": slots, "most_lanes": most_lanes},
+            settings=job.settings(resources) | {"most_lanes": job.most_lanes(slots)},
             server=self._server,
             slots=slots,
             log=sweep.paths.log,
             winding_down=job.prepare_end,
             interrupts=job.interrupts,
         )
-        yield Session(resources, slots, run, together=True)
+        yield Session(resources, slots, run)
 
 
 def execute(
@@ -120,8 +120,7 @@ class Loop:
     Attributes:
         busy: processes at work, by their connection.
         idle: processes that wait, or still write the last checkpoint of a trial that they left.
-        ending: no trial continues beyond its next report.
-        most_lanes: of any cohort; 0 for no limit.
+        dispatcher: says what a process hears.
     """
 
     def __init__(
@@ -138,8 +137,7 @@ class Loop:
         self._memory_seen = -TURN_SECONDS
         self.busy: dict[Connection, TrialProcess] = {}
         self.idle: list[TrialProcess] = []
-        self.ending = False
-        self.most_lanes = 0
+        self.dispatcher = Dispatcher(driver, self.busy.values())
 
     def turn(self) -> bool:
         """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
@@ -157,7 +155,7 @@ class Loop:
 
     def finish_epochs(self) -> bool:
         """Take the next reports without letting a process continue; return whether any is still in its epoch."""
-        self.ending = True
+        self.dispatcher.ending = True
         self._hear()
         self._driver.flush()
         return bool(self.busy)
@@ -180,33 +178,23 @@ class Loop:
 
     def start(self) -> None:
         """Give work to processes that have none, as far as there is any."""
-        self._count_slots()
         while len(self.busy) < self._slots:
-            assignment = self._driver.next_for_empty(self.idle[-1].kind if self.idle else None)
+            assignment = self.dispatcher.offer(self.idle[-1].kind if self.idle else None)
             if assignment is None:
                 return
             process = self._waiting_process() or self._server.fork(self._opening)
             self.busy[process.connection] = process
-            self._command(process, (), [assignment])
+            process.send(self.dispatcher.begin(process, assignment))
 
     def on_message(self, process: TrialProcess) -> None:
-        """Take what a process says, or its death, and tell it how to continue."""
+        """Take what a process says, or its death, and tell it how to continue.
+
+        One that cannot hear that has ended: it shows as the end of its connection.
+        """
         report = self._receive(process)
         if report is None:
             return
-        told = [(_held(process, reports[0].configuration), reports, last) for reports, last in report.reports]
-        over = self._driver.on_news(told, trained=report.trained)
-        for index, kind, text in report.lost:
-            process.assignments.remove([index])
-            self._driver.on_failure([index], classify(kind, text))
-        if report.gave_up:
-            self._shrink(report.most_lanes, process.assignments)
-            process.assignments = []
-        if self.ending:  # what has not reported yet does so after its epoch
-            over = [each for each in process.assignments if each in over or any(each == held for held, *_ in told)]
-        process.assignments = [each for each in process.assignments if each not in over]
-        process.room = report.room + len(over)
-        if self._command(process, over, self._fill(process)) and not process.assignments:
+        if process.send(self.dispatcher.on_report(process, report)) and not process.assignments:
             del self.busy[process.connection]
             self.idle.append(process)
 
@@ -214,11 +202,7 @@ class Loop:
         """Give up a process that has ended, and what it had in hand."""
         del self.busy[process.connection]
         process.connection.close()
-        held = process.assignments
-        if failure.kind in MEMORY and len(held) > 1:
-            self._limit(len(held) * self._driver.settings.seeds.count // 2)
-        if held:
-            self._driver.on_shared_failure(held, failure)
+        self.dispatcher.on_exit(process, failure)
 
     def _hear(self) -> None:
         for ready in wait(list(self.busy), TURN_SECONDS):
@@ -247,48 +231,6 @@ class Loop:
             self._server.exit_code(process)
         return None
 
-    def _fill(self, process: TrialProcess) -> list[list[int]]:
-        """Return trials for the lanes of a process that are free."""
-        held, new = process.assignments, list[list[int]]()
-        if self.ending or not held or any(self._driver.is_suspect(index) for (index, *_) in held):
-            return new
-        self._count_slots()
-        while len(new) < process.room and (found := self._driver.next_of_kind(process.kind)) is not None:
-            new.append(found)
-        return new
-
-    def _command(self, process: TrialProcess, over: Sequence[Sequence[int]], new: list[list[int]]) -> bool:
-        """Let a process go on, without what is over; return whether it could take that.
-
-        One that cannot has ended: that shows as the end of its connection.
-        """
-        given = tuple(self._driver.describe(assignment) for assignment in new)
-        ended = tuple(index for assignment in over for index in assignment[:1])
-        taken = process.send(WorkerCommand(ended, given, self.most_lanes, report_all=self.ending))
-        process.assignments += new
-        process.room = 0  # beside its first trial, before it has said how many: it answers before it trains
-        for assignment in new:
-            if self._opening.together:
-                process.kind = self._driver.kind_of(assignment[0])
-            self._driver.on_started(assignment)
-        return taken
-
-    def _shrink(self, lanes: int, given_up: Sequence[Sequence[int]]) -> None:
-        """Halve all cohorts, for memory ran out in one; its trials continue from their checkpoints."""
-        self._limit(lanes)
-        reason = f"the cohort's memory ran out: it continues with {self.most_lanes} lanes"
-        for assignment in sorted(given_up, key=list, reverse=True):
-            self._driver.on_failure(assignment, Failure(OUT_OF_MEMORY, reason, counts=False))
-
-    def _limit(self, lanes: int) -> None:
-        """Let no cohort have more lanes from now on; a limit is never raised."""
-        self.most_lanes = min(filter(None, (self.most_lanes, lanes)))
-
-    def _count_slots(self) -> None:
-        """Tell the driver how many trials train at once: what a searcher may suggest, and a scheduler promote."""
-        taken = sum(len(process.assignments) + process.room for process in self.busy.values())
-        self._driver.resize(taken + self._slots - len(self.busy))
-
     def _spare_memory(self) -> None:
         """End the largest process where memory is about to run out, as looked at once a turn's time."""
         if not self.busy or time.monotonic() - self._memory_seen < TURN_SECONDS:
@@ -303,11 +245,6 @@ class Loop:
         self._server.exit_code(largest)
         reason = f"the node's memory ran out: its process held {size:.1f} GiB when {used:.0%} was taken"
         self.on_exit(largest, Failure(OUT_OF_MEMORY, reason))
-
-
-def _held(process: TrialProcess, configuration: int) -> list[int]:
-    """Return the assignment of a process that a configuration belongs to."""
-    return next(assignment for assignment in process.assignments if configuration in assignment)
 
 
 def _resident(process: TrialProcess) -> int:

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import Executor, python_environment, python_module
+from sweeper.execution.driver.slots import WorkerSlot
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
 from trainables.worker.messages import WorkerInit
 
@@ -26,21 +27,13 @@ class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone
     exit_code = 1
 
 
-class TrialProcess:
-    """One forked process, the connection to it, and what it was given.
-
-    Attributes:
-        assignments: that it has in hand.
-        room: lanes that are free beside these, as far as it has said.
-        kind: of its last trial, see `sweeper.execution.driver.assignments.Assignments.kind_of`.
-    """
+class TrialProcess(WorkerSlot):
+    """One forked process, the connection to it, and what it was given."""
 
     def __init__(self, pid: int, connection: Connection) -> None:
         """Stand for process `pid`, reached through `connection`."""
+        super().__init__()
         self.pid, self.connection = pid, connection
-        self.assignments: list[list[int]] = []
-        self.room = 0
-        self.kind: str | None = None
 
     def send(self, message: object) -> bool:
         """Send plain values; return whether the process could take them."""

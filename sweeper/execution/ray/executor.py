@@ -4,6 +4,10 @@ Tune keeps nothing that matters. Its searcher hands out the driver's assignments
 to the driver, its stopper asks whether to continue; `Tuner.restore` is never used. Tune pickles these objects when
 a Tuner is made, so they hold a token, and find the driver by it in this process.
 
+Where trials train together, one of Tune's trials is a process for a cohort. It begins empty; each report is answered
+with the trials that are over and those that join. As many processes are asked for as the trials left would fill with
+lanes, so an autoscaler starts no more nodes than these.
+
 Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
 
@@ -11,10 +15,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,10 +37,11 @@ from ray.tune.search import Searcher
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
+from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
 from sweeper.monitoring.live import in_notebook
 from trainables.files.scratch import Scratch
+from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.trainable import SweepTrainable
-from trainables.worker.trial_reports import TrialReport
 
 
 class OutOfMemoryActorError(RayActorError):
@@ -67,14 +74,77 @@ def memory_kills_end_trials() -> Iterator[None]:
 NODE_LABEL = "ray.io/node-id"
 """The label by which Ray names each node."""
 
-_RUNNING: dict[str, tuple[Driver, Interrupts | None]] = {}
+
+@dataclass
+class Workers:
+    """A sweep's processes on Ray, started or asked for, by the id of Tune's trial.
+
+    Attributes:
+        driver: decides.
+        interrupts: what is told of Ctrl-C.
+        autoscales: more processes may be asked for than fit now.
+        lanes: trials that a process trains at once, as far as that is known; 0 where it is to be measured.
+        slots: the processes.
+    """
+
+    driver: Driver
+    interrupts: Interrupts | None
+    autoscales: bool = False
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        """Begin with none."""
+        self.slots: dict[str, WorkerSlot] = {}
+        self.dispatcher = Dispatcher(self.driver, self.slots.values())
+
+    def open(self, name: str) -> WorkerSlot | None:
+        """Return a process to ask for, with its assignment unless it begins empty; `None` where none is needed."""
+        slot = WorkerSlot()
+        if self.driver.settings.together:
+            if len(self.slots) >= self.wanted():
+                return None
+            slot.share = self.driver.next_share
+        else:
+            assignment = self.driver.next_assignment()
+            if assignment is None:
+                return None
+            slot.assignments, slot.share = [assignment], self.driver.share_of(assignment)
+        self.slots[name] = slot
+        return slot
+
+    def wanted(self) -> int:
+        """Return how many processes the trials left would fill: as many as fit now, each with one trial at least.
+
+        Of a cluster that grows, as many as their lanes need. Beside other sweeps one is asked for at a time.
+        """
+        trials = self.driver.outstanding
+        wanted = min(self.driver.processes, trials)
+        if self.autoscales and self.lanes:
+            limit = self.dispatcher.most_lanes // self.driver.settings.seeds.count
+            lanes = min(self.lanes, max(1, limit)) if self.dispatcher.most_lanes else self.lanes
+            wanted = max(wanted, math.ceil(trials / lanes))
+        if not self.driver.steering.alone:
+            wanted = min(wanted, 1 + sum(bool(slot.assignments) for slot in self.slots.values()))
+        return wanted
+
+    def answer(self, slot: WorkerSlot, report: WorkerReport) -> WorkerCommand:
+        """Return what a process is to do next, which has reported: without any assignment in hand it ends."""
+        command = self.dispatcher.on_report(slot, report)
+        if self.driver.settings.together:
+            self.lanes = max(self.lanes, len(slot.assignments) + slot.room)
+            if not slot.assignments and (next_one := self.dispatcher.offer(slot.kind, slot.share)) is not None:
+                command = self.dispatcher.begin(slot, next_one, command.over)
+        return command
+
+
+_RUNNING: dict[str, Workers] = {}
 
 
 class _TuneTrial(Protocol):
     """What is read of Tune's trials."""
 
     trial_id: str
-    config: Mapping[str, Any]
+    temporary_state: Any
     error_file: str | None
     pickled_error_file: str | None
 
@@ -87,15 +157,15 @@ class _Told:
         self._token = token
 
     @contextmanager
-    def driver(self) -> Iterator[Driver]:
-        """Give the driver, and keep what it raises: Tune would make a trial's failure of it."""
-        driver, _ = _RUNNING[self._token]
-        if driver.broken is not None:
-            raise driver.broken
+    def workers(self) -> Iterator[Workers]:
+        """Give the processes and their driver, and keep what it raises: Tune would make a trial's failure of it."""
+        workers = _RUNNING[self._token]
+        if workers.driver.broken is not None:
+            raise workers.driver.broken
         try:
-            yield driver
+            yield workers
         except Exception as error:
-            driver.broken = error
+            workers.driver.broken = error
             raise
 
 
@@ -106,6 +176,7 @@ def execute(
     resources: Mapping[str, float],
     workers: int = 1,
     pending: int,
+    autoscales: bool = False,
     trainable: type[SweepTrainable] = SweepTrainable,
     interrupts: Interrupts | None = None,
 ) -> None:
@@ -117,6 +188,7 @@ def execute(
         resources: of one worker, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
         workers: of one trial.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
+        autoscales: the cluster may grow beyond what fits now.
         trainable: what runs in the trials' processes.
         interrupts: what is told of Ctrl-C, in the place of Tune's own handler, which says so only in its log.
     """
@@ -124,11 +196,14 @@ def execute(
     for name in _ADVISORS:
         logging.getLogger(name).addFilter(_NO_ADVICE)
     token = secrets.token_hex(8)
-    _RUNNING[token] = driver, interrupts
+    together, lanes = driver.settings.together, int(str(settings.get("lanes", 0)))
+    each = max(1, lanes // driver.settings.seeds.count) if lanes else 0
+    _RUNNING[token] = Workers(driver, interrupts, autoscales, each)
     if interrupts is not None:
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     prepared = tune.with_resources(
-        tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources), workers=workers)
+        tune.with_parameters(trainable, settings=dict(settings), together=together),
+        partial(_bundle, dict(resources), workers=workers),
     )
     with Scratch("sweeper-tune-") as scratch, memory_kills_end_trials():
         try:
@@ -191,19 +266,18 @@ class AssignmentSearcher(_Told, Searcher):
 
     def suggest(self, trial_id: str) -> object:
         """Return the next assignment, `None` when there is none now, or Tune's word for never again."""
-        with self.driver() as driver:
-            assignment = driver.next_assignment()
-            if assignment is not None:
-                return {
-                    "key": json.dumps(assignment),
-                    "assignment": json.dumps(driver.describe(assignment)),
-                    "gpu": driver.share_of(assignment),
-                    "avoid": sorted(driver.full_disks.nodes),
-                }
-            return Searcher.FINISHED if driver.exhausted else None
+        with self.workers() as workers:
+            slot = workers.open(trial_id)
+            if slot is not None:
+                described = [each for assignment in slot.assignments for each in workers.driver.describe(assignment)]
+                avoided = sorted(workers.driver.full_disks.nodes)
+                return {"assignment": json.dumps(described), "gpu": slot.share, "avoid": avoided}
+            return Searcher.FINISHED if workers.driver.exhausted else None
 
     def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:
-        """Take no notice: the driver learns everything from reports and failures."""
+        """Forget the process; the driver learns everything from reports and failures."""
+        with self.workers() as workers:
+            workers.slots.pop(trial_id, None)
 
     def save(self, checkpoint_path: str) -> None:
         """Keep nothing: the journal is the state."""
@@ -216,19 +290,23 @@ class ReportingScheduler(_Told, FIFOScheduler):
     """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
 
     def on_trial_result(self, controller: object, trial: _TuneTrial, result: dict[str, Any]) -> str:
-        """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
-        reports = result["reports"]
-        with self.driver() as driver:
-            measured = [TrialReport.from_dict(report) for report in reports]
-            over = driver.on_reports(_assignment(trial), measured, result["exhausted"])
+        """Return Tune's STOP when nothing is left for the trial's process to do, else CONTINUE."""
+        with self.workers() as workers:
+            slot = workers.slots[trial.trial_id]
+            command = workers.answer(slot, result["report"][0])
         # Tune keeps every trial's last result in memory; the journal has these rows already.
-        reports.clear()
-        return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)
+        result["report"].clear()
+        if not slot.assignments:
+            return str(TrialScheduler.STOP)
+        if command != WorkerCommand():
+            # Calls reach an actor in the order in which they are made: this one before Tune's next step.
+            trial.temporary_state.ray_actor.direct.options(num_returns=0).remote(command)
+        return str(TrialScheduler.CONTINUE)
 
     def on_trial_error(self, controller: object, trial: _TuneTrial) -> None:
         """Tell the driver that the trial's process died, and of what."""
-        with self.driver() as driver:
-            driver.on_failure(_assignment(trial), _failure_of(trial))
+        with self.workers() as workers:
+            workers.dispatcher.on_exit(workers.slots[trial.trial_id], _failure_of(trial))
 
 
 class StartedCallback(_Told, Callback):
@@ -236,8 +314,9 @@ class StartedCallback(_Told, Callback):
 
     def on_trial_start(self, iteration: int, trials: object, trial: _TuneTrial, **info: object) -> None:
         """Pass the news on."""
-        with self.driver() as driver:
-            driver.on_started(_assignment(trial))
+        with self.workers() as workers:
+            for assignment in workers.slots[trial.trial_id].assignments:
+                workers.driver.on_started(assignment)
 
 
 class AskedToStop(_Told, Stopper):
@@ -249,10 +328,12 @@ class AskedToStop(_Told, Stopper):
 
     def stop_all(self) -> bool:
         """Return whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
-        with self.driver() as driver:
+        with self.workers() as workers:
+            driver, pressed = workers.driver, workers.interrupts
             driver.flush()
-            pressed = _RUNNING[self._token][1]
-            return driver.steering.should_stop() or (pressed is not None and pressed.presses > 0)
+            # A process that was asked for and begins empty may wait for a node that nobody needs any more.
+            done = driver.settings.together and driver.exhausted
+            return done or driver.steering.should_stop() or (pressed is not None and pressed.presses > 0)
 
 
 def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: int = 1) -> tune.PlacementGroupFactory:
@@ -271,10 +352,6 @@ def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: 
 def _short_name(trial: _TuneTrial) -> str:
     """Tune names a trial and its folder after all of its configuration; nothing reads either."""
     return str(trial.trial_id)
-
-
-def _assignment(trial: _TuneTrial) -> list[int]:
-    return list(json.loads(trial.config["key"]))
 
 
 def _failure_of(trial: _TuneTrial) -> Failure:

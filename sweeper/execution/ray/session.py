@@ -208,13 +208,17 @@ class RayExecutor(Executor):
             cluster = look_at_cluster()
             cluster = replace(cluster, autoscales=False) if self._address is None else cluster
             resources, slots = fit_resources(sweep.spec.resources, cluster)
+            together = sweep.spec.replicates.together
             settings = job.settings(resources)
-            shares = self._shares(job, settings, resources)
+            shares = self._shares(job, settings, resources, together)
             if isinstance(shares, CardShares):
                 resources["gpu"] = shares.smallest
                 slots = cluster.trials_at_once(resources)
-            # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
-            least = PENDING_TRIALS if cluster.autoscales else 1
+            settings["most_lanes"] = job.most_lanes(slots)
+            # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait. Processes for
+            # cohorts are asked for by the lanes that they would fill.
+            pending = PENDING_TRIALS if cluster.autoscales else 1
+            least = 1 if together else pending
             slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
             watch = CapacityWatch(
                 glance_at_cluster, resources, progress.say, workers=workers, at_least=least, patience=self._patience
@@ -226,7 +230,13 @@ class RayExecutor(Executor):
                 if cluster.autoscales:
                     watch.see(cluster)
                 execute(
-                    driver, settings, resources=resources, workers=workers, pending=slots, interrupts=job.interrupts
+                    driver,
+                    settings,
+                    resources=resources,
+                    workers=workers,
+                    pending=max(slots, pending),
+                    autoscales=cluster.autoscales,
+                    interrupts=job.interrupts,
                 )
                 if self._address:
                     metrics.publish(running=False)
@@ -243,7 +253,11 @@ class RayExecutor(Executor):
             )
 
     @staticmethod
-    def _shares(job: Job, settings: Mapping[str, Any], resources: Mapping[str, float]) -> Callable[[int], float] | None:
+    def _shares(
+        job: Job, settings: Mapping[str, Any], resources: Mapping[str, float], together: bool
+    ) -> Callable[[int], float] | None:
+        if together:  # a cohort takes as many lanes as its share of a card holds
+            return (lambda index: resources["gpu"]) if 0 < resources["gpu"] < 1 else None
         if job.sweep.spec.resources.gpu == "auto" and 0 < resources["gpu"] < 1:
             job.progress.stage("measuring how much GPU memory the networks need")
         with card_probe(settings, resources["cpu"]) as probe:

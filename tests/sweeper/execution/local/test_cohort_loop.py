@@ -147,7 +147,7 @@ def test_memory_that_ran_out_twice_never_widens_cohorts(tmp_path, monkeypatch):
         (process,) = loop.busy.values()
         process.assignments = [[index] for index in range(lanes)]
         loop.on_exit(process, Failure(OUT_OF_MEMORY, "the node's memory ran out"))
-        widths.append(loop.most_lanes)
+        widths.append(loop.dispatcher.most_lanes)
     assert widths == sorted(widths, reverse=True)
 
 
@@ -159,7 +159,7 @@ def test_memory_that_lanes_exceed_together_is_nobodys_fault(tmp_path, monkeypatc
     held = [*process.assignments]
     loop.on_exit(process, Failure(kind, "the memory ran out"))
     assert len(held) == LANES and not any(driver.is_suspect(index) for (index,) in held)
-    assert loop.most_lanes == LANES * driver.settings.seeds.count // 2
+    assert loop.dispatcher.most_lanes == LANES * driver.settings.seeds.count // 2
 
 
 class TwoKinds(Driver):
