@@ -213,7 +213,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         place.store.check()
     dataset = prepare_dataset(spec)
     looped = loop_part(dataset)
-    own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset, here=server is not None)]
+    own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
     sources = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import starmap
@@ -28,7 +28,7 @@ from trainables.registry import OWN, DataSetSize
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Cohort
-from trainables.training.lanes.packing import COHORT, cohort_key, measured_width
+from trainables.training.lanes.packing import cohort_key, measured_width
 from trainables.training.loop import Replicate
 
 MEASURED_SAMPLES = 2048
@@ -44,24 +44,27 @@ MEASURED_SECONDS = 1.0
 """For how long each architecture is trained."""
 
 
-def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
-    """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
-    size = dataset_size(spec.dataset)
+def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]], int] | None = None) -> Plan:
+    """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why.
+
+    `workers` may follow from the costs.
+    """
+    size, found = dataset_size(spec.dataset), workers if callable(workers) else lambda costs: workers
     if size is not None and _too_much(spec, size):
         note = "No estimate: too large to measure locally; see the GPU-hours, or plan with --rehearse"
-        return plan(spec, workers=workers, note=note, estimated=True)
+        return plan(spec, workers=found({}), note=note, estimated=True)
     try:
         whole = prepare_dataset(spec)
         if isinstance(whole, LoopData):
             costs = {OWN: Cost(whole.epoch_seconds, whole.evaluation_seconds)}
         else:
-            costs = measure_costs(spec, whole, cohorts=workers is None)
+            costs = measure_costs(spec, whole)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
-        return replace(plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True), obstacle=str(error))
+        return replace(plan(spec, workers=found({}), note=f"No estimate: {error}", estimated=True), obstacle=str(error))
     note = f"Time estimated from a short measurement on this machine: {'; '.join(starmap(_cost_text, costs.items()))}"
-    planned = plan(spec, costs, workers, note, estimated=True)
+    planned = plan(spec, costs, found(costs), note, estimated=True)
     if whole.translation is not None or isinstance(whole, LoopData):  # samples without classes, or unknown
         return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
@@ -96,13 +99,12 @@ def class_balance(targets: Tensor, classes: int) -> str:
     )
 
 
-def measure_costs(spec: SweepSpec, whole: DataSet | None = None, *, cohorts: bool = True) -> dict[str, Cost]:
+def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Cost]:
     """Return architecture → cost, each measured on one of the sweep's configurations.
 
     Args:
         spec: the checked search space.
         whole: its data set, loaded where none is given.
-        cohorts: trials train together where the space asks for it, as on this machine; on a cluster they do not.
 
     Raises:
         SweeperError: the data set's files are missing or damaged, or a network does not suit it.
@@ -114,7 +116,7 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None, *, cohorts: boo
     prepare_arithmetic(spec.training.settings, device)
     with _threads(max(1, int(spec.resources.cpu))):
         return {
-            name: _measure(configuration, spec, dataset, share, device, cohorts)
+            name: _measure(configuration, spec, dataset, share, device)
             for name, configuration in representatives(spec).items()
         }
 
@@ -134,9 +136,7 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     return dict(sorted(chosen.items()))
 
 
-def _measure(
-    configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str, cohorts: bool
-) -> Cost:
+def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
     training = spec.training.settings
 
     def build(seed: int = 0) -> Replicate:
@@ -157,7 +157,7 @@ def _measure(
         row = replicate.train_epoch()
         epochs += 1
     alone = epoch_seconds = (time.perf_counter() - started) / epochs
-    lanes = lanes_here(spec, configuration, build, device) if cohorts else 0
+    lanes = lanes_here(spec, configuration, build, device)
     if lanes:
         epoch_seconds = lane_seconds(build, lanes)
     evaluation_seconds, wanted = 0.0, spec.evaluation.model_dump()
@@ -187,13 +187,22 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
     As many as the space says; where it leaves that to a measurement, as many as are measured here.
     """
     training = spec.training.settings
-    if spec.replicates.packing != COHORT or cohort_key(configuration, training) is None:
+    if not spec.replicates.together or cohort_key(configuration, training) is None:
         return 0
     if spec.replicates.lanes != "auto":
         return spec.replicates.lanes
     processes = max(1, int(usable_cores() / max(1.0, spec.resources.cpu)))
     most = -(-len(configurations(spec)) * spec.replicates.count // processes)
     return measured_width(build, device, most, processes)
+
+
+def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
+    """Return how many trials a process trains at once: as the space says, or as was measured for the `costs`."""
+    given = spec.replicates.lanes
+    lanes = max(cost.lanes for cost in costs.values()) if costs else 0
+    if not costs and spec.replicates.together and given != "auto":
+        lanes = given
+    return max(1, lanes // spec.replicates.count)
 
 
 def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.planning.costs import measured_plan
+from sweeper.planning.costs import measured_plan, trials_each
 from sweeper.planning.plan import plan
-from sweeper.planning.view import Plan, PlanView
+from sweeper.planning.view import Cost, Plan, PlanView
 from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
 from sweeper.space.parts import Resources
@@ -203,13 +203,14 @@ class ClusterPlan(PlanView):
     """What a sweep asks of a cluster.
 
     Attributes:
-        trial: resources of one trial.
-        at_once: trials that run at once when every node that is asked for is there.
+        trial: resources of one trial, or of a process that trains several.
+        at_once: trials, or such processes, that run at once when every node that is asked for is there.
         nodes: by group.
         hours: from the first node's start to the last trial's end, low and high; `None` where nothing tells.
         price: low (spot prices) and high (on-demand prices), the head's included; `None` where hours or prices lack.
         idle_price: of an hour in which only the head is up.
         notes: what the figures rest on, and what is missing.
+        each: trials that a process trains at once.
     """
 
     trial: dict[str, float]
@@ -220,14 +221,17 @@ class ClusterPlan(PlanView):
     idle_price: float | None
     currency: str
     notes: tuple[str, ...]
+    each: int = 1
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield trials at once, nodes, time and price."""
         needs = ", ".join(f"{amount:g} {name}" for name, amount in self.trial.items() if amount)
-        yield "on the cluster", f"{self.at_once:,} trials at once, each with {needs}"
+        what = f"processes at once, of up to {self.each} trials" if self.each > 1 else "trials at once"
+        yield "on the cluster", f"{self.at_once:,} {what}, each with {needs}"
+        unit = "processes" if self.each > 1 else "trials"
         for asked in self.nodes:
             machine = f" ({asked.machine})" if asked.machine else ""
-            yield "nodes requested", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each:g} trials per node"
+            yield "nodes requested", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each:g} {unit} per node"
         if self.hours is not None:
             yield "time on the cluster", " to ".join(duration(3600 * hours) for hours in self.hours)
         if self.price is not None:
@@ -308,10 +312,15 @@ def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[P
     described, table = read_cluster(cluster), read_prices(prices)
     worker, workers = trial_resources(spec.resources, described), spec.resources.workers
     # No more wait at once than may run at once, so no more nodes are asked for.
-    waiting = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
-    at_once = min(waiting, trials_on(nodes_asked(worker, waiting, described, workers)))
-    planned = plan(spec, workers=at_once, estimated=True) if worker["gpu"] else measured_plan(spec, at_once)
-    return planned, plan_on_cluster(planned, worker, described, table, waiting, workers)
+    limit = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
+
+    def at_once(costs: Mapping[str, Cost]) -> int:
+        waiting = math.ceil(limit / trials_each(spec, costs))
+        return min(waiting, trials_on(nodes_asked(worker, waiting, described, workers)))
+
+    planned = plan(spec, workers=at_once({}), estimated=True) if worker["gpu"] else measured_plan(spec, at_once)
+    each = trials_each(spec, planned.costs)
+    return planned, plan_on_cluster(planned, worker, described, table, math.ceil(limit / each), workers, each)
 
 
 def trials_on(nodes: tuple[NodesAsked, ...]) -> int:
@@ -326,6 +335,7 @@ def plan_on_cluster(
     prices: Prices,
     waiting: int | None = None,
     workers: int = 1,
+    each: int = 1,
 ) -> ClusterPlan:
     """Return what a planned sweep asks of a cluster.
 
@@ -334,8 +344,9 @@ def plan_on_cluster(
         worker: resources of one worker.
         cluster: that it would run on.
         prices: of its machines.
-        waiting: trials that wait or run at once; all of them if `None`.
+        waiting: trials, or processes for several, that wait or run at once; all trials if `None`.
         workers: of each trial.
+        each: trials that a process trains at once.
     """
     waiting = planned.trials if waiting is None else waiting
     nodes = nodes_asked(worker, waiting, cluster, workers)
@@ -363,7 +374,7 @@ def plan_on_cluster(
         low, high = (math.ceil(each / limit) * jobs for each in hours)
         notes.append(f"in jobs of {duration(3600 * limit)}: {low:,} to {high:,}, each requeued where it left off")
     idle = head.on_demand if head else None
-    return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes))
+    return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes), each)
 
 
 def _workers_on(group: NodeGroup, worker: Mapping[str, float]) -> int:

@@ -120,23 +120,16 @@ def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
     return found
 
 
-ON_RAY = (
-    "packing: cohort trains several configurations together with the local executor alone; on Ray each trial's "
-    "replicates are a cohort of their own"
-)
-
-
-def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[str]:
+def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
     """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
     asked for. The process that trains it finds the same.
 
     Args:
         spec: the search space.
         dataset: its data.
-        here: whether trials run in forked processes of this machine, not on Ray.
     """
     if spec.replicates.packing == COHORT:
-        return _alone(spec) if here else [*_alone(spec), ON_RAY]
+        return _alone(spec)
     if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
         return []
     pairs: dict[tuple[object, object], Configuration] = {}

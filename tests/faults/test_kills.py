@@ -58,19 +58,19 @@ def cohorts(samples: int) -> str:
     return (SMALL % {"samples": samples}).replace("replicates: 2", "replicates: {count: 2, packing: cohort, lanes: 8}")
 
 
-@pytest.mark.parametrize("kills", [pytest.param(1, marks=SLOW), FULL])
-def test_a_killed_driver_of_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
+@pytest.mark.parametrize(("executor", "kills"), [pytest.param("local", 1, marks=SLOW), *EVERY])
+def test_a_killed_driver_of_cohorts(tmp_path: Path, seed: int, executor: str, kills: int) -> None:
     """Each trial measures what it measures alone as a cohort, to the bit, and its checkpoint continues anywhere."""
     space = write_space(tmp_path, cohorts(8 if kills == 1 else 24))
-    Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local").fatal(kills, kill, here)
+    Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor).fatal(kills, kill, here)
 
 
-@pytest.mark.parametrize("kills", [FULL])
-def test_killed_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
+@pytest.mark.parametrize(("executor", "kills"), EVERY)
+def test_killed_cohorts(tmp_path: Path, seed: int, executor: str, kills: int) -> None:
     """No trial loses a try by a death that it shared, and each that was there is tried alone."""
     space = write_space(tmp_path, cohorts(24))
     failures = _failures_of_killed_processes(
-        Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local"), kills
+        Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor), kills
     )
     shared = [body for body in failures if "shared the process" in body["reason"]]
     assert shared and not any(body["counts"] for body in shared)
@@ -123,8 +123,10 @@ def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor
     _failures_of_killed_processes(disturbed, kills)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("kills", [FULL])
-def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
+def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, kills: int, together: bool) -> None:
+    space = write_space(tmp_path, cohorts(24)) if together else space
     with local_cluster(2, tmp_path) as cluster:
         disturbed = Disturbed(space, tmp_path, seed, "--address", cluster.address)
 

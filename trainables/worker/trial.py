@@ -71,7 +71,7 @@ def packing_of(
 ) -> str:
     """Return how the replicates share this process: what the settings ask for, where it can be.
 
-    Where there is no cohort to join, as on Ray, one of their own is for networks whose bits do not depend on the
+    Where there is no cohort to join, as in an export, one of their own is for networks whose bits do not depend on the
     number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
 
     Args:

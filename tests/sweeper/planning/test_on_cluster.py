@@ -174,3 +174,15 @@ def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path
     spec = load_spec("quickstart", ["max_concurrent=6", "resources.gpu=0.5"])
     planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml", None)
     assert (planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (6, 6, [3])
+
+
+def test_lanes_not_trials_are_what_nodes_are_asked_for() -> None:
+    from sweeper.planning.on_cluster import cluster_plan
+    from sweeper.space.loading import load_spec
+
+    packed = ["replicates={count: 2, packing: cohort, lanes: 16}", "resources.gpu=0.5"]
+    planned, there = cluster_plan(load_spec("quickstart", packed), DEPLOY / "ray/aws.yaml", None)
+    assert (planned.trials, planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (48, 6, 6, [3])
+    told = dict(there.lines())
+    assert told["on the cluster"].startswith("6 processes at once, of up to 8 trials, each with ")
+    assert told["nodes requested"].endswith(", 2 processes per node")

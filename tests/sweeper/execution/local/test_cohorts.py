@@ -111,13 +111,3 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
     packings = _packings(outcome)
     assert packings.keys() == {"cohort", "sequential"}
     assert any("mlp with mine:plain trains alone" in note for note in outcome.notes)
-
-
-@pytest.mark.slow
-def test_on_ray_each_trial_is_a_cohort_of_its_own(tmp_path: Path) -> None:
-    from sweeper.planning.preparation import ON_RAY, lane_notes
-    from sweeper.space.loading import load_spec
-    from tests.trainables.small_data import small_digits
-
-    spec = load_spec(write_space(tmp_path, SPACE))
-    assert lane_notes(spec, small_digits(), here=False) == [ON_RAY] and lane_notes(spec, small_digits()) == []
