@@ -1,4 +1,4 @@
-"""What cohorts save: sweeps of small networks as lanes, beside a bare loop and beside today's packing.
+"""What cohorts save: sweeps of small networks as lanes, beside a bare loop, one by one, and on Ray.
 
 For 256 mlps of 10 epochs on digits, one replicate each, at batch sizes 16 to 128; for asynchronous halving at 3, 9 and
 27 epochs over 512 configurations; and for resnet8, whose convolutions lose as lanes on a CPU, so that `auto` should
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,8 @@ from trainables.training.loop import Replicate
 BATCHES = (16, 32, 64, 128)
 WIDTHS = (1, 4, 8, 16, 32, 64)
 PACKINGS = ("sequential", "cohort", "auto")
+BESIDE = (("sequential", "local"), ("cohort", "local"), ("cohort", "ray"))
+"""Packings and executors that are compared at each batch size."""
 HALVING = ("scheduler: {name: none, max_epochs: 10}", "scheduler: {name: asha, max_epochs: 27, grace_epochs: 3}")
 RESNET = ("architecture: mlp", "architecture: resnet8")
 
@@ -66,12 +68,12 @@ def space_of(folder: Path, samples: int, batch: int, packing: str, *changes: tup
     return path
 
 
-def swept(space: Path, folder: Path) -> Run:
+def swept(space: Path, folder: Path, executor: str = "local") -> Run:
     """Run a sweep on all cores."""
     name = f"cohorts-{time.time_ns()}"
     command = [sys.executable, "-m", "sweeper", "run", str(space), "--name", name, "--output", str(folder / "results")]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([*command, "--executor", "local"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--executor", executor], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(done.stdout + done.stderr)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -89,16 +91,17 @@ def _spent(before: resource.struct_rusage, after: resource.struct_rusage) -> flo
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def by_batch(folder: Path, samples: int, fewer: int, cores: int, rounds: int) -> None:
+def by_batch(folder: Path, batches: Sequence[int], samples: int, fewer: int, cores: int, rounds: int) -> None:
     """Print sweep efficiency by batch size."""
     print(f"{samples} mlps of 10 epochs, 1 replicate; efficiency steady against a bare loop (median of {rounds})")
-    for batch in BATCHES:
+    for batch in batches:
         loops, found = [], dict[str, list[Run]]()
         for _ in range(rounds):
             loops.append(loop_seconds(space_of(folder, fewer, batch, "sequential")) / fewer)
-            for packing in PACKINGS[:2]:
+            for packing, executor in BESIDE:
                 count = samples if packing != "sequential" else 2 * fewer
-                found.setdefault(packing, []).append(swept(space_of(folder, count, batch, packing), folder))
+                run = swept(space_of(folder, count, batch, packing), folder, executor)
+                found.setdefault(f"{packing} ({executor})", []).append(run)
         loop = statistics.median(loops)
         parts = []
         for packing, runs in found.items():
@@ -165,6 +168,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--fewer", type=int, default=32, help="trials of the loop; twice as many of the slow sweep")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--only", choices=("batches", "halving", "resnet", "widths"))
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
@@ -174,7 +178,7 @@ def main() -> None:
         if "widths" in wanted:
             widths(max(3, options.rounds))
         if "batches" in wanted:
-            by_batch(folder, options.samples, options.fewer, cores, options.rounds)
+            by_batch(folder, options.batches, options.samples, options.fewer, cores, options.rounds)
         if "halving" in wanted:
             several(
                 folder,

@@ -158,6 +158,24 @@ def test_the_first_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_come_for_lanes_not_for_trials(tmp_path: Path) -> None:
+    space = SPACE.replace("samples: 5", "samples: 16\nreplicates: {count: 1, packing: cohort, lanes: 8}")
+    with autoscaled(2, tmp_path, 6) as cluster:
+        done = subprocess.run(
+            command("run", write_space(tmp_path, space), "--address", cluster.address, "--no-mlflow"),
+            cwd=tmp_path,
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            timeout=patient(400),
+        )
+        timeline = cluster.timeline()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert max(int(sample["workers"]) for sample in timeline) == 2, timeline
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_trial_that_no_node_type_holds_ends_the_sweep_in_words(tmp_path: Path) -> None:
     with autoscaled(2, tmp_path, MOST_WORKERS) as cluster:
