@@ -18,14 +18,10 @@ from typing import Any
 
 from sweeper.api import COMMANDS as _MODULES
 
-COMMANDS = ("run", "plan", "resume", "status", "stop", "submit", "report", "compare", "recalibrate", "ensemble",
-            "conformal", "claims", "what_if")  # fmt: skip
+COMMANDS = tuple(_MODULES)
 """The functions with the names of commands."""
 
-EXPORTS = ("export", "load_model", "figure", "table")
-"""What takes results home."""
-
-__all__ = [*COMMANDS, *EXPORTS, "SweeperError", "TrainingLoop", "results"]
+__all__ = [*COMMANDS, "SweeperError", "TrainingLoop", "load_model", "results"]
 
 
 def __dir__() -> list[str]:

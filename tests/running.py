@@ -18,7 +18,6 @@ from unittest import mock
 
 from sweeper.cli.main import main
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import Executor
 from sweeper.execution.local.processes import ForkServer
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
@@ -86,7 +85,7 @@ def _server() -> ForkServer:
 
 
 @contextmanager
-def _shared_server(executor: Executor, address: str | None) -> Iterator[ForkServer | None]:
+def _shared_server(executor: str, address: str | None) -> Iterator[ForkServer | None]:
     """Stand for `early_server`: give the server that all sweeps of this process use."""
     yield None if executor == "ray" or address is not None else _server()
 

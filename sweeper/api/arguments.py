@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sweeper.core.json_types import Plain
-from sweeper.core.processes import Executor
 from sweeper.remote.reach import tracking
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ ClusterAddress = Annotated[
 ]
 Cpus = Annotated[int | None, CommandOption(help="CPU cores to use on this machine.", words="all", least=1)]
 RunsOn = Annotated[
-    Executor,
+    str,
     CommandOption(
         help="local: forked processes on this machine; ray; auto: local if there is no cluster and no GPU.",
         envvar="SWEEPER_EXECUTOR",

@@ -22,7 +22,6 @@ from sweeper.api.arguments import (
 )
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
-from sweeper.core.processes import Executor
 from sweeper.text.display import Shown
 from trainables.registry.names import nearest
 
@@ -203,7 +202,7 @@ class RunningOptions(TypedDict):
     mlflow: bool
     address: str | None
     cpus: int | None
-    executor: Executor
+    executor: str
 
 
 def _run(step: Step, rehearse: bool, say: Say, options: RunningOptions) -> None:

@@ -1,4 +1,4 @@
-"""How processes are started: by which executor, in which environment, importing only what is installed.
+"""How processes are started: in which environment, importing only what is installed.
 
 `python -m` puts the working directory before everything installed, so inside a folder from somebody else a `torch.py`
 in it would run in every process that imports PyTorch. `-P` leaves it out (Python 3.11), `PYTHONSAFEPATH` does so for
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 OUR_ROOT = Path(__file__).resolve().parents[2]
 """The folder of this project's packages: of the installed ones, or a checkout."""
@@ -85,8 +84,3 @@ def prepare(address: str | None) -> None:
     if address is None and "RAY_AUTH_TOKEN" not in os.environ and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
-Executor = Literal["auto", "local", "ray"]
-"""`local`: forked processes of this machine; `ray`: a cluster, or a Ray started here; `auto`: `local` where no cluster
-is named and trials take no GPUs."""

@@ -17,14 +17,12 @@ from rich.console import Console
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import at_death, prepare
+from sweeper.core.processes import at_death
 from sweeper.execution.assembly import DriverContext, open_tables
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.driver.context import Fold
 from sweeper.execution.driver.executor import Executor
-from sweeper.execution.local.executor import LocalExecutor
-from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.noop_resume import mark_settled
 from sweeper.execution.options import Outcome, RunOptions, retriable
 from sweeper.execution.resuming import check_trials, discard_damaged, remove_checkpoints_ahead
@@ -123,12 +121,9 @@ def drive(
     options: RunOptions,
     mirror: Mirror | SharedFolder,
     targets: Sequence[Target],
-    server: ForkServer | None,
+    executor: Callable[[], Executor],
 ) -> Outcome:
-    """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date.
-
-    `server` forks trial processes; without it they run on Ray.
-    """
+    """Hold the lease, fold the journal, run what is unfinished on an executor, and bring what follows up to date."""
     started = time.monotonic()
     paths, schedule = sweep.paths, sweep.spec.schedule
     named = paths.in_commands if mirror.store is None else mirror.address
@@ -179,7 +174,7 @@ def drive(
                 notifier,
                 interrupts,
             )
-            ended = _run_unfinished(context, server, notes)
+            ended = _run_unfinished(context, executor, notes)
             try:
                 with interrupts.skippable():
                     notes += _write_end(context, follower, ended, started)
@@ -190,7 +185,7 @@ def drive(
 
 
 def _run_unfinished(
-    context: DriverContext, server: ForkServer | None, notes: list[str]
+    context: DriverContext, executor: Callable[[], Executor], notes: list[str]
 ) -> tuple[str, str | None] | None:
     """Run what is unfinished; return how that ended and why it stopped, `None` where a driver had ended it before.
 
@@ -202,22 +197,11 @@ def _run_unfinished(
     if not unfinished and state.outcome is not None:
         return None
     begun = begun_trials(state)
-    driver = context.run(executor_for(options, server)) if unfinished else context.take_up()
+    driver = context.run(executor()) if unfinished else context.take_up()
     outcome, reason = driver.finish(), driver.closing
     notes += [f"stopped: {reason}"] if reason else []
     notes += repeatability_notes(state, begun, deterministic=context.sweep.spec.training.deterministic)
     return outcome, reason
-
-
-def executor_for(options: RunOptions, server: ForkServer | None) -> Executor:
-    """Return where trials run: in processes that `server` forks, or on Ray where there is none."""
-    if server is not None:
-        return LocalExecutor(server, options.cpus)
-    prepare(options.address)
-    # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
-    from sweeper.execution.ray.session import RayExecutor
-
-    return RayExecutor(options.address, options.cpus, options.wait_for_nodes)
 
 
 def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import Executor
 from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.live import Progress
@@ -24,7 +23,7 @@ class RunOptions:
         output: the folder of results folders, or the address of a store for them.
         address: of a Ray cluster; `None` starts one on this machine.
         cpus: cores to use on this machine; `None` for all.
-        executor: `local` for forked processes of this machine, `ray`, or `auto`: see `executor_of`.
+        executor: `local` for forked processes of this machine, `ray`, or `auto`: see `runner.chosen_executor`.
         tracker: the address of what the sweep is shown by, see `sweeper.tracking.base`; `None` for nothing.
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
@@ -55,7 +54,7 @@ class RunOptions:
     trust: bool = False
     allow_notify: bool = False
     progress: type[Progress] = Progress
-    executor: Executor = "auto"
+    executor: str = "auto"
     timings: Timings = field(default_factory=Timings)
 
 

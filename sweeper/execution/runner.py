@@ -14,22 +14,20 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from search_spaces import locate
 from sweeper.analysis.selection import candidates, confirmation_of, confirmed_name
 from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import Plain
 from sweeper.execution.attempt import drive
-from sweeper.execution.controllers.capacity import ClusterView, check_answers, fit_resources
-from sweeper.execution.local.executor import this_machine
+from sweeper.execution.driver.executor import Executor, ExecutorKind, executor_kind
+from sweeper.execution.local.executor import takes_cards
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import Outcome, RunOptions
+from sweeper.execution.ray import joined
 from sweeper.execution.resuming import amend, check_unchanged, refuse_lost_journal
 from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
@@ -64,51 +62,19 @@ from trainables.datasets.sharing import node_copy
 from trainables.files.stores.base import StoreError
 
 
-def runs_here(options: RunOptions, resources: Resources) -> bool:
-    """Return whether trials run in forked processes of this machine, which saves Ray's start and its work on reports.
+def chosen_executor(options: RunOptions, resources: Resources) -> ExecutorKind:
+    """Return where trials run: where the run says, or for `auto` in forked processes of this machine.
 
-    By itself that is so where no cluster is named, none is joined already by this process, and trials take no GPUs:
-    sharing cards is Ray's. Raises SweeperError when `local` is asked for and cannot be.
+    These save Ray's start and its work on reports. But `auto` is Ray where a cluster is named, or joined already by
+    this process, and where trials take GPUs: sharing cards is Ray's. Raises SweeperError where one is asked for that
+    cannot be.
     """
-    on_cards = torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
-    if options.executor == "local":
-        if options.address is not None:
-            raise SweeperError(
-                f"the executor is local, but the cluster is {options.address}",
-                "omit --executor local, or --address (and unset RAY_ADDRESS)",
-            )
-        if on_cards:
-            raise SweeperError(
-                f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
-                "omit --executor local, or train on the CPU: --set resources.gpu=0",
-            )
-    joined = options.executor == "auto" and _joined()  # which `auto` takes for the wish to use it
-    return options.executor != "ray" and options.address is None and not on_cards and not joined
-
-
-def check_can_start(options: RunOptions, resources: Resources, *, here: bool) -> None:
-    """Raise SweeperError where it is plain beforehand that no trial can start: nobody answers, or none would fit.
-
-    What only the cluster itself can tell is left to it.
-
-    Args:
-        options: of the run.
-        resources: of a trial.
-        here: whether trials run in forked processes of this machine.
-    """
-    if here:
-        fit_resources(resources, this_machine(options.cpus))
-    elif options.address is not None:
-        check_answers(options.address)
-    elif not _joined():
-        cores, cards = options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
-        fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
-
-
-def _joined() -> bool:
-    """Return whether the program around has joined a Ray cluster."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
+    name = options.executor
+    if name == "auto":  # which takes a cluster that was joined for the wish to use it
+        name = "ray" if options.address is not None or takes_cards(resources) or joined() else "local"
+    kind = executor_kind(name)
+    kind.require(options, resources)
+    return kind
 
 
 def confirming_spec(spec: SweepSpec, name: str, trials: list[int]) -> SweepSpec:
@@ -205,8 +171,8 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
 
 def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:
     """Claim a name for a checked search space and run it to its end."""
-    server = server if runs_here(options, spec.resources) else None
-    check_can_start(options, spec.resources, here=server is not None)
+    executor = chosen_executor(options, spec.resources)
+    executor.check(options, spec.resources)
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
@@ -224,11 +190,13 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         **({LEARNED: learned} if spec.searcher.warm_start else {}),
         **manifest_part(own),
         **looped,
-        "executor": "ray" if server is None else "local",
+        "executor": executor.name,
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
-    outcome = _first_attempt(sweep, dataset, options, place, targets, server)
+    outcome = _first_attempt(
+        sweep, dataset, options, place, targets, functools.partial(executor.create, options, server)
+    )
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
@@ -238,14 +206,14 @@ def _first_attempt(
     options: RunOptions,
     place: Place,
     targets: Sequence[Target],
-    server: ForkServer | None,
+    executor: Callable[[], Executor],
 ) -> Outcome:
     """Drive a sweep whose name was claimed just now; give the name back where it fails before it begins."""
     mirror = mirror_of(sweep.paths, place)
     try:
         with mirror:
             remember_allowed(sweep.spec.notify, mirror.location)
-            return drive(sweep, dataset, options, mirror, targets, server)
+            return drive(sweep, dataset, options, mirror, targets, executor)
     except (SweeperError, StoreError) as error:
         if _gives_name_back(sweep, place, held=mirror.held):
             error.message += "; nothing was started"
@@ -290,19 +258,14 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         sweep = amend(sweep, options.settings)
-        server = running if runs_here(options, sweep.spec.resources) else None
+        kind = chosen_executor(options, sweep.spec.resources)
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
         asked = asked_by_file(sweep.spec.notify, options.settings)
         require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)
-        outcome = drive(
-            sweep,
-            node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest))),
-            options,
-            mirror,
-            targets,
-            server,
-        )
+        executor = functools.partial(kind.create, options, running)
+        dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
+        outcome = drive(sweep, dataset, options, mirror, targets, executor)
     return _confirmed(outcome, options)
 
 

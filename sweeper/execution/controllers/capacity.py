@@ -110,6 +110,7 @@ class CapacityWatch:
         *,
         workers: int = 1,
         at_least: int = 1,
+        processes: bool = False,
         patience: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -120,12 +121,14 @@ class CapacityWatch:
             resources: of one worker.
             workers: of one trial.
             tell: shows a sentence to the user; called when there is something new to say.
+            processes: a trial stands for a process that trains several.
             at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
             patience: seconds without a single node that holds a trial, after which the sweep is stopped.
             clock: seconds.
         """
         self._look, self._resources, self._workers, self._tell = look, resources, workers, tell
         self._at_least, self._patience, self._clock = at_least, patience, clock
+        self._units = ("process", "processes") if processes else ("trial", "trials")
         self._looked = self._could_run = clock()
         self._infeasible = 0
         self._told = ""
@@ -146,7 +149,7 @@ class CapacityWatch:
     def see(self, view: ClusterView) -> None:
         """Take in a view of the cluster."""
         now, slots = self._clock(), view.trials_at_once(self._resources, self._workers)
-        said = running_on(view, slots) if slots else waiting_for(view, self._resources, self._workers)
+        said = running_on(view, slots, self._units) if slots else waiting_for(view, self._resources, self._workers)
         if said != self._told:
             self._told = said
             self._tell(said)
@@ -174,10 +177,10 @@ def waiting_for(view: ClusterView, resources: Mapping[str, float], workers: int 
     return f"{text}; {_starting(view)}"
 
 
-def running_on(view: ClusterView, slots: int) -> str:
+def running_on(view: ClusterView, slots: int, units: tuple[str, str] = ("trial", "trials")) -> str:
     """Return what a sweep runs on: `2 trials at once on 2 nodes; starting 1 worker`."""
     workers = sum(1 for node in view.nodes if node.get("CPU", 0.0) > 0)
-    text = f"{slots} trial{'s' if slots != 1 else ''} at once on {workers} node{'s' if workers != 1 else ''}"
+    text = f"{slots} {units[slots != 1]} at once on {workers} node{'s' if workers != 1 else ''}"
     return f"{text}; {_starting(view)}" if view.starting else text
 
 

@@ -1,34 +1,49 @@
 """What an executor is: it finds out what there is for trials, and runs a driver's assignments on it.
 
-The driver decides; an executor asks it for assignments (`next_assignment`), starts each in a process (`on_started`),
-passes its reports and its death on (`on_reports`, `on_failure`), and ends when nothing is left or a stop is asked for.
-What such a process does is the same everywhere: it is a `trainables.worker.worker.Worker`, told of its assignments and
-asked for reports, by the messages of `trainables.worker.messages` or by Ray Tune's calls.
+The driver decides; an executor starts workers, passes their reports and deaths on, and ends when nothing is left or a
+stop is asked for. A `Dispatcher` says what each worker hears. What a worker does is the same everywhere: it is a
+`trainables.worker.worker.Worker`, or a `CohortWorker` where trials train together, and follows the messages of
+`trainables.worker.messages`.
 
-Adding one: a folder of its own below `sweeper.execution`, its name in `sweeper.core.processes`, and where it is chosen
-(`sweeper.execution.attempt.executor_for`).
+To add one, write `sweeper/execution/<name>.py`, or a folder of that name (whose `executor.py` has `EXECUTOR`);
+`--executor <name>` chooses it::
 
-    class Slurm(Executor):
+    class Inline(Executor):
         @contextmanager
         def session(self, job: Job) -> Iterator[Session]:
-            resources, slots = fit_resources(job.sweep.spec.resources, nodes_of_this_allocation())
-            yield Session(resources, slots, partial(run_by_srun, settings=job.settings(resources)))
+            resources = {"cpu": 1.0, "gpu": 0.0}
+            yield Session(resources, 1, partial(execute, settings=job.settings(resources)))
+
+    def execute(driver: Driver, settings: Mapping[str, Any]) -> None:
+        slot, worker = WorkerSlot(), Worker(TrialSettings.from_mapping(settings))
+        dispatcher = Dispatcher(driver, [slot])
+        while (assignment := dispatcher.offer(None)) is not None:
+            command = dispatcher.begin(slot, assignment)
+            while slot.assignments:
+                command = dispatcher.on_report(slot, worker.follow(command) or WorkerReport())
+
+    EXECUTOR = ExecutorKind("inline", lambda options, server: Inline())
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Controller, Interrupts
 from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import OtherNodes
+from sweeper.execution.options import RunOptions
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.prometheus import MetricsSink, Publish
+from sweeper.space.parts import Resources
 from sweeper.storage.sweeps import Sweep
 
 
@@ -89,3 +104,35 @@ class Executor(ABC):
 
         Raises SweeperError where no trial could ever start.
         """
+
+
+@dataclass(frozen=True)
+class ExecutorKind:
+    """A kind of executor, which its module calls `EXECUTOR`.
+
+    Attributes:
+        name: as users know it.
+        create: makes it for a run, given the process that forks trial processes where one was started.
+        require: raises SweeperError where a run asks for what it cannot do.
+        check: raises SweeperError where it is plain beforehand that no trial can start: nobody answers, or none would
+            fit. What only a cluster itself can tell is left to it.
+    """
+
+    name: str
+    create: Callable[[RunOptions, object], Executor]
+    require: Callable[[RunOptions, Resources], None] = lambda options, resources: None
+    check: Callable[[RunOptions, Resources], None] = lambda options, resources: None
+
+
+def executor_kind(name: str) -> ExecutorKind:
+    """Return the kind of executor of a name. Raises SweeperError where there is none."""
+    module = f"sweeper.execution.{name}"
+    while name.isidentifier() and importlib.util.find_spec(module) is not None:
+        imported = importlib.import_module(module)
+        found = getattr(imported, "EXECUTOR", None)
+        if isinstance(found, ExecutorKind):
+            return found
+        if not hasattr(imported, "__path__"):
+            break
+        module = f"{module}.executor"
+    raise SweeperError(f"there is no executor {name!r}", "choose auto, local or ray")

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import MEMORY, OUT_OF_MEMORY, Failure, classify
 from trainables.worker.messages import WorkerCommand, WorkerReport
+
+if TYPE_CHECKING:  # it imports torch, and the process that forks others is started without waiting for that
+    from sweeper.execution.driver.driver import Driver
 
 
 @dataclass(eq=False)

@@ -21,15 +21,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import psutil
+import torch
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.processes import prepare
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.executor import Executor, Job, Session
+from sweeper.execution.driver.executor import Executor, ExecutorKind, Job, Session
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.driver.slots import Dispatcher
 from sweeper.execution.local.processes import ForkServer, TrialProcess
+from sweeper.execution.options import RunOptions
+from sweeper.space.parts import Resources
 from trainables.files.container import memory_taken, usable_cores
 from trainables.worker.hang_watchdog import ended_by
 from trainables.worker.messages import WorkerFailed, WorkerInit, WorkerReport
@@ -252,3 +256,33 @@ def _resident(process: TrialProcess) -> int:
         return int(psutil.Process(process.pid).memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
+
+
+def takes_cards(resources: Resources) -> bool:
+    """Return whether trials take GPUs."""
+    return torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
+
+
+def _create(options: RunOptions, server: object) -> Executor:
+    assert isinstance(server, ForkServer), "it was started before the search space was read"
+    return LocalExecutor(server, options.cpus)
+
+
+def _require(options: RunOptions, resources: Resources) -> None:
+    if options.address is not None:
+        raise SweeperError(
+            f"the executor is local, but the cluster is {options.address}",
+            "omit --executor local, or --address (and unset RAY_ADDRESS)",
+        )
+    if takes_cards(resources):
+        raise SweeperError(
+            f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
+            "omit --executor local, or train on the CPU: --set resources.gpu=0",
+        )
+
+
+def _check(options: RunOptions, resources: Resources) -> None:
+    fit_resources(resources, this_machine(options.cpus))
+
+
+EXECUTOR = ExecutorKind("local", _create, _require, _check)

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.processes import Executor, python_environment, python_module
+from sweeper.core.processes import python_environment, python_module
 from sweeper.execution.driver.slots import WorkerSlot
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
 from trainables.worker.messages import WorkerInit
@@ -110,9 +110,7 @@ class ForkServer:
 
 
 @contextmanager
-def early_server(
-    executor: Executor, address: str | None, given: ForkServer | None = None
-) -> Iterator[ForkServer | None]:
+def early_server(executor: str, address: str | None, given: ForkServer | None = None) -> Iterator[ForkServer | None]:
     """Start the server where it may be needed, as early as can be: it imports torch while the space is read.
 
     Args:
@@ -120,7 +118,7 @@ def early_server(
         address: of a Ray cluster.
         given: one that runs already, whose owner ends it.
     """
-    if given is not None or executor == "ray" or address is not None:
+    if given is not None or executor not in ("auto", "local") or address is not None:
         yield given
         return
     with ForkServer() as server:

@@ -221,7 +221,13 @@ class RayExecutor(Executor):
             least = 1 if together else pending
             slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
             watch = CapacityWatch(
-                glance_at_cluster, resources, progress.say, workers=workers, at_least=least, patience=self._patience
+                glance_at_cluster,
+                resources,
+                progress.say,
+                workers=workers,
+                at_least=least,
+                processes=together,
+                patience=self._patience,
             )
             metrics = job.metrics(gauges(METRICS), of_trial)
             peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say)

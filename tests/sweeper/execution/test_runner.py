@@ -18,8 +18,9 @@ from sweeper.analysis.selection import best_set_line, candidates, confirmation_o
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.controllers.capacity import RayUnavailable
+from sweeper.execution.driver.executor import executor_kind
 from sweeper.execution.options import RunOptions
-from sweeper.execution.runner import check_can_start, run_sweep, runs_here
+from sweeper.execution.runner import chosen_executor, run_sweep
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.planning.plan import plan
 from sweeper.results import Results
@@ -87,13 +88,14 @@ ON_PROCESSORS = Resources(gpu=0)
     ],
 )
 def test_trials_run_here_without_a_cluster_and_without_cards(executor, address, gpu, here):
-    assert runs_here(RunOptions("results", address, executor=executor), Resources(gpu=gpu)) is here
+    chosen = chosen_executor(RunOptions("results", address, executor=executor), Resources(gpu=gpu))
+    assert chosen.name == ("local" if here else "ray")
 
 
 def test_a_cluster_that_the_program_has_joined_is_used(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
-    assert not runs_here(RunOptions("results"), ON_PROCESSORS)
-    assert runs_here(RunOptions("results", executor="local"), ON_PROCESSORS), "unless it is asked for"
+    assert chosen_executor(RunOptions("results"), ON_PROCESSORS).name == "ray"
+    assert chosen_executor(RunOptions("results", executor="local"), ON_PROCESSORS).name == "local", "if asked for"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,13 @@ def test_a_cluster_that_the_program_has_joined_is_used(monkeypatch):
 )
 def test_what_the_local_executor_cannot_do_is_refused(address, gpu, said):
     with pytest.raises(SweeperError, match=said):
-        runs_here(RunOptions("results", address, executor="local"), Resources(gpu=gpu))
+        chosen_executor(RunOptions("results", address, executor="local"), Resources(gpu=gpu))
+
+
+@pytest.mark.parametrize("name", ["slurm", "driver", "runner", "x y"])
+def test_an_executor_that_there_is_not_is_refused(name):
+    with pytest.raises(SweeperError, match=f"there is no executor '{name}'"):
+        chosen_executor(RunOptions("results", executor=name), ON_PROCESSORS)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +128,7 @@ def test_a_trial_that_cannot_fit_is_refused_before_anything_is_begun(monkeypatch
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     options = RunOptions("results", executor=executor)
     with pytest.raises(SweeperError, match=said):
-        check_can_start(options, resources, here=runs_here(options, resources))
+        chosen_executor(options, resources).check(options, resources)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +136,16 @@ def test_a_trial_that_cannot_fit_is_refused_before_anything_is_begun(monkeypatch
 )
 def test_an_address_where_nobody_answers_is_refused_before_anything_is_begun(address):
     with pytest.raises(RayUnavailable, match="no Ray cluster could be joined at"):
-        check_can_start(RunOptions("results", address), ON_PROCESSORS, here=False)
+        executor_kind("ray").check(RunOptions("results", address), ON_PROCESSORS)
 
 
 def test_what_fits_or_only_a_cluster_can_tell_is_let_through():
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = RunOptions("results", f"127.0.0.1:{server.getsockname()[1]}")
-        check_can_start(there, Resources(cpu=10**6, gpu=8), here=False)
+        executor_kind("ray").check(there, Resources(cpu=10**6, gpu=8))
     for address in ("auto", "local"):
-        check_can_start(RunOptions("results", address), Resources(gpu=8), here=False)
-    check_can_start(RunOptions("results"), ON_PROCESSORS, here=True)
+        executor_kind("ray").check(RunOptions("results", address), Resources(gpu=8))
+    executor_kind("local").check(RunOptions("results"), ON_PROCESSORS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""The inline executor: trials run in the driver's own process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.executor import Executor, ExecutorKind, Job, Session
+from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
+from trainables.worker.messages import WorkerReport
+from trainables.worker.trial_settings import TrialSettings
+from trainables.worker.worker import Worker
+
+
+class Inline(Executor):
+    """This process."""
+
+    @contextmanager
+    def session(self, job: Job) -> Iterator[Session]:
+        """Give one core."""
+        resources = {"cpu": 1.0, "gpu": 0.0}
+        yield Session(resources, 1, partial(execute, settings=job.settings(resources)))
+
+
+def execute(driver: Driver, settings: Mapping[str, Any]) -> None:
+    """Run the driver's assignments."""
+    slot, worker = WorkerSlot(), Worker(TrialSettings.from_mapping(settings))
+    dispatcher = Dispatcher(driver, [slot])
+    while (assignment := dispatcher.offer(None)) is not None:
+        command = dispatcher.begin(slot, assignment)
+        while slot.assignments:
+            command = dispatcher.on_report(slot, worker.follow(command) or WorkerReport())
+
+
+EXECUTOR = ExecutorKind("inline", lambda options, server: Inline())
