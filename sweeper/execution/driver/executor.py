@@ -33,14 +33,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Controller, Interrupts
 from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import OtherNodes
-from sweeper.execution.options import RunOptions
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.prometheus import MetricsSink, Publish
 from sweeper.space.parts import Resources
@@ -106,6 +105,22 @@ class Executor(ABC):
         """
 
 
+class RunsOn(Protocol):
+    """What executors look at of `sweeper.execution.options.RunOptions`."""
+
+    @property
+    def address(self) -> str | None:
+        """Of a cluster."""
+
+    @property
+    def cpus(self) -> int | None:
+        """Cores to use on this machine; `None` for all."""
+
+    @property
+    def wait_for_nodes(self) -> float:
+        """Seconds that an autoscaler has to start a first node."""
+
+
 @dataclass(frozen=True)
 class ExecutorKind:
     """A kind of executor, which its module calls `EXECUTOR`.
@@ -119,9 +134,9 @@ class ExecutorKind:
     """
 
     name: str
-    create: Callable[[RunOptions, object], Executor]
-    require: Callable[[RunOptions, Resources], None] = lambda options, resources: None
-    check: Callable[[RunOptions, Resources], None] = lambda options, resources: None
+    create: Callable[[RunsOn, object], Executor]
+    require: Callable[[RunsOn, Resources], None] = lambda options, resources: None
+    check: Callable[[RunsOn, Resources], None] = lambda options, resources: None
 
 
 def executor_kind(name: str) -> ExecutorKind:

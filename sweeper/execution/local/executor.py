@@ -28,11 +28,10 @@ from sweeper.core.processes import prepare
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.executor import Executor, ExecutorKind, Job, Session
+from sweeper.execution.driver.executor import Executor, ExecutorKind, Job, RunsOn, Session
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.driver.slots import Dispatcher
 from sweeper.execution.local.processes import ForkServer, TrialProcess
-from sweeper.execution.options import RunOptions
 from sweeper.space.parts import Resources
 from trainables.files.container import memory_taken, usable_cores
 from trainables.worker.hang_watchdog import ended_by
@@ -263,12 +262,12 @@ def takes_cards(resources: Resources) -> bool:
     return torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
 
 
-def _create(options: RunOptions, server: object) -> Executor:
+def _create(options: RunsOn, server: object) -> Executor:
     assert isinstance(server, ForkServer), "it was started before the search space was read"
     return LocalExecutor(server, options.cpus)
 
 
-def _require(options: RunOptions, resources: Resources) -> None:
+def _require(options: RunsOn, resources: Resources) -> None:
     if options.address is not None:
         raise SweeperError(
             f"the executor is local, but the cluster is {options.address}",
@@ -281,7 +280,7 @@ def _require(options: RunOptions, resources: Resources) -> None:
         )
 
 
-def _check(options: RunOptions, resources: Resources) -> None:
+def _check(options: RunsOn, resources: Resources) -> None:
     fit_resources(resources, this_machine(options.cpus))
 
 

@@ -9,8 +9,7 @@ import torch
 
 from sweeper.core.processes import prepare
 from sweeper.execution.controllers.capacity import ClusterView, check_answers, fit_resources
-from sweeper.execution.driver.executor import Executor, ExecutorKind
-from sweeper.execution.options import RunOptions
+from sweeper.execution.driver.executor import Executor, ExecutorKind, RunsOn
 from sweeper.space.parts import Resources
 
 
@@ -20,7 +19,7 @@ def joined() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
-def _create(options: RunOptions, server: object) -> Executor:
+def _create(options: RunsOn, server: object) -> Executor:
     prepare(options.address)
     # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
     from sweeper.execution.ray.session import RayExecutor
@@ -28,7 +27,7 @@ def _create(options: RunOptions, server: object) -> Executor:
     return RayExecutor(options.address, options.cpus, options.wait_for_nodes)
 
 
-def _check(options: RunOptions, resources: Resources) -> None:
+def _check(options: RunsOn, resources: Resources) -> None:
     if options.address is not None:
         check_answers(options.address)
     elif not joined():
