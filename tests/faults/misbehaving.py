@@ -51,11 +51,19 @@ def devour(configuration: int) -> None:
     time.sleep(60)
 
 
-KINDS = {"wait_for_ever": wait_for_ever, "lock_up": lock_up, "devour": devour}
+MOST_LANES = 4
+
+
+def crowd(configuration: int) -> None:
+    """Memory suffices for `MOST_LANES` lanes: only cohorts meet that."""
+
+
+KINDS = {"crowd": crowd, "wait_for_ever": wait_for_ever, "lock_up": lock_up, "devour": devour}
 
 
 def misbehave_here(kind: str) -> None:
     """Let the trials of this process misbehave."""
+    from trainables.training.lanes.cohort import Cohort
     from trainables.worker import hang_watchdog
     from trainables.worker.trial import Trial
 
@@ -68,6 +76,15 @@ def misbehave_here(kind: str) -> None:
         return train(trial)
 
     Trial._train_epoch = train_or_misbehave  # type: ignore[method-assign]
+    if kind == "crowd":
+        together = Cohort.train_epoch
+
+        def train_few(cohort: Cohort) -> Any:
+            if len(cohort.lanes) > MOST_LANES:
+                raise MemoryError
+            return together(cohort)
+
+        Cohort.train_epoch = train_few  # type: ignore[method-assign]
 
 
 def misbehaving(kind: str) -> type:

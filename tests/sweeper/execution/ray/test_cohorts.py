@@ -9,8 +9,11 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.context import Shares
 from sweeper.execution.ray.executor import Workers
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Failed
 from sweeper.results import load
 from sweeper.scheduling.asha import Halving
+from tests.faults.misbehaving import misbehave
 from tests.polling import KEYS
 from tests.running import sweeper, write_space
 from tests.sweeper.execution.local.test_cohort_loop import Alike
@@ -26,7 +29,11 @@ def _tables(folder: Path, executor: str, cpus: int, *settings: str) -> dict[str,
     asked = ["--set", "samples=24", "--set", "replicates.count=2", *settings, "--name", executor, "--no-mlflow"]
     done = sweeper("run", write_space(folder, SPACE), *asked, "--executor", executor, "--cpus", str(cpus), cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    results, found = load(folder / "results" / executor), {}
+    return _read(folder / "results" / executor)
+
+
+def _read(folder: Path) -> dict[str, list[dict[str, str]]]:
+    results, found = load(folder), {}
     packings = results.rows("SELECT DISTINCT packing FROM trials")
     assert [row["packing"] for row in packings] == ["cohort"]
     for table in ("epochs", "evaluations", "decisions", "predictions"):
@@ -48,6 +55,21 @@ def test_two_processes_measure_the_same(tmp_path: Path) -> None:
     for decided in (here.pop("decisions"), there.pop("decisions")):  # each says how many others had come before
         assert {row["kind"] for row in decided} == {"'complete'"}
     assert here == there
+
+
+@pytest.mark.slow
+def test_memory_that_lanes_exceed_halves_them_and_loses_nothing(tmp_path: Path) -> None:
+    text = SPACE.replace("lanes: 4", "lanes: 16").replace("name: asha", "name: none")
+    paths = misbehave("crowd", write_space(tmp_path, text.replace("retries: 0", "")), tmp_path, cpus=1, executor="ray")
+    bodies = [record.body for record in read_journal(paths.journal)]
+    failed = [body for body in bodies if isinstance(body, Failed)]
+    assert failed and {(body.failure, body.counts) for body in failed} == {("out_of_memory", False)}
+    assert {body.reason.rpartition(" with ")[2] for body in failed} == {"8 lanes", "4 lanes"}
+    asked = ["--set", "scheduler.name=none", "--name", "wide", "--no-mlflow", "--cpus", "1"]
+    done = sweeper("run", write_space(tmp_path, SPACE), *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    halved, wide = _read(paths.root), _read(tmp_path / "results" / "wide")
+    assert all(halved[table] == wide[table] for table in ("epochs", "evaluations", "predictions"))
 
 
 def _workers(tmp_path: Path, *, slots: int = 2, lanes: int = 8, autoscales: bool = False, count: int = 64) -> Workers:
