@@ -28,7 +28,8 @@ from trainables.registry import OWN, DataSetSize
 from trainables.training.acceleration import prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.cohort import Cohort
-from trainables.training.lanes.packing import cohort_key, measured_width
+from trainables.training.lanes.packing import cohort_key
+from trainables.training.lanes.widths import measured_width
 from trainables.training.loop import Replicate
 
 MEASURED_SAMPLES = 2048
