@@ -69,7 +69,8 @@ def plan(
     lengths = np.diff([0, *rungs])
     epochs = simulated @ lengths * replicates
     evaluations = simulated.sum(axis=1) * replicates
-    taken, packing, rehearsed = takes(spec.resources), spec.replicates.packing, tuple(spec.rehearsed)
+    taken = takes(spec.resources, together=spec.replicates.together)
+    packing, rehearsed = spec.replicates.packing, tuple(spec.rehearsed)
     if spec.resources.workers > 1:
         several = spec.resources.workers
         assumed = (
@@ -128,7 +129,7 @@ def searched(spec: SweepSpec) -> str:
     return f"{spec.searcher.name}{warm}: {spec.searcher.method.course}; time is estimated for random configurations"
 
 
-def takes(resources: Resources) -> str:
+def takes(resources: Resources, *, together: bool = False) -> str:
     """Return in words what each process takes of a machine, and what happens when that is too little of a GPU."""
     if resources.workers > 1:
         one = takes(resources.model_copy(update={"workers": 1, "gpu": 1 if resources.gpu == "auto" else resources.gpu}))
@@ -136,7 +137,8 @@ def takes(resources: Resources) -> str:
         return f"{one}{cards}; {resources.workers} of them train each trial together"
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
-        return f"{cores}; on a GPU, the share measured before the first trial"
+        share = "a quarter of it for as many lanes as fit" if together else "the share measured before the first trial"
+        return f"{cores}; on a GPU, {share}"
     if not 0 < resources.gpu < 1:
         cards = f"{resources.gpu:g} GPU{'' if resources.gpu == 1 else 's'}"
         return f"{cores} and {cards}" if resources.gpu else f"{cores}, no GPU"
