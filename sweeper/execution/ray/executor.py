@@ -276,8 +276,7 @@ class AssignmentSearcher(_Told, Searcher):
 
     def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:
         """Forget the process; the driver learns everything from reports and failures."""
-        with self.workers() as workers:
-            workers.slots.pop(trial_id, None)
+        _RUNNING[self._token].slots.pop(trial_id, None)
 
     def save(self, checkpoint_path: str) -> None:
         """Keep nothing: the journal is the state."""
@@ -306,7 +305,9 @@ class ReportingScheduler(_Told, FIFOScheduler):
     def on_trial_error(self, controller: object, trial: _TuneTrial) -> None:
         """Tell the driver that the trial's process died, and of what."""
         with self.workers() as workers:
-            workers.dispatcher.on_exit(workers.slots[trial.trial_id], _failure_of(trial))
+            slot = workers.slots.get(trial.trial_id)
+            if slot is not None:  # else it died after its last report: nothing is lost
+                workers.dispatcher.on_exit(slot, _failure_of(trial))
 
 
 class StartedCallback(_Told, Callback):
