@@ -7,7 +7,7 @@ sweep's, steady from the first trial's end to the last. Loop and sequential swee
 are slow, and compared by the time a trial takes. Last, what a lane costs in an epoch by width: where products of
 matrices fill a core, more lanes gain nothing more.
 
-    make bench-cohorts                                  # about eight minutes on two quiet cores
+    make bench-cohorts                                  # about ten minutes on two quiet cores
     python -m tests.benchmarks.bench_cohorts --only widths
 """
 
