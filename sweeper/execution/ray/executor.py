@@ -129,12 +129,11 @@ class Workers:
 
     def answer(self, slot: WorkerSlot, report: WorkerReport) -> WorkerCommand:
         """Return what a process is to do next, which has reported: without any assignment in hand it ends."""
+        self.lanes = max(self.lanes, len(slot.assignments) + report.room)
         command = self.dispatcher.on_report(slot, report)
-        if self.driver.settings.together:
-            self.lanes = max(self.lanes, len(slot.assignments) + slot.room)
-            if not slot.assignments and (next_one := self.dispatcher.offer(slot.kind, slot.share)) is not None:
-                command = self.dispatcher.begin(slot, next_one, command.over)
-        return command
+        empty = self.driver.settings.together and not slot.assignments
+        assignment = self.dispatcher.offer(slot.kind, slot.share) if empty else None
+        return command if assignment is None else self.dispatcher.begin(slot, assignment, command.over)
 
 
 _RUNNING: dict[str, Workers] = {}
