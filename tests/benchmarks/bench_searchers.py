@@ -143,7 +143,7 @@ def run(way: str, seed: int, budget: int) -> Run:
                 if len(spending.at) == len(SHARES):
                     break
                 trial = Trial(Assignment(*described), settings, dataset)
-                while not driver.on_reports(assignment, [trial.advance()], False) and not trial.finished:
+                while not driver.on_news([(assignment, [trial.advance()], False)]) and not trial.finished:
                     pass
     counts = state.count()
     ended = sum(number for status, number in counts.items() if status not in ("waiting", "running"))

@@ -90,5 +90,5 @@ class Inline:
         while (assignment := driver.next_assignment()) is not None:
             self.trained += assignment
             trial = Trial(Assignment(*driver.describe(assignment)[0]), chosen, self.dataset)
-            while not driver.on_reports(assignment, [trial.advance()], False):
+            while not driver.on_news([(assignment, [trial.advance()], False)]):
                 pass

@@ -1,7 +1,7 @@
 """The driver's decisions: what to run next, what a report means, what a failure means. Knows nothing of Ray.
 
 Everything the driver learns becomes a journal record first; state, rungs, tables and progress follow from the
-record. The executor calls `next_assignment`, `on_started`, `on_reports` and `on_failure`, one at a time.
+record. The executor calls `next_assignment`, `on_started`, `on_news` and `on_failure`, one at a time.
 
 With `packing: trials` every replicate's report becomes a `replicate` record before anything follows from it. When the
 last of a configuration's replicates has reported, their reports are merged into one, which the scheduler judges as it
@@ -185,10 +185,6 @@ class Driver(Assignments):
             self._recorder.record(Started(index, self.state.attempt, replicate=number))
         else:
             self._starts.begin(assignment)
-
-    def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
-        """Journal what a process reports and return whether its assignment is over."""
-        return bool(self.on_news([(assignment, reports, exhausted)]))
 
     def on_news(self, news: Iterable[News], *, trained: bool = False) -> list[Sequence[int]]:
         """Journal reports in the order of assignments; return the assignments that are over.
