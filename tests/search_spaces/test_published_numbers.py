@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from search_spaces import packaged_files
-from search_spaces.published_numbers import COLUMNS, FIGURE_QUANTITIES, published_tables, read_published
+from search_spaces.published_numbers import COLUMNS, published_tables, read_published
+from sweeper.analysis.papers.figures import QUANTITIES
 from sweeper.analysis.papers.recipes import OF_FIGURES, is_method_of, recipe_of, shipped_recipe
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
@@ -20,6 +21,11 @@ from trainables.posthoc import POSTHOC, parameter_names
 from trainables.registry import FITTED_ON
 
 SHARES = {"accuracy", "top5", "ece", "ada_ece", "mce", "cw_ece", "s99", "s99_accuracy"}
+
+OF_FORMULAS = {
+    "slope", "intercept", "max_error", "temperature", "temperature_lower", "temperature_upper",
+    "largest_overconfident_gamma",
+}  # fmt: skip
 
 PRINTED_CELLS = {
     # rows of the paper x columns, and one more a temperature in brackets
@@ -81,7 +87,8 @@ def test_every_number_names_what_exists(table: str) -> None:
         assert number.printed and number.source.startswith(table.split("-")[0])
         known = {
             *METRIC_NAMES,
-            *FIGURE_QUANTITIES,
+            *QUANTITIES,
+            *OF_FORMULAS,
             *POSTERIOR_COLUMNS,
             *further_metric_names(["bleu", "bleu_by_temperature"]),
         }

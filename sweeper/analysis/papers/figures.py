@@ -1,7 +1,7 @@
 """What papers' figures show without printing it as a number: ranks, signs and places of minima, from a sweep's tables.
 
-Each quantity of `search_spaces.published_numbers.FIGURE_QUANTITIES` that is trained has a function here, of a
-`Comparison` of the configurations of one network. It is computed on means over replicates, as the figures draw them.
+Each has a function in QUANTITIES, of a `Comparison` of the configurations of one network. It is computed on means over
+replicates, as the figures draw them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which tables, figures and statements of the papers have a counterpart here, by the files that hold it.
 
 `search_spaces/paper_items.csv` names every item of every paper and its counterparts: `cells:TABLE` of published
-numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page, `claim:NAME`, or `none`, and says what is not
-the paper's.
+numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page, `claim:NAME`, `check:TEST`, or `none`, and says
+what is not the paper's.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _words(kind: str, name: str) -> str:
         return f"drawn by sweeper focal-map {name}"
     if kind == "picture":
         return "a picture on the page"
-    if kind == "claim":
-        return f"claim {name}"
+    if kind in ("claim", "check"):
+        return f"{kind} {name}"
     numbers, spaces = read_published(name), [recipe.space for recipe in recipes_of(name)]
     count = f"{len(numbers)} cells" if len(numbers) > 1 else "1 cell"
     trained = any(number.dataset for number in numbers)

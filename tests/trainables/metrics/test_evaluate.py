@@ -196,3 +196,22 @@ def test_order_is_stable(samples, different):
     values = np.random.default_rng(different).integers(0, different, (3, samples)) / different
     assert (stable_order(values) == np.argsort(values, axis=1, kind="stable")).all()
     assert (stable_order(values[0]) == np.argsort(values[0], kind="stable")).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("classes", [2, 10])
+def test_selectives_bounds_of_calibration_errors_hold(seed, classes):
+    """Selective Lemma 4.1, Props 4.2, 4.3 and 4.5 (ρ = 1); the supremum over binnings has a bin for each sample."""
+    random = np.random.default_rng(seed)
+    probabilities = softmax64(random.normal(0, 3, (400, classes)))
+    targets = np.where(random.random(400) < 0.6, probabilities.argmax(1), random.integers(0, classes, 400))
+    found = evaluate_probabilities(probabilities, targets)
+    error, correct = 1 - found["accuracy"], probabilities.argmax(1) == targets
+    largest_ece = np.abs(correct - probabilities.max(1)).mean()
+    largest_cw_ece = np.abs(np.eye(classes)[targets] - probabilities).sum(1).mean() / classes
+    assert found["ece"] <= largest_ece + 1e-12 and found["cw_ece"] <= largest_cw_ece + 1e-12
+    assert largest_ece >= error / classes and largest_cw_ece > error / classes
+    mapped = np.where(correct, 1.0, 1 / classes)  # Prop. 4.2: a score that separates right from wrong
+    assert np.abs(correct - mapped).mean() == pytest.approx(error / classes)
+    upper = math.sqrt(classes * found["brier"])
+    assert upper >= classes * largest_cw_ece >= classes * found["cw_ece"] and upper >= found["ece"]
