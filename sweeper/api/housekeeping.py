@@ -121,7 +121,11 @@ def delete(
     from sweeper.storage import lookup
 
     place = output_folder(output)
-    root, scripts = lookup.at_rest(name, place).root, at_rest(name, place)
+    scripts = at_rest(name, place)
+    if scripts is not None and not (scripts.parent.parent / scripts.name).exists():  # its jobs never began
+        shutil.rmtree(scripts)
+        return Shown(scripts, notes=[f"deleted {scripts}"])
+    root = lookup.at_rest(name, place).root
     if not yes:
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB)?")
     size = lookup.delete(name, place)

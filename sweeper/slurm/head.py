@@ -198,7 +198,7 @@ def main() -> None:
             sys.exit(head.run(given.interface))
     except SweeperError as error:
         with suppress(OSError):  # the disk may be full
-            head.give_up(str(error), 1)
+            head.give_up(f"{error.message}; {error.remedy}", 1)
         sys.exit(1)
 
 

@@ -55,3 +55,14 @@ def test_list_rename_archive_delete(quickstart_folder: Path, tmp_path: Path) -> 
     refused = CliRunner().invoke(app, ["delete", "kept", "--output", output], input="n\n")
     assert refused.exit_code == 1 and sweep_names(output) == ["kept"]
     assert typed("delete", "kept", "--yes", "--output", output)[0] == 0 and sweep_names(output) == []
+
+
+def test_a_sweep_that_never_left_slurm_s_queue_is_deleted_by_its_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without Slurm
+    scripts = tmp_path / "results" / ".slurm" / "a"
+    scripts.mkdir(parents=True)
+    (scripts / "head.sh").touch()
+    status, said = typed("delete", "a", "--yes", "--output", str(tmp_path / "results"))
+    assert status == 0 and "deleted" in said and not scripts.exists()
