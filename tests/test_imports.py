@@ -27,7 +27,9 @@ from tests.import_graph import (
 
 RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/remote/cluster.py", "sweeper/search/optuna.py")
 RAY_FILES = {"trainables/worker/trainable.py"}
-PROGRAMS = {"search_spaces/examples/own_loop.py", "search_spaces/examples/serve_with_ray.py"}
+PROGRAMS = {
+    f"search_spaces/examples/{name}.py" for name in ("own_loop", "own_lightning", "own_trainer", "serve_with_ray")
+}
 """Examples that use the packages instead of being used by them."""
 SLOW = {
     "torchvision",

@@ -71,7 +71,8 @@ def init(
 
 
 def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) -> Shown[SweepSpec]:
-    """Check a search space and report all errors at once. Nothing is loaded or trained."""
+    """Check a search space and report all errors at once; say what a table of yours holds. Nothing is trained."""
+    from sweeper.planning.preparation import what_is_found
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
     from sweeper.text.labels import plural, short
@@ -80,7 +81,8 @@ def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) 
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
     varying = ", ".join(dict.fromkeys(short(name) for name in varying_columns(spec.space))) or "nothing"
     seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
-    return Shown(spec, f"{space} is valid: {seeds}; varies {varying}")
+    found = what_is_found(spec)
+    return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found))))
 
 
 def list_(*, output: Output = None) -> Shown[list[Entry]]:

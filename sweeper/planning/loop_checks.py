@@ -11,6 +11,7 @@ import io
 import math
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,5 +211,10 @@ def _close(left: Any, right: Any, tolerance: float) -> bool:
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
     """Keep what the user's code prints away from the terminal: in a sweep it goes into the log."""
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(action="ignore"),
+    ):
         yield

@@ -199,6 +199,16 @@ def _variant_fault(named: dict[str, object], dataset: DataSet) -> str | None:
     return f"{asked} has {classes} classes and inputs of shape {shape}, others {others} and {usual}"
 
 
+def what_is_found(spec: SweepSpec) -> str:
+    """Return what the user's own file of a data set holds; nothing where it is none. Raises SweeperError."""
+    name = spec.dataset["name"]
+    found = None if DATASETS.is_own(name) else DATASETS[name].found
+    try:
+        return "" if found is None else found(spec.dataset)
+    except DataSetUnavailableError as error:
+        raise SweeperError(f"{error.path}: {error.rule}", error.remedy) from error
+
+
 def _load(dataset: dict[str, Any]) -> DataSet:
     options = dict(dataset)
     name = options.pop("name")

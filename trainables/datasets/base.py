@@ -22,7 +22,7 @@ Which samples are for training, validation and test is seeded, reproducible, and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -262,6 +262,25 @@ class DataSet:
         """Return the data set with every split changed by `change`."""
         further = {name: change(split) for name, split in self.further.items()}
         return replace(self, train=change(self.train), val=change(self.val), test=change(self.test), further=further)
+
+    @staticmethod
+    def from_torch(train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], name: str = "from_torch") -> DataSet:
+        """Return the data set of three torch data sets, or anything else that yields (input, class), held in memory.
+
+        Raises:
+            ValueError: a split is empty, or its samples have several shapes.
+        """
+        splits = []
+        for part, samples in zip(SPLITS, (train, val, test), strict=True):
+            pairs = [(torch.as_tensor(sample), int(label)) for sample, label in samples]
+            shapes = {tuple(sample.shape) for sample, _ in pairs}
+            if len(shapes) != 1:
+                raise ValueError(f"{part} holds {'samples of several shapes' if shapes else 'no samples'}")
+            inputs, labels = zip(*pairs, strict=True)
+            splits.append(Split(torch.stack(inputs), torch.tensor(labels)))
+        parts = [split.targets.numpy() for split in splits]
+        classes, shape = 1 + max(int(part.max()) for part in parts), tuple(splits[0].inputs.shape[1:])
+        return DataSet(name, splits[0], splits[1], splits[2], classes, shape, hash_of_splits(*parts))
 
     @property
     def nbytes(self) -> int:

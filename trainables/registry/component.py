@@ -228,6 +228,8 @@ class Component:
             the posterior; `None` where no map does, as for a γ that changes by sample or epoch.
         build_many: makes several of it at once, of a list of what `build` is given, with its hyperparameters in common;
             `None` where that is no faster.
+        found: opens a data set's file and says in a sentence what it holds, for `sweeper validate`; `None` where it is
+            no file of the user's.
         lanes: why a network or loss cannot be trained as lanes, replicates side by side; empty where it can.
     """
 
@@ -245,6 +247,7 @@ class Component:
     lanes: str = ""
     build_many: Callable[..., list[Any]] | None = None
     constant_gamma: Callable[[Options], float | None] | None = None
+    found: Callable[[Options], str] | None = None
 
     def __post_init__(self) -> None:
         """Take defaults from the signature of `build`, their one place; an empty list there stands for none."""

@@ -24,7 +24,7 @@ import sys
 import time
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from typing import Any, TextIO, TypeVar
 
@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.extensions.targets import OwnFamily, describe_error, described, hyperparameters_of
+from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import OWN, Component, ExtensionError, Registry
@@ -141,6 +142,9 @@ def _by_name(target: type) -> Callable[..., object]:
     return stub
 
 
+with suppress(ModuleNotFoundError):  # without torchvision, nothing imports it
+    register_missing_operators()  # a loop's libraries import it by themselves: Lightning, transformers, timm
+
 LOOPS = Registry("training loop", OwnFamily("loops", _own_loop))
 
 
@@ -236,7 +240,11 @@ class LoopReplicate:
         Raises LoopError where they are none.
         """
         if split not in self._predicted:
+            generators = self._host, self._randomness.state_dict()
             found = self._asked("predict", lambda: self.loop.predict(split))
+            # What is measured when changes no training: a DataLoader draws a number for each pass.
+            self._host = generators[0]
+            self._randomness.load_state_dict(generators[1])
             self._predicted[split] = self._checked(found, split)
         return self._predicted[split]
 

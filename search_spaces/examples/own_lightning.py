@@ -1,0 +1,39 @@
+"""A LightningModule and its DataModule, made a sweep by the last class."""
+
+import lightning
+import torch
+from sklearn.datasets import load_wine
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sweeper.integrations.lightning import LightningLoop
+
+
+class Net(lightning.LightningModule):
+    def __init__(self, lr):
+        super().__init__()
+        self.lr, self.layers = lr, nn.Sequential(nn.Linear(13, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+    def training_step(self, batch, _):
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("train_loss", loss, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Wine(lightning.LightningDataModule):
+    def setup(self, stage):
+        inputs, targets = (torch.tensor(each) for each in load_wine(return_X_y=True))
+        data = TensorDataset(((inputs - inputs.mean(0)) / inputs.std(0)).float(), targets)
+        self.parts = torch.utils.data.random_split(data, [98, 40, 40], torch.Generator().manual_seed(0))
+        self.train_dataloader = lambda: DataLoader(self.parts[0], 16, shuffle=True)
+        self.val_dataloader, self.test_dataloader = (lambda n=n: DataLoader(self.parts[n], 64) for n in (1, 2))
+
+
+class Loop(LightningLoop):
+    module, data = (lambda self, configuration: Net(**configuration)), (lambda self, configuration: Wine())

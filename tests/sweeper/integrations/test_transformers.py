@@ -1,0 +1,25 @@
+"""A Hugging Face Trainer as a loop: the example is short, and its state is complete, weights under any names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import search_spaces
+from sweeper.planning.loop_checks import LoopData
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.space.loading import load_spec
+from sweeper.space.user_code import set_code_root
+
+pytestmark = pytest.mark.integration  # importing transformers takes seconds
+
+
+def test_the_example_is_short_and_resumes_to_the_bit():
+    pytest.importorskip("transformers")
+    source = Path(search_spaces.__file__).parent / "examples" / "own_trainer.py"
+    assert len(source.read_text().splitlines()) <= 40
+    found = prepare_dataset(load_spec("examples/own_trainer"))
+    assert isinstance(found, LoopData) and found.classes == 10 and found.columns == ("grad_norm",)
+    assert (len(found.val), len(found.test)) == (397, 400)
+    set_code_root(None)
