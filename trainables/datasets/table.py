@@ -101,7 +101,7 @@ class _Rows:
         self, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
     ) -> Sequence[Indices]:
         if split is not None:
-            given = np.array(self.table.column(split).to_pylist(), dtype=object)
+            given = np.array([str(each) for each in self.table.column(split).to_pylist()])
             return splits_of(Path(self.file), self.targets, given, fractions)
         if group is None:
             return stratified_split(self.targets, fractions, seed)
