@@ -94,8 +94,11 @@ class LightningLoop(TrainingLoop):
     @torch.no_grad()
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
         """Return logits and targets of the DataModule's `val` or `test` batches."""
+        modes = [(each, each.training) for each in self.model.modules()]
         self.model.eval()
         pairs = [self.logits([part.to(self.model.device) for part in batch]) for batch in self._loader(split)]
+        for each, mode in modes:  # `Trainer.fit` trains with the modes that it finds
+            each.training = mode
         return torch.cat([logits for logits, _ in pairs]), torch.cat([targets for _, targets in pairs])
 
     def _loader(self, split: str) -> Iterable[Any]:

@@ -42,6 +42,8 @@ def test_epoch_by_epoch_is_one_fit(tmp_path, library):
     loop = build_loop("own_lightning:Loop", values, seed=3, device="cpu", max_epochs=4, dataset=None)
     for _ in range(4):
         loop.train_epoch()
+        loop.predict("val")
+    assert loop.model.training
     torch.manual_seed(3)
     net = import_target("own_lightning:Net")(0.05)
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "limit_val_batches": 0}
