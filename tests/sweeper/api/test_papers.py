@@ -100,7 +100,7 @@ def test_the_command_prints_cells_and_verdicts(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["paper", "posterior", "--no-run", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 22 cells filled; {tmp_path}" in lines[-1]
+    assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 26 cells filled; {tmp_path}" in lines[-1]
     assert any(line.startswith(f"focal_map_lowers_ece on {SPACE}: ") for line in lines)
     assert f"{SPACE} is there" in done.stderr
 
