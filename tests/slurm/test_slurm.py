@@ -227,7 +227,11 @@ def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
     paths, fallen = SweepPaths(user.folder / "results" / "a"), list[str]()
     for _ in range(rng.randint(1, 4)):
         goal = last_sequence(paths.journal) + rng.randint(1, 8)
-        user.waits(exchange, lambda wanted=goal: exchange.over is not None or last_sequence(paths.journal) >= wanted)
+
+        def due(wanted: int = goal) -> bool:
+            return last_sequence(paths.journal) >= wanted and bool(_running(user.slurm, "sweeper-a"))
+
+        user.waits(exchange, lambda: exchange.over is not None or due())
         if exchange.over is not None:
             break
         fallen.append(rng.choice(FAULTS))
@@ -238,17 +242,20 @@ def _disturbed_sweep(user: User, exchange: Exchange, rng: random.Random) -> int:
     return len(fallen)
 
 
+def _running(slurm: SlurmCluster, name: str) -> list[str]:
+    """Return the jobs of a name that run, or the tasks of an array."""
+    lines = slurm.ask("squeue", "--noheader", "--array", "--states=RUNNING", f"--name={name}", "--format=%i")
+    return lines.split()
+
+
 def _disturb(user: User, exchange: Exchange, fault: str, rng: random.Random) -> None:
     slurm = user.slurm
-    running = slurm.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%F %K %j").splitlines()
-    left = [line.split() for line in running]
-    head = next(job for job, _, name in left if name == "sweeper-a")
-    workers = [f"{job}_{task}" for job, task, name in left if name == "sweeper-a-workers"]
+    head, workers = _running(slurm, "sweeper-a"), _running(slurm, "sweeper-a-workers")
     if "worker" in fault and not workers:  # they are dead already, and not yet submitted again
         fault = "requeue head"
     match fault:
         case "requeue head":
-            slurm.ask("scontrol", "requeue", head)
+            slurm.ask("scontrol", "requeue", *head)
         case "requeue worker":
             slurm.ask("scontrol", "requeue", rng.choice(workers))
         case "cancel worker":
