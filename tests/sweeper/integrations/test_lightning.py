@@ -34,16 +34,15 @@ def test_epoch_by_epoch_is_one_fit(tmp_path, library):
     import torch
 
     from trainables.extensions.targets import import_target
-    from trainables.training.own_loop import build_loop
+    from trainables.training.own_loop import LoopReplicate, own_data
 
     load_spec("examples/own_lightning")
     values = {"lr": 0.05, **{part: {"name": "own"} for part in ("loss", "architecture", "optimizer")}}
-    torch.manual_seed(3)
-    loop = build_loop("own_lightning:Loop", values, seed=3, device="cpu", max_epochs=4, dataset=None)
+    trained = LoopReplicate("own_lightning:Loop", values, seed=3, dataset=own_data(), max_epochs=4)
     for _ in range(4):
-        loop.train_epoch()
-        loop.predict("val")
-    assert loop.model.training
+        trained.train_epoch()
+    loop = trained.loop
+    assert loop.model.training, "predicting left the modes as they were"
     torch.manual_seed(3)
     net = import_target("own_lightning:Net")(0.05)
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "limit_val_batches": 0}
