@@ -3,14 +3,13 @@
 A figure says what is drawn and nothing of how: `on_page` makes it interactive, `on_paper` makes it PDF, SVG or PNG.
 Adding one to the report: a file of this folder, found there by its place, such as
 
+    @FIGURES.add("trials_by_status", place=160, absent="Trials by status: there are none.")
     def draw(results: Results) -> Figure | None:
         sql = "SELECT status, count(*) AS n FROM trials GROUP BY 1 ORDER BY 1"
         rows = results.rows(sql)
         bars = Bars([row["status"] for row in rows], [row["n"] for row in rows])
         panel = Panel("trials", [], [bars], Axis("status", names=True), Axis("trials"))
         return Figure("trials-by-status", "Trials by status", "Trials of the sweep.", [sql], [panel], ["trials"])
-
-    COMPONENTS = (ReportFigure("trials_by_status", draw, place=160, absent="Trials by status: there are none."),)
 
 `draw` returns None where the figure does not apply to a sweep. It imports this module, what asks tables and statistics;
 never the page. Colours are numbers of categories, or names of the palette in page.css.
@@ -255,7 +254,7 @@ class ReportFigure(Component):
     aliases: tuple[str, ...] = ()
 
 
-FIGURES = Registry("figure")
+FIGURES = Registry("figure", None, ReportFigure, ["results"])
 """The report's figures by the names that `sweeper figure` takes."""
 
 

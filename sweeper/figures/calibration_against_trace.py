@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from sweeper.analysis.statistics.basics import log_log_fit
 from sweeper.figures.base import (
+    FIGURES,
     Curve,
     Figure,
     Panel,
-    ReportFigure,
     categories,
     counted,
     log_axis,
@@ -29,6 +29,7 @@ from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Rows, float_or_none, floats
 
 
+@FIGURES.add("calibration_against_trace", place=30, absent="ECE against Tr(H): no Hessian was measured.")
 def draw(results: Results) -> Figure | None:
     """Return validation ECE against Tr(H), one panel a Hessian; None without curvature."""
     hessians = measured_hessians(results)
@@ -81,8 +82,3 @@ def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[
         remarks.append(f"{architecture}: cubic R² = {fit.r_squared:.2f}, n = {fit.n}.")
         curves.append(Curve(*fit.curve(), index, line=2, status=FINISHED, group=architecture))
     return curves, remarks
-
-
-COMPONENTS = (
-    ReportFigure("calibration_against_trace", draw, place=30, absent="ECE against Tr(H): no Hessian was measured."),
-)

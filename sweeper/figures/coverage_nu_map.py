@@ -9,13 +9,13 @@ from functools import partial
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.figures.base import (
+    FIGURES,
     Axis,
     Curve,
     Figure,
     HeatMap,
     Mark,
     Panel,
-    ReportFigure,
     Scale,
     categories,
     counted,
@@ -33,6 +33,11 @@ SETTINGS = {"coverage": "config_loss_coverage", "nu": "config_loss_nu", "score":
 METRICS = {"ece": "validation ECE", "accuracy": "validation accuracy"}
 
 
+@FIGURES.add(
+    "coverage_nu_map",
+    place=50,
+    absent="Maps over coverage and ν: no evaluated configuration has both a coverage and a ν.",
+)
 def draw(results: Results) -> Figure | None:
     """Return one map per network and metric: cells where the sweep ran a grid, points where it drew at random."""
     columns = {*results.columns("trials"), *results.columns("evaluations")}
@@ -142,13 +147,3 @@ def says(row: Row, metric: str) -> str:
         f"{hover(row)}<br>coverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"
         f"<br>{METRICS[metric]} {with_deviation(row, metric)}"
     )
-
-
-COMPONENTS = (
-    ReportFigure(
-        "coverage_nu_map",
-        draw,
-        place=50,
-        absent="Maps over coverage and ν: no evaluated configuration has both a coverage and a ν.",
-    ),
-)

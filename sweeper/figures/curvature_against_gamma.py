@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS
-from sweeper.figures.base import Figure, Panel, ReportFigure, categories, counted, log_axis, statuses
+from sweeper.figures.base import FIGURES, Figure, Panel, categories, counted, log_axis, statuses
 from sweeper.figures.configurations import (
     GAMMA_CONDITION,
     GAMMA_REMARK,
@@ -27,6 +27,12 @@ from sweeper.text.cells import Rows, float_or_none
 NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-entropy’s Hessian"}
 
 
+@FIGURES.add(
+    "curvature_against_gamma",
+    place=10,
+    absent="λ_max against γ: no trial has both a γ and a measured Hessian.",
+    aliases=("lambda_max_against_gamma",),
+)
 def draw(results: Results) -> Figure | None:
     """Return λ_max against γ, one panel per focal-type loss family and Hessian; None without γ or curvature."""
     hessians = measured_hessians(results)
@@ -83,14 +89,3 @@ def findings(rows: Rows, families: Sequence[str], hessians: Sequence[str]) -> li
             texts = [f"{correlated(chosen, 'gamma', f'hessian_{h}_lambda_max')} for {NAMES[h]}" for h in hessians]
             sentences.append(f"γ of {family} and λ_max on {architecture}, Spearman: {', '.join(texts)}.")
     return sentences
-
-
-COMPONENTS = (
-    ReportFigure(
-        "curvature_against_gamma",
-        draw,
-        place=10,
-        absent="λ_max against γ: no trial has both a γ and a measured Hessian.",
-        aliases=("lambda_max_against_gamma",),
-    ),
-)

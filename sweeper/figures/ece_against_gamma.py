@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.figures.base import Axis, Figure, ReportFigure, categories, counted, statuses
+from sweeper.figures.base import FIGURES, Axis, Figure, categories, counted, statuses
 from sweeper.figures.configurations import (
     GAMMA_CONDITION,
     GAMMA_REMARK,
@@ -14,6 +14,7 @@ from sweeper.figures.configurations import (
 from sweeper.results import Results
 
 
+@FIGURES.add("ece_against_gamma", place=20, absent="ECE against γ: no loss of this sweep has a γ.")
 def draw(results: Results) -> Figure | None:
     """Return validation ECE against γ, one panel per loss family; None where no loss has a γ."""
     if "config_loss_gamma" not in results.columns("trials"):
@@ -38,8 +39,3 @@ def draw(results: Results) -> Figure | None:
         legend=architectures,
         statuses=statuses([*rows, *zero]),
     )
-
-
-COMPONENTS = (
-    ReportFigure("ece_against_gamma", draw, place=20, absent="ECE against γ: no loss of this sweep has a γ."),
-)

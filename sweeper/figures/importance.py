@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.analysis.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_TRIALS, Branch, importances
-from sweeper.figures.base import Axis, Bars, Figure, Panel, ReportFigure
+from sweeper.figures.base import FIGURES, Axis, Bars, Figure, Panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, objective, searcher, varying_columns
 from sweeper.results.queries import measured_sql
@@ -13,6 +13,12 @@ from sweeper.text.cells import int_of
 from sweeper.text.labels import plural, short
 
 
+@FIGURES.add(
+    "importance",
+    place=120,
+    absent=f"Hyperparameter importance: fewer than {MINIMUM_TRIALS} comparable configurations, or fewer than two "
+    "hyperparameters that vary.",
+)
 def draw(results: Results) -> Figure | None:
     """Return one panel per branch of the space; None where no branch has enough trials."""
     goal, varying = objective(results), varying_columns(results)
@@ -102,14 +108,3 @@ def findings(branches: Sequence[Branch], goal: Goal, when: str) -> list[str]:
                 f"{first.mean:.0%} ± {first.deviation:.0%} of the variance in rank (n = {branch.n})."
             )
     return sentences
-
-
-COMPONENTS = (
-    ReportFigure(
-        "importance",
-        draw,
-        place=120,
-        absent=f"Hyperparameter importance: fewer than {MINIMUM_TRIALS} comparable configurations, or fewer than two "
-        "hyperparameters that vary.",
-    ),
-)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.figures.base import (
+    FIGURES,
     Axis,
     Curve,
     Figure,
     Mark,
     Panel,
-    ReportFigure,
     categories,
     counted,
     log_axis,
@@ -35,6 +35,7 @@ POINTS = 120
 """Epochs drawn a curve at most: about one every four pixels of a panel."""
 
 
+@FIGURES.add("learning_curves", place=130, absent="Learning curves: no trial has reported an epoch.")
 def draw(results: Results) -> Figure | None:
     """Return the objective and the validation ECE by epoch, means of replicates; None without epochs."""
     goal = objective(results)
@@ -173,8 +174,3 @@ def joined(curves: Sequence[TrialByEpoch], metric: str) -> tuple[list[Value], li
         y += [*(row[metric] for row in kept), None]
         text += [*(curve.row["trial"] for _ in kept), None]
     return x, y, text
-
-
-COMPONENTS = (
-    ReportFigure("learning_curves", draw, place=130, absent="Learning curves: no trial has reported an epoch."),
-)

@@ -16,7 +16,7 @@ from sweeper.analysis.statistics.differences import (
     p_text,
     reference_of,
 )
-from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.text.cells import float_or_none, int_of, text_of
@@ -31,6 +31,11 @@ REPLICATES_SQL = (
 )
 
 
+@FIGURES.add(
+    "loss_families",
+    place=90,
+    absent="Loss families compared: fewer than two families have two finished configurations or replicates.",
+)
 def draw(results: Results) -> Figure | None:
     """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
     board = leaderboard(results)
@@ -130,13 +135,3 @@ def difference(item: FamilyComparison) -> str:
     around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
     text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
     return f"{item.family}: {text}"
-
-
-COMPONENTS = (
-    ReportFigure(
-        "loss_families",
-        draw,
-        place=90,
-        absent="Loss families compared: fewer than two families have two finished configurations or replicates.",
-    ),
-)

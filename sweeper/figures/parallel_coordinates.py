@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeper.figures.base import Dimension, Figure, Panel, Parallel, ReportFigure, counted, statuses
+from sweeper.figures.base import FIGURES, Dimension, Figure, Panel, Parallel, counted, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.text.cells import Rows, Value, float_of, float_or_none, text_of
@@ -24,6 +24,11 @@ WIDE_RANGE = 20.0
 """Ratio of largest to smallest positive value from which an axis is logarithmic."""
 
 
+@FIGURES.add(
+    "parallel_coordinates",
+    place=110,
+    absent="Parallel coordinates: fewer than two evaluated configurations, or nothing varies.",
+)
 def draw(results: Results) -> Figure | None:
     """Return the plot over all evaluated configurations; None where nothing varies."""
     board = leaderboard(results)
@@ -136,13 +141,3 @@ def ticks_between(low: float, high: float, log: bool) -> list[float]:
     step = next(step * m for m in (1, 2, 2.5, 5, 10) if (high - low) / (step * m) <= 5)
     first = math.ceil(low / step)
     return [round(at * step, 12) for at in range(first, math.floor(high / step) + 1)]
-
-
-COMPONENTS = (
-    ReportFigure(
-        "parallel_coordinates",
-        draw,
-        place=110,
-        absent="Parallel coordinates: fewer than two evaluated configurations, or nothing varies.",
-    ),
-)

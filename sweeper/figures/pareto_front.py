@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.figures.base import (
+    FIGURES,
     Axis,
     Colour,
     Figure,
     Panel,
-    ReportFigure,
     categories,
     counted,
     log_axis,
@@ -36,6 +36,7 @@ MOST_NAMED = 12
 """Configurations of a front that are named in words; the plot and the data have all."""
 
 
+@FIGURES.add("pareto_front", place=100, absent="Pareto front: no finished configuration has accuracy and ECE.")
 def draw(results: Results) -> Figure | None:
     """Return the pairs of goals, with the front over all of them; None where nothing finished."""
     if not {"accuracy", "ece"} <= set(results.columns("evaluations")):
@@ -121,10 +122,3 @@ def scale(goal: str, rows: Rows) -> Axis:
     """Return the axis of a goal: logarithmic where all values are positive."""
     values, words = [float_of(row, goal) for row in rows], LABELS[goal].replace("λ_max", "λ<sub>max</sub>")
     return log_axis(words, values) if min(values) > 0 else Axis(words, from_zero=True)
-
-
-COMPONENTS = (
-    ReportFigure(
-        "pareto_front", draw, place=100, absent="Pareto front: no finished configuration has accuracy and ECE."
-    ),
-)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sweeper.analysis.recalibration.request import UNCALIBRATED
 from sweeper.analysis.statistics.basics import spread
-from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from sweeper.text.cells import Rows, int_of, text_of
@@ -29,6 +29,11 @@ REMARKS = ("If several T have the same objective, the smallest is chosen, so T i
 Fits = Sequence[Mapping[str, float]]
 
 
+@FIGURES.add(
+    "posthoc_temperature",
+    place=150,
+    absent="T against the focal map’s γ: no focal temperature scaling was measured; add it with `sweeper recalibrate`.",
+)
 def draw(results: Results) -> Figure | None:
     """Return best T against γ_ev, a panel a variant of the method; None where it was never fitted."""
     measured = posthoc_measurements(results)
@@ -237,14 +242,3 @@ def differing(method: str, options: Mapping[str, object]) -> Mapping[str, object
 
     # A method of the user's own is not imported to be read about.
     return options if POSTHOC.is_own(method) else options_that_differ(POSTHOC[method], options)
-
-
-COMPONENTS = (
-    ReportFigure(
-        "posthoc_temperature",
-        draw,
-        place=150,
-        absent="T against the focal map’s γ: no focal temperature scaling was measured; add it with `sweeper "
-        "recalibrate`.",
-    ),
-)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.figures.base import Axis, Bars, Curve, Figure, Panel, ReportFigure
+from sweeper.figures.base import FIGURES, Axis, Bars, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
@@ -18,6 +18,7 @@ from trainables.metrics import evaluate_probabilities, reliability_bins, softmax
 from trainables.metrics.binning import Band, Decomposition, consistency_band, decomposition, isotonic_levels
 
 
+@FIGURES.add("reliability", place=70, absent="Reliability diagrams: no trial has been evaluated on test data.")
 def draw(results: Results) -> Figure | None:
     """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
     found = [diagrams(results, row, role) for role, row in chosen(leaderboard(results))]
@@ -207,10 +208,3 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
     parts = [] if curve is None else [curve.remark()]
     across, up = Axis("confidence", limits=(0, 1.03), step=0.2), Axis("accuracy", limits=(0, 1.03), step=0.2)
     return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], [share, ideal, *over], across, up)
-
-
-COMPONENTS = (
-    ReportFigure(
-        "reliability", draw, place=70, absent="Reliability diagrams: no trial has been evaluated on test data."
-    ),
-)

@@ -7,13 +7,13 @@ from functools import partial
 
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.figures.base import (
+    FIGURES,
     SYMBOLS,
     Axis,
     Curve,
     Figure,
     Mark,
     Panel,
-    ReportFigure,
     log_axis,
     points_of,
 )
@@ -43,6 +43,7 @@ SAVED_SQL = (
 """What early stopping saved at each rung: epochs of replicates, and seconds at each trial's own speed."""
 
 
+@FIGURES.add("scheduler_audit", place=140, absent="Scheduler audit: no trial was compared with others at a rung.")
 def draw(results: Results) -> Figure | None:
     """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
     goal = objective(results)
@@ -78,7 +79,8 @@ def draw(results: Results) -> Figure | None:
 def rule(results: Results) -> str:
     """Return what the scheduler does, with a space before it; nothing where this version does not know it."""
     name = results.specification.get("scheduler", {}).get("name")
-    return f" Rule of {name}: {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
+    summary = SCHEDULERS[name].summary if name in SCHEDULERS else ""
+    return f" Rule of {name}: {summary[:1].lower()}{summary[1:]}." if summary else ""
 
 
 def within(rows: Rows) -> str:
@@ -151,10 +153,3 @@ def hover(row: Row, words: str) -> str:
     )
     against += f", within {row['stratum']}" if row["stratum"] else ""
     return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"
-
-
-COMPONENTS = (
-    ReportFigure(
-        "scheduler_audit", draw, place=140, absent="Scheduler audit: no trial was compared with others at a rung."
-    ),
-)

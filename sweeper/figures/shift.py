@@ -13,7 +13,7 @@ from statistics import fmean
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.analysis.statistics.spreads import spreads
-from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
 from sweeper.text.cells import Rows, int_of, measured_or_none, measured_values, text_of
@@ -51,6 +51,12 @@ class Shifted:
         return _interval(self.values[severity], trial, "min")
 
 
+@FIGURES.add(
+    "shift",
+    place=80,
+    absent="Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
+    "{corrupted: {severities: [1, 3, 5]}}.",
+)
 def draw(results: Results) -> Figure | None:
     """Return the winner's ECE and NLL against severity, before and after temperature; None without such data."""
     present = results.columns("evaluations")
@@ -276,14 +282,3 @@ def detection(rows: Rows) -> list[Panel]:
         remarks.append(f"{name}: best detected by {best}, AUROC {number(value)}.")
     axes = Axis("score", names=True), Axis("AUROC", limits=(0, 1.02))
     return [Panel("Out-of-distribution detection", remarks, marks, *axes)]
-
-
-COMPONENTS = (
-    ReportFigure(
-        "shift",
-        draw,
-        place=80,
-        absent="Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
-        "{corrupted: {severities: [1, 3, 5]}}.",
-    ),
-)

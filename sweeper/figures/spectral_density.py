@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sweeper.figures.base import Axis, Curve, Figure, Panel, ReportFigure, log_axis
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, log_axis
 from sweeper.figures.configurations import HESSIANS
 from sweeper.figures.reliability import chosen
 from sweeper.results import Results
@@ -19,6 +19,11 @@ BULK = 0.02
 """Eigenvalues within this share of a spectrum's range are counted as near 0: two widths of the drawn Gaussians."""
 
 
+@FIGURES.add(
+    "spectral_density",
+    place=60,
+    absent="Spectral densities: none was measured; set evaluation.curvature.spectrum: true.",
+)
 def draw(results: Results) -> Figure | None:
     """Return the densities of the best and the best cross-entropy configuration; None where they have none."""
     board = leaderboard(results)
@@ -101,13 +106,3 @@ def summary(rows: Rows, replicates: int) -> str:
         f"λ from {low:.3g} to {high:.3g}, {near:.1%} of the eigenvalues within {BULK:.0%} of that range around 0 "
         f"({plural(replicates, 'replicate')})."
     ).replace("-", "−")
-
-
-COMPONENTS = (
-    ReportFigure(
-        "spectral_density",
-        draw,
-        place=60,
-        absent="Spectral densities: none was measured; set evaluation.curvature.spectrum: true.",
-    ),
-)

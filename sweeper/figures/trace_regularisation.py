@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.figures.base import (
+    FIGURES,
     Axis,
     Figure,
     Panel,
-    ReportFigure,
     categories,
     counted,
     log_axis,
@@ -36,6 +36,11 @@ ZERO_BELOW = 4.0
 """τ = 0 has no place on a logarithmic axis: it is drawn this factor below the smallest τ, and labelled 0."""
 
 
+@FIGURES.add(
+    "trace_regularisation",
+    place=40,
+    absent="ECE and Tr(H) against τ: no evaluated configuration has a penalty on the Hessian’s trace.",
+)
 def draw(results: Results) -> Figure | None:
     """Return ECE and the cross-entropy Hessian's trace against τ; None where nothing was penalised."""
     if "config_loss_weight" not in results.columns("trials") or "ece" not in results.columns("evaluations"):
@@ -83,13 +88,3 @@ def panel(penalised: Rows, plain: Rows, column: str, heading: str, architectures
     kept = {at: text for at, text in log_ticks(floats(shown, "tau")).items() if at > 1.5 * zero}
     x = Axis("τ", log=True, ticks={zero: "0", **kept})
     return Panel(heading, remarks, marks, x, log_axis(heading, floats(shown, column)))
-
-
-COMPONENTS = (
-    ReportFigure(
-        "trace_regularisation",
-        draw,
-        place=40,
-        absent="ECE and Tr(H) against τ: no evaluated configuration has a penalty on the Hessian’s trace.",
-    ),
-)

@@ -32,13 +32,15 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.journal.records import Decision
-from sweeper.scheduling.base import Measured, RungState, Scheduler
+from sweeper.scheduling.base import GraceEpochs, Measured, RungState, Scheduler
 from sweeper.scheduling.ranking import Constraint, Goal, Ranking, keeping, rank
+from trainables.registry import Hyperparameter
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,15 @@ class Halving(Scheduler):
 
     Attributes:
         grace_epochs: the first rung.
-        reduction_factor: from one rung to the next, in epochs; about one trial in as many continues.
-        keep_at_least: how many of the best at a rung continue whatever the cut-off; `None` for none.
+        reduction_factor: below 2, more than half of the trials would continue [Li et al. 2018 (Hyperband), section 2.6:
+            the theory's optimum is e ≈ 2.72].
+        keep_at_least: it counts trials of each stratum, or of the sweep, that continue from every rung [none by
+            default, as in Li et al. 2020].
     """
 
-    grace_epochs: int = 1
-    reduction_factor: float = 3
-    keep_at_least: int | None = None
+    grace_epochs: GraceEpochs = 1
+    reduction_factor: Annotated[float, Hyperparameter(kind="integer", range="[2, inf)")] = 3
+    keep_at_least: Annotated[int | None, "[1, inf)"] = None
 
     @property
     def rungs(self) -> tuple[int, ...]:

@@ -7,14 +7,13 @@ on it.
 
 A new scheduler is one file in this folder, which is found there by its place:
 
+    @SCHEDULERS.add("stop_worst", "…", "source", more=[WITHIN, TOO_SMALL])
     @dataclass(frozen=True)
     class StopWorst(Scheduler):
-        grace_epochs: int = 1
+        grace_epochs: GraceEpochs = 1
         rungs = property(lambda self: (self.grace_epochs, self.max_epochs))
         def begin(self) -> RungState:
             return Worst(self)        # a `RungState` with `add`, `competitors` and `compare`
-
-    COMPONENTS = (Component("stop_worst", StopWorst, (MAX_EPOCHS, GRACE_EPOCHS, WITHIN, TOO_SMALL), "…", "source"),)
 
 What it can do besides it declares itself: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
 Plans, reports, `sweeper spaces` and audits, which recompute every decision from the journal, follow.
@@ -27,14 +26,14 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from sweeper.journal.records import Decision, Judged, Record, Reported
 from sweeper.scheduling.ranking import Constraint, Goal
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
 
-SCHEDULERS = Registry("scheduler")
+SCHEDULERS = Registry("scheduler", leading=["metric", "mode"])
 """Schedulers by the name that a search space gives. A component's build takes (metric, mode, **settings) and returns a
 `Scheduler`. A setting that counts epochs has a name that ends in `_epochs`: rehearsals scale it with the run."""
 
@@ -47,17 +46,12 @@ IGNORES_SETTINGS = "ignores settings"
 Measured: TypeAlias = Mapping[str, tuple[float, float]]
 """Metric → its mean over replicates, and the mean's standard error."""
 
-MAX_EPOCHS = Hyperparameter(
-    "max_epochs", "integer", minimum=1, maximum=100_000, required=True, reason="a trial trains at least one epoch"
-)
-GRACE_EPOCHS = Hyperparameter(
-    "grace_epochs",
-    "integer",
-    1,
-    minimum=1,
-    reason="a trial has no value before its first epoch",
-    source="Ray Tune's AsyncHyperBandScheduler, grace_period",
-)
+MaxEpochs = Annotated[int, "[1, 100000]: a trial trains at least one epoch"]
+GraceEpochs = Annotated[
+    int,
+    "[1, inf): a trial has no value before its first epoch",
+    Hyperparameter(source="Ray Tune's AsyncHyperBandScheduler, grace_period"),
+]
 WITHIN = Hyperparameter(
     "within", "texts", source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune"
 )
@@ -120,7 +114,7 @@ class Scheduler(ABC):
 
     metric: str
     mode: Literal["min", "max"]
-    max_epochs: int
+    max_epochs: MaxEpochs
 
     @property
     @abstractmethod

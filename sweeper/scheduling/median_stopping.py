@@ -23,34 +23,40 @@ from __future__ import annotations
 import math
 from bisect import insort
 from dataclasses import dataclass
+from typing import Annotated
 
 from sweeper.journal.records import Decision
 from sweeper.scheduling.base import (
-    GRACE_EPOCHS,
-    MAX_EPOCHS,
+    SCHEDULERS,
     TOO_SMALL,
     WITHIN,
+    GraceEpochs,
     Measured,
     RungState,
     Scheduler,
     grace_before_the_end,
 )
-from trainables.registry import Component, Hyperparameter
 
 
+@SCHEDULERS.add("median_stopping", more=[WITHIN, TOO_SMALL], check=grace_before_the_end)
 @dataclass(frozen=True)
 class MedianStopping(Scheduler):
-    """The median stopping rule.
+    """A trial stops when its best value is worse than the median of the others' running averages.
+
+    The median stopping rule.
+
+    Source: Golovin et al. 2017 (Google Vizier), section 3.2.2.
 
     Attributes:
         grace_epochs: the first rung.
-        interval_epochs: from one rung to the next; `None` for as many as `grace_epochs`.
-        min_competitors: others that must have reached a rung before a trial can stop there.
+        interval_epochs: rungs are whole epochs; each costs an evaluation, so the default equals grace_epochs.
+        min_competitors: a median needs at least one value, and the median of few is mostly chance [Ray Tune's
+            MedianStoppingRule, min_samples_required].
     """
 
-    grace_epochs: int = 1
-    interval_epochs: int | None = None
-    min_competitors: int = 3
+    grace_epochs: GraceEpochs = 1
+    interval_epochs: Annotated[int | None, "[1, inf)"] = None
+    min_competitors: Annotated[int, "[1, inf)"] = 3
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -110,34 +116,3 @@ class RunningAverages(RungState):
         ordered = self._averages[rung]
         middle = len(ordered) // 2
         return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-COMPONENTS = (
-    Component(
-        "median_stopping",
-        MedianStopping,
-        (
-            MAX_EPOCHS,
-            GRACE_EPOCHS,
-            Hyperparameter(
-                "interval_epochs",
-                "integer",
-                minimum=1,
-                reason="rungs are whole epochs; each costs an evaluation, so the default equals grace_epochs",
-            ),
-            Hyperparameter(
-                "min_competitors",
-                "integer",
-                3,
-                minimum=1,
-                reason="a median needs at least one value, and the median of few is mostly chance",
-                source="Ray Tune's MedianStoppingRule, min_samples_required",
-            ),
-            WITHIN,
-            TOO_SMALL,
-        ),
-        "a trial stops when its best value is worse than the median of the others' running averages",
-        "Golovin et al. 2017 (Google Vizier), section 3.2.2",
-        check=grace_before_the_end,
-    ),
-)

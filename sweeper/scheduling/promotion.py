@@ -23,8 +23,7 @@ from typing import Any, Literal
 from sweeper.journal.records import Decision, DecisionKind, Judged, Record
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import (
-    GRACE_EPOCHS,
-    MAX_EPOCHS,
+    SCHEDULERS,
     TOO_SMALL,
     WITHIN,
     Measured,
@@ -33,7 +32,7 @@ from sweeper.scheduling.base import (
     grace_before_the_end,
 )
 from sweeper.scheduling.ranking import Constraint, Goal
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Hyperparameter, hyperparameters_of
 
 Key = tuple[float, int]
 """Minus the score, and the order of arrival: the best trial of a rung has the smallest."""
@@ -173,14 +172,6 @@ class PausedRungs(RungState):
         )
 
 
-KEEP_AT_LEAST = Hyperparameter(
-    "keep_at_least",
-    "integer",
-    minimum=1,
-    reason="it counts trials of each stratum, or of the sweep, that continue from every rung",
-    source="none by default, as in Li et al. 2020",
-)
-
 VARIANT = Hyperparameter(
     "variant",
     "text",
@@ -189,33 +180,17 @@ VARIANT = Hyperparameter(
 )
 
 
-def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
-    """Return the scheduler in the variant that a search space names; `stopping` where it names none."""
-    return (Promotion if variant == "promotion" else Halving)(metric, mode, **settings)
-
-
-COMPONENTS = (
-    Component(
-        "asha",
-        build,
-        (
-            MAX_EPOCHS,
-            GRACE_EPOCHS,
-            Hyperparameter(
-                "reduction_factor",
-                "integer",
-                3,
-                minimum=2,
-                reason="below 2, more than half of the trials would continue",
-                source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
-            ),
-            KEEP_AT_LEAST,
-            VARIANT,
-            WITHIN,
-            TOO_SMALL,
-        ),
-        "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
-        "Li et al. 2020 (arXiv:1810.05934); unless variant is promotion, the stopping variant of Ray Tune",
-        check=grace_before_the_end,
-    ),
+@SCHEDULERS.add(
+    "asha",
+    apart=["variant"],
+    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, WITHIN, TOO_SMALL],
+    check=grace_before_the_end,
 )
+def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
+    """Asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung.
+
+    Return the scheduler in the variant that a search space names; `stopping` where it names none.
+
+    Source: Li et al. 2020 (arXiv:1810.05934); unless variant is promotion, the stopping variant of Ray Tune.
+    """
+    return (Promotion if variant == "promotion" else Halving)(metric, mode, **settings)

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from sweeper.journal.records import Decision
-from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, Measured, RungState, Scheduler
-from trainables.registry import Component, Hyperparameter
+from sweeper.scheduling.base import IGNORES_SETTINGS, SCHEDULERS, Measured, RungState, Scheduler
 
 
+@SCHEDULERS.add("none", tags={IGNORES_SETTINGS})
 @dataclass(frozen=True)
 class RunToEnd(Scheduler):
-    """Stops no trial before `max_epochs`.
+    """Every trial runs to the end; settings of other schedulers are ignored.
+
+    Stops no trial before `max_epochs`.
 
     Attributes:
-        evaluate_epochs: further epochs at which trials are evaluated; those from `max_epochs` on are left out.
+        evaluate_epochs: nothing is trained before the first epoch; those from `max_epochs` on are left out
+            [none by default: an evaluation takes as long as some epochs].
     """
 
-    evaluate_epochs: Sequence[float] = ()
+    evaluate_epochs: Annotated[Sequence[float] | None, "[1, inf)"] = None
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated; where none are named, the last one alone."""
-        return (*sorted({int(epoch) for epoch in self.evaluate_epochs if epoch < self.max_epochs}), self.max_epochs)
+        return (
+            *sorted({int(epoch) for epoch in self.evaluate_epochs or () if epoch < self.max_epochs}),
+            self.max_epochs,
+        )
 
     def begin(self) -> Arrivals:
         """Return the state before the first record."""
@@ -55,23 +62,3 @@ class Arrivals(RungState):
         if rung not in self._arrived:
             raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")
         return Decision(rung, "continue", f"evaluated after epoch {rung}", metric, None, len(self._arrived[rung]))
-
-
-COMPONENTS = (
-    Component(
-        "none",
-        RunToEnd,
-        (
-            MAX_EPOCHS,
-            Hyperparameter(
-                "evaluate_epochs",
-                "numbers",
-                minimum=1,
-                reason="nothing is trained before the first epoch",
-                source="none by default: an evaluation takes as long as some epochs",
-            ),
-        ),
-        "every trial runs to the end; settings of other schedulers are ignored",
-        tags=frozenset({IGNORES_SETTINGS}),
-    ),
-)

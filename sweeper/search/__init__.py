@@ -1,6 +1,6 @@
 """Which configuration comes next: drawn from the space, or suggested by a searcher that learns. Knows no trial.
 
-A new searcher is one new file with its `COMPONENTS`, which is found by its place; `base` shows what it declares.
+A new searcher is one new file, which is found by its place; `base` shows what it declares.
 Imports the domains of `space` and the fold of the journal; `ray` in `optuna` alone, where a search begins.
 """
 

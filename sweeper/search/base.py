@@ -10,12 +10,11 @@ has no value at all.
 
 A new searcher is one file in this folder, which is found there by its place:
 
+    @SEARCHERS.add("halton", "a quasi-random sequence", "source", more=[WARM_START])
     class Halton(SearchMethod):
         learns: ClassVar[bool] = True
         def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
             return HaltonSearcher(space, seed)        # a `Searcher` with `maker`, `suggest` and `apply`
-
-    COMPONENTS = (Component("halton", Halton, (WARM_START,), "a quasi-random sequence", "source"),)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from trainables.registry import Component, Hyperparameter, Registry
+from trainables.registry import Hyperparameter, Registry
 
 WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: a sweep learns from its own trials")
 """For searchers that learn: names of earlier sweeps, whose finished trials arrive as `learned` records before the
@@ -38,6 +37,10 @@ first suggestion. It is no setting of the `SearchMethod`, which need not know wh
 
 SAME_NUMBER = 1e-9
 """Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently."""
+
+
+SEARCHERS = Registry("searcher")
+"""Searchers by the name that a search space gives. A component's build takes its settings, returns a `SearchMethod`."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,16 @@ class Suggestion:
     choices: dict[str, Choice]
 
 
-SEARCHERS = Registry("searcher")
-"""Searchers by the name that a search space gives. A component's build takes its settings, returns a `SearchMethod`."""
-
-
+@SEARCHERS.add("random")
 class SearchMethod:
-    """A searcher as a search space names it, with its settings; as it stands, `random`.
+    """Draws each configuration independently; cycles through the values of every grid.
+
+    A searcher as a search space names it, with its settings; as it stands, `random`.
 
     One that does not learn may rewrite the space; its configurations are drawn from that, and every `grid` is taken
     member by member. One that learns chooses each configuration when a trial can start.
+
+    Source: Bergstra and Bengio 2012 (Random Search for Hyper-Parameter Optimization).
 
     Attributes:
         learns: whether a configuration depends on what was observed before, so that none is known in advance.
@@ -81,16 +85,6 @@ class SearchMethod:
     def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
         """Return a searcher without observations; called only if the method learns. May import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
-
-
-COMPONENTS = (
-    Component(
-        "random",
-        SearchMethod,
-        summary="draws each configuration independently; cycles through the values of every grid",
-        source="Bergstra and Bengio 2012 (Random Search for Hyper-Parameter Optimization)",
-    ),
-)
 
 
 def written_method(written: Mapping[str, object]) -> SearchMethod:

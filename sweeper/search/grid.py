@@ -5,15 +5,18 @@ from __future__ import annotations
 from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, plain
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import join_path
-from sweeper.search.base import SearchMethod
-from trainables.registry import Component
+from sweeper.search.base import SEARCHERS, SearchMethod
 
 MOST_MEMBERS = 10_000
 """Of one `randint` or `quniform` that is taken member by member; a finer one is meant as an interval. Our choice."""
 
 
+@SEARCHERS.add("grid")
 class GridSearch(SearchMethod):
-    """Takes the members of every domain in turn, as if each were a `grid`."""
+    """Tries every combination of the values of all domains.
+
+    Takes the members of every domain in turn, as if each were a `grid`.
+    """
 
     def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Return the parts of a space with a `grid` in place of every domain; one without members is a fault."""
@@ -49,6 +52,3 @@ def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     if node.kind == "quniform":
         return Members("grid", tuple(Constant(node.on_step(k)) for k in range(count)))
     return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))
-
-
-COMPONENTS = (Component("grid", GridSearch, summary="tries every combination of the values of all domains"),)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random
 from sweeper.core.errors import Fault
@@ -27,8 +27,7 @@ from sweeper.core.ids import seed_from, trial_name
 from sweeper.core.json_types import join_path
 from sweeper.journal.records import Learned, Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
-from sweeper.search.base import WARM_START, History, Observed, Searcher, SearchMethod, Suggestion
-from trainables.registry import Component, Hyperparameter
+from sweeper.search.base import SEARCHERS, WARM_START, History, Observed, Searcher, SearchMethod, Suggestion
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -41,16 +40,22 @@ STARTUP = 10
 """Trials drawn at random before TPE begins: `n_startup_trials` of Optuna's TPESampler, whose default this is."""
 
 
+@SEARCHERS.add("optuna", more=[WARM_START])
 @dataclass(frozen=True)
 class TpeSearch(SearchMethod):
-    """Searches with Optuna's TPE.
+    """Learns from finished trials with Optuna's TPE; warm_start names earlier sweeps to learn from.
+
+    Searches with Optuna's TPE.
+
+    Source: Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization), section 4.
 
     Attributes:
-        startup: trials that are drawn at random before it begins to model.
+        startup: trials at random; the model needs at least one observation, and no sweep has more trials
+            [Optuna's TPESampler, n_startup_trials].
     """
 
     learns: ClassVar[bool] = True
-    startup: int = STARTUP
+    startup: Annotated[int, "[1, 1000000]"] = STARTUP
 
     @property
     def course(self) -> str:
@@ -247,25 +252,3 @@ def seeded_tpe(seed: int, startup: int, earlier: int) -> BaseSampler:
             return self.tpe.sample_independent(study, trial, param_name, param_distribution)
 
     return SeededTpe()
-
-
-COMPONENTS = (
-    Component(
-        "optuna",
-        TpeSearch,
-        (
-            Hyperparameter(
-                "startup",
-                "integer",
-                STARTUP,
-                minimum=1,
-                maximum=1_000_000,
-                reason="the model needs at least one observation, and no sweep has more trials",
-                source="Optuna's TPESampler, n_startup_trials",
-            ),
-            WARM_START,
-        ),
-        "learns from finished trials with Optuna's TPE; warm_start names earlier sweeps to learn from",
-        "Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization), section 4",
-    ),
-)

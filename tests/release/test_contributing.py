@@ -55,10 +55,11 @@ SPACE = {
 
 FIGURE = '''"""How many trials there are."""
 
-from sweeper.figures.base import Axis, Bars, Figure, Panel, ReportFigure
+from sweeper.figures.base import FIGURES, Axis, Bars, Figure, Panel
 from sweeper.results import Results
 
 
+@FIGURES.add("trials_by_status", place=160, absent="Trials: none.")
 def draw(results: Results) -> Figure | None:
     """Return the number of trials by status."""
     sql = "SELECT status, count(*) AS n FROM trials GROUP BY 1 ORDER BY 1"
@@ -67,8 +68,6 @@ def draw(results: Results) -> Figure | None:
     panel = Panel("trials", [], [bars], Axis("status", names=True), Axis("trials"))
     return Figure("trials-by-status", "Trials by status", "A planted figure.", [sql], [panel], ["trials"])
 
-
-COMPONENTS = (ReportFigure("trials_by_status", draw, place=160, absent="Trials: none."),)
 '''
 
 COMMAND = '''

@@ -5,14 +5,13 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Indices, divided, stratified_split
+from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.registry import SPLITS, Component, Hyperparameter
+from trainables.registry import SPLITS
 
 SPLIT_SEED = 42
 NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
@@ -85,17 +84,21 @@ def splits_of(
     return parts
 
 
+@DATASETS.add("arrays", stand_in={"channels": 1, "size": 8, "classes": 10})
 def load_arrays(
-    path: str, standardise: bool = True, validation_fraction: float = 0.1, test_fraction: float = 0.2
+    path: str, standardise: bool = True, validation_fraction: Fraction = 0.1, test_fraction: Fraction = 0.2
 ) -> DataSet:
-    """Load arrays: inputs [N, ...] of numbers and targets [N], classes 0 to K-1.
+    """Your own arrays in .npz or Parquet.
+
+    Load arrays: inputs [N, ...] of numbers and targets [N], classes 0 to K-1.
 
     Args:
         path: an `.npz` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with columns
             `inputs` (a list of numbers a row), `target` and optionally `split` (`train`, `val` or `test`).
-        standardise: subtract each input's training mean and divide by its training standard deviation.
+        standardise: subtract each input's training mean and divide by its training standard deviation [our
+            choice].
         validation_fraction: share for validation, of each class, where the file gives no split.
-        test_fraction: share for testing, likewise.
+        test_fraction: share for testing, of each class, where the file gives no split.
 
     Raises:
         DataSetUnavailableError: the file is missing, broken or inconsistent.
@@ -128,21 +131,3 @@ def _checked(
     if rule:
         raise DataSetUnavailableError(path, rule, "correct the file")
     return inputs.astype(np.float32), targets.astype(np.int64)
-
-
-FRACTION: dict[str, Any] = {"range": "(0, 0.9]", "source": "our choice"}
-
-COMPONENTS = (
-    Component(
-        "arrays",
-        load_arrays,
-        (
-            Hyperparameter("path", "text", required=True),
-            Hyperparameter("standardise", "boolean", source="our choice"),
-            Hyperparameter("validation_fraction", "number", 0.1, **FRACTION),
-            Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
-        ),
-        summary="your own arrays in .npz or Parquet",
-        stand_in={"channels": 1, "size": 8, "classes": 10},
-    ),
-)

@@ -1,16 +1,13 @@
 """What a data set is: splits of tensors by name, ready to be moved to a device as a whole; and all of them by name.
 
-Adding one: a file of this folder with a function of options that returns a `DataSet`, and the `COMPONENTS` that
-describe it; nothing else lists it.
+Adding one: a file of this folder with a function of options that returns a `DataSet`, under the decorator that
+describes it; nothing else lists it.
 
-    def parity(samples: int = 1000) -> DataSet:
+    @DATASETS.add("parity", "is a sum of bits odd?")
+    def parity(samples: Annotated[int, "[30, inf)"] = 1000) -> DataSet:
         inputs = torch.randint(0, 2, (samples, 8)).float()
         train, val, test = (Split(part, part.sum(1).long() % 2) for part in inputs.chunk(3))
         return DataSet("parity", train, val, test, 2, (8,), hash_of_splits(np.arange(samples)))
-
-    COMPONENTS = (
-        Component("parity", parity, (Hyperparameter("samples", "integer", minimum=30),), "is a sum of bits odd?"),
-    )
 
 Of its `Component`, `size` says how large it is before anything is loaded, which plans ask for, and `stand_in` what a
 rehearsal takes in its place. Users' own need no file here: this module adapts what their import paths name.
@@ -24,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -34,8 +31,8 @@ from torch import Tensor
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream
 from trainables.datasets.streaming import streamed
 from trainables.datasets.text import Translation
-from trainables.extensions.targets import OwnFamily, described, hyperparameters_of
-from trainables.registry import SPLITS, Component, ExtensionError, Hyperparameter, Registry
+from trainables.extensions.targets import OwnFamily, described
+from trainables.registry import SPLITS, Component, ExtensionError, Hyperparameter, Registry, hyperparameters_of
 
 Indices = NDArray[np.int64]
 
@@ -94,34 +91,7 @@ def hash_of_splits(*parts: NDArray[np.generic]) -> str:
     return digest.hexdigest()
 
 
-NOISE_SEED = 0
-
-LABEL_NOISE = Hyperparameter(
-    "label_noise",
-    "number",
-    range="[0, 1)",
-    reason="the share of training labels that are flipped",
-    source="mukhoti App. B flips a tenth",
-)
-
-
-def flip_labels(targets: NDArray[np.int64], share: float, classes: int, seed: int = NOISE_SEED) -> NDArray[np.int64]:
-    """Return labels of which exactly `round(share * N)` were changed to another class, each other one equally likely.
-
-    Symmetric noise (Zhang et al., "Understanding Deep Learning Requires Rethinking Generalization", 2017), but a
-    flipped label is never the right one again, so that `share` is what it says.
-
-    Args:
-        targets: classes from 0, int [N].
-        share: of the labels to flip.
-        classes: number of classes K, at least 2 when anything is flipped.
-        seed: of the draw.
-    """
-    random = np.random.RandomState(seed)
-    chosen = random.permutation(len(targets))[: round(share * len(targets))]
-    flipped = targets.copy()
-    flipped[chosen] = (targets[chosen] + random.randint(1, max(2, classes), len(chosen))) % classes
-    return flipped
+Fraction = Annotated[float, Hyperparameter(range="(0, 0.9]", source="our choice")]
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,24 @@ import pickle
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal
 
 import numpy as np
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import DATASETS, DataSet
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import (
-    AUGMENT,
-    DOWNLOAD,
-    FOLDER,
-    IMAGE_SIZE,
     LIKE_CIFAR,
+    Augment,
+    Download,
+    Folder,
     ImageArrays,
+    ImageSize,
     held_out,
     image_dataset,
     images_on_paper,
 )
-from trainables.registry import Component, Hyperparameter
 
 REMEDY = "delete the folder and give the data set download: true"
 
@@ -169,12 +168,12 @@ def read_folder(folder: Path, layout: Layout) -> tuple[ImageArrays, ImageArrays,
 def load_cifar(
     name: str,
     *,
-    folder: str | None = None,
-    download: bool = False,
-    split: str = "shuffled",
-    class_fraction: float = 1.0,
-    augment: bool = True,
-    image_size: int | None = None,
+    folder: Folder = None,
+    download: Download = False,
+    split: Literal["shuffled", "stratified"] = "shuffled",
+    class_fraction: Annotated[float, "(0, 1]"] = 1.0,
+    augment: Augment = True,
+    image_size: ImageSize = None,
     layout: Layout | None = None,
 ) -> DataSet:
     """Load CIFAR-10 or CIFAR-100 with 45,000 / 5,000 / 10,000 images.
@@ -183,8 +182,8 @@ def load_cifar(
         name: `cifar10` or `cifar100`.
         folder: where the archive or its unpacked folder is; see `data_folder`.
         download: fetch the archive when it is missing.
-        split: `shuffled` (mukhoti) or `stratified` (selective); see `held_out`.
-        class_fraction: share of each class kept for training.
+        split: `shuffled` (mukhoti) or `stratified` (selective); see `held_out` [mukhoti App. D; selective].
+        class_fraction: share of each class kept for training [posterior's CIFAR10-s: 0.1].
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 32.
         layout: of another archive in the same format; `None` takes the published one.
@@ -211,24 +210,12 @@ def load_cifar(
     )
 
 
-OPTIONS = (
-    FOLDER,
-    DOWNLOAD,
-    Hyperparameter("split", "text", choices=("shuffled", "stratified"), source="mukhoti App. D; selective"),
-    Hyperparameter("class_fraction", "number", range="(0, 1]", source="posterior's CIFAR10-s: 0.1"),
-    AUGMENT,
-    IMAGE_SIZE,
-)
-
-COMPONENTS = tuple(
-    Component(
-        name,
-        partial(load_cifar, name),
-        OPTIONS,
-        summary=f"CIFAR-{classes}, 45k/5k/10k",
-        source="Krizhevsky 2009",
-        size=images_on_paper((3, 32, 32), classes, 45_000, 5_000, 10_000),
+for _name, _classes in (("cifar10", 10), ("cifar100", 100)):
+    DATASETS.add(
+        _name,
+        f"CIFAR-{_classes}, 45k/5k/10k",
+        "Krizhevsky 2009",
+        apart=["layout"],
+        size=images_on_paper((3, 32, 32), _classes, 45_000, 5_000, 10_000),
         stand_in=LIKE_CIFAR,
-    )
-    for name, classes in (("cifar10", 10), ("cifar100", 100))
-)
+    )(partial(load_cifar, _name))

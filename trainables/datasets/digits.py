@@ -21,11 +21,24 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.base import LABEL_NOISE, DataSet, divided, flip_labels, hash_of_splits, stratified_split
+from trainables.datasets.base import (
+    DATASETS,
+    DataSet,
+    divided,
+    hash_of_splits,
+    stratified_split,
+)
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset, images_on_paper
-from trainables.registry import Component
+from trainables.datasets.images import (
+    LIKE_CIFAR,
+    Augment,
+    ImageArrays,
+    LabelNoise,
+    flip_labels,
+    image_dataset,
+    images_on_paper,
+)
 
 SPLIT_SEED = 0
 HELD_OUT_FRACTIONS = (0.2, 0.2)  # validation and test; the rest, about 60 %, is for training
@@ -83,12 +96,21 @@ def _splits() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.in
     return images, targets, tuple(stratified_split(targets, HELD_OUT_FRACTIONS, SPLIT_SEED))
 
 
+SAMPLES = (1079, 359, 359)
+"""For training, validation and test."""
+
+
+@DATASETS.add("digits", size=images_on_paper((1, 8, 8), 10, *SAMPLES), stand_in={})
 @functools.lru_cache(maxsize=2)
-def load_digits(label_noise: float = 0.0) -> DataSet:
-    """Load the digits: inputs float32 [N, 1, 8, 8], a fixed stratified 60/20/20 split.
+def load_digits(label_noise: LabelNoise = 0.0) -> DataSet:
+    """UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download.
+
+    Load the digits: inputs float32 [N, 1, 8, 8], a fixed stratified 60/20/20 split.
 
     Pixels are scaled to [0, 1] and standardised with the training split's mean and standard deviation (one of each
     for all pixels), as images are for every network here. Loaded once a process; treat the tensors as read-only.
+
+    Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
     Args:
         label_noise: share of training labels that are flipped; validation and test labels stay right.
@@ -104,12 +126,17 @@ def load_digits(label_noise: float = 0.0) -> DataSet:
     return divided("digits", pixels.astype(np.float32), targets, parts, 10, class_names=CLASS_NAMES)
 
 
+@DATASETS.add("digits_32", size=images_on_paper((3, 32, 32), 10, *SAMPLES), stand_in=LIKE_CIFAR)
 @functools.lru_cache(maxsize=2)
-def load_digits_32(augment: bool = True) -> DataSet:
-    """Load the digits enlarged to 32x32 with three equal channels, for networks shaped for CIFAR.
+def load_digits_32(augment: Augment = True) -> DataSet:
+    """The digits at 32x32 with three channels, for CIFAR networks without a download.
+
+    Load the digits enlarged to 32x32 with three equal channels, for networks shaped for CIFAR.
 
     Bilinear enlargement, uint8 storage, the split of `digits`. Training images are shifted by up to 4 pixels (one
     pixel of the original), not mirrored.
+
+    Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
     Args:
         augment: shift training images.
@@ -155,28 +182,3 @@ def enlarged_digits(
         augmentation=CropAndFlip(flip=False) if augment else None,
     )
     return replace(dataset, split_hash=hash_of_splits(*parts))
-
-
-SAMPLES = (1079, 359, 359)
-"""For training, validation and test."""
-
-COMPONENTS = (
-    Component(
-        "digits",
-        load_digits,
-        (LABEL_NOISE,),
-        summary="UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download",
-        source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
-        size=images_on_paper((1, 8, 8), 10, *SAMPLES),
-        stand_in={},
-    ),
-    Component(
-        "digits_32",
-        load_digits_32,
-        (AUGMENT,),
-        summary="the digits at 32x32 with three channels, for CIFAR networks without a download",
-        source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
-        size=images_on_paper((3, 32, 32), 10, *SAMPLES),
-        stand_in=LIKE_CIFAR,
-    ),
-)

@@ -7,14 +7,16 @@ two. The task is the same real one in every form.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import LABEL_NOISE, DataSet, divided, flip_labels
+from trainables.datasets.base import DATASETS, DataSet, divided
 from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays, enlarged_digits
-from trainables.datasets.images import AUGMENT
+from trainables.datasets.images import Augment, LabelNoise, flip_labels
 from trainables.datasets.sentiment import Tree, encoded_tree
-from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+from trainables.registry import DataSetSize, Options
 
 NAME = "digits_stand_in"
 SHADES = 4  # 17 grey levels as four words a place; white is no word
@@ -24,27 +26,41 @@ VOCABULARY = FIRST_WORD + PLACES * SHADES
 TREE_SIDE = 4
 
 
+def _on_paper(options: Options) -> DataSetSize:
+    form, side = options["form"], options["size"]
+    shape = {"images": (options["channels"], side, side), "tokens": (PLACES,), "trees": (2 * TREE_SIDE**2 - 1, 4)}[form]
+    asked = (options[f"{split}_samples"] for split in ("train", "validation", "test"))
+    train, val, test = (min(int(count), most) for count, most in zip(asked, SAMPLES, strict=True))
+    return DataSetSize(shape, options["classes"], train, val, test, text=form != "images")
+
+
+@DATASETS.add(NAME, size=_on_paper, stand_in={})
 def load_digits_stand_in(
-    form: str = "images",
-    channels: int = 3,
-    size: int = 32,
-    classes: int = 10,
-    train_samples: int = 256,
-    validation_samples: int = 128,
-    test_samples: int = 128,
-    augment: bool = True,
-    label_noise: float = 0.0,
+    form: Literal["images", "tokens", "trees"] = "images",
+    channels: Annotated[int, "[1, 16]"] = 3,
+    size: Annotated[int, "[8, 256]"] = 32,
+    classes: Annotated[int, "[2, 10]"] = 10,
+    train_samples: Annotated[int, "[1, 1797]"] = 256,
+    validation_samples: Annotated[int, "[1, 1797]"] = 128,
+    test_samples: Annotated[int, "[1, 1797]"] = 128,
+    augment: Augment = True,
+    label_noise: LabelNoise = 0.0,
 ) -> DataSet:
-    """Load a part of the digits in a form of your choice.
+    """The digits in another data set's shape (images, token ids, parse trees), for rehearsals.
+
+    Load a part of the digits in a form of your choice.
+
+    Source: UCI Machine Learning Repository, Optical Recognition of Handwritten Digits.
 
     Args:
-        form: `images`, uint8 [N, channels, size, size]; `tokens`, int32 [N, 64]; `trees`, int32 [N, 31, 4].
-        channels: equal channels of an image.
-        size: side of an image; bilinear enlargement.
-        classes: the class is the digit modulo `classes`.
-        train_samples: the first samples of each split of `digits` are taken, as many as there are at most.
-        validation_samples: likewise.
-        test_samples: likewise.
+        form: `images`, uint8 [N, channels, size, size]; `tokens`, int32 [N, 64]; `trees`, int32 [N, 31, 4] each.
+        channels: equal channels of an image [CIFAR].
+        size: side of an image; bilinear enlargement [CIFAR].
+        classes: the class is the digit modulo `classes` [there are ten digits].
+        train_samples: the first samples of each split of `digits` are taken, as many as there are at most
+            [a rehearsal of minutes on two cores].
+        validation_samples: as many for validation [as above].
+        test_samples: as many for testing [as above].
         augment: shift training images by up to 4 pixels.
         label_noise: share of training labels that are flipped.
 
@@ -92,38 +108,3 @@ def _halved(words: list[str]) -> Tree:
         return Tree(0, words[0])
     middle = len(words) // 2
     return Tree(0, children=(_halved(words[:middle]), _halved(words[middle:])))
-
-
-def _count(name: str, default: int, minimum: int, maximum: int, source: str) -> Hyperparameter:
-    return Hyperparameter(name, "integer", minimum=minimum, maximum=maximum, source=source)
-
-
-def _on_paper(options: Options) -> DataSetSize:
-    form, side = options["form"], options["size"]
-    shape = {"images": (options["channels"], side, side), "tokens": (PLACES,), "trees": (2 * TREE_SIDE**2 - 1, 4)}[form]
-    asked = (options[f"{split}_samples"] for split in ("train", "validation", "test"))
-    train, val, test = (min(int(count), most) for count, most in zip(asked, SAMPLES, strict=True))
-    return DataSetSize(shape, options["classes"], train, val, test, text=form != "images")
-
-
-COMPONENTS = (
-    Component(
-        NAME,
-        load_digits_stand_in,
-        (
-            Hyperparameter("form", "text", choices=("images", "tokens", "trees")),
-            _count("channels", 3, 1, 16, "CIFAR"),
-            _count("size", 32, 8, 256, "CIFAR"),
-            _count("classes", 10, 2, 10, "there are ten digits"),
-            _count("train_samples", 256, 1, 1797, "a rehearsal of minutes on two cores"),
-            _count("validation_samples", 128, 1, 1797, "as above"),
-            _count("test_samples", 128, 1, 1797, "as above"),
-            AUGMENT,
-            LABEL_NOISE,
-        ),
-        summary="the digits in another data set's shape (images, token ids, parse trees), for rehearsals",
-        source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
-        size=_on_paper,
-        stand_in={},
-    ),
-)

@@ -5,15 +5,27 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import LABEL_NOISE, DataSet, flip_labels
+from trainables.datasets.base import DATASETS, DataSet
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
-from trainables.registry import DataSetSize, Hyperparameter, Options
+from trainables.datasets.images import (
+    Augment,
+    Download,
+    Folder,
+    ImageArrays,
+    ImageSize,
+    LabelNoise,
+    flip_labels,
+    held_out,
+    image_dataset,
+    images_on_paper,
+)
+from trainables.registry import DataSetSize, Options
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PACKAGED = Path("/usr/share/datasets")
@@ -69,16 +81,27 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
+def _size(options: Options) -> DataSetSize:
+    return images_on_paper((1, 28, 28), 10, options.get("samples", TRAINING_SAMPLES), 6_000, 10_000)(options)
+
+
+@DATASETS.add("fashion_mnist", apart=["sources"], size=_size, stand_in={"channels": 1, "size": 28, "classes": 10})
 def load_fashion_mnist(
-    folder: str | None = None,
-    download: bool = False,
-    augment: bool = True,
-    image_size: int | None = None,
-    samples: int = TRAINING_SAMPLES,
-    label_noise: float = 0.0,
+    folder: Folder = None,
+    download: Download = False,
+    augment: Augment = True,
+    image_size: ImageSize = None,
+    samples: Annotated[int, f"[100, {TRAINING_SAMPLES}]: images to train on, the same share of each class"] = (
+        TRAINING_SAMPLES
+    ),
+    label_noise: LabelNoise = 0.0,
     sources: dict[str, Source] | None = None,
 ) -> DataSet:
-    """Load Fashion-MNIST: 60,000 training images, a stratified tenth of them for validation, 10,000 test images.
+    """Fashion-MNIST, 28x28 grey images.
+
+    Load Fashion-MNIST: 60,000 training images, a stratified tenth of them for validation, 10,000 test images.
+
+    Source: Xiao et al. 2017.
 
     Args:
         folder: where `fashion-mnist/*.gz` are; see `data_folder`. `None` takes those of Debian's package
@@ -86,7 +109,8 @@ def load_fashion_mnist(
         download: fetch them when they are missing.
         augment: crop and flip training images.
         image_size: resize batches to this side; `None` keeps 28.
-        samples: images to train on, the same share of each class; validation and test stay whole.
+        samples: images to train on, the same share of each class; validation and test stay whole [all that are not
+            held out for validation].
         label_noise: share of training labels that are flipped; validation and test labels stay right.
         sources: the four files; `None` takes the published ones.
 
@@ -126,29 +150,3 @@ def _root(folder: str | None) -> Path:
     root = data_folder(folder)
     packaged = folder is None and not (root / "fashion-mnist").exists() and (PACKAGED / "fashion-mnist").exists()
     return PACKAGED if packaged else root
-
-
-SAMPLES = Hyperparameter(
-    "samples",
-    "integer",
-    range=f"[100, {TRAINING_SAMPLES}]",
-    reason="images to train on, the same share of each class",
-    source="all that are not held out for validation",
-)
-
-
-def _size(options: Options) -> DataSetSize:
-    return images_on_paper((1, 28, 28), 10, options.get("samples", TRAINING_SAMPLES), 6_000, 10_000)(options)
-
-
-COMPONENTS = (
-    published_images(
-        "fashion_mnist",
-        load_fashion_mnist,
-        "Fashion-MNIST, 28x28 grey images",
-        "Xiao et al. 2017",
-        more=(SAMPLES, LABEL_NOISE),
-        size=_size,
-        stand_in={"channels": 1, "size": 28, "classes": 10},
-    ),
-)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, stratified_split
+from trainables.datasets.base import DATASETS, DataSet, Fraction, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import class_folders, decoded_images, image_paths
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset
-from trainables.registry import Component, Hyperparameter
+from trainables.datasets.images import LIKE_CIFAR, Augment, ImageArrays, image_dataset
 
 SPLIT_SEED = 42
 MEAN = (0.485, 0.456, 0.406)
@@ -38,21 +37,24 @@ def labelled_images(folder: Path, names: list[str], size: int) -> ImageArrays:
     return ImageArrays(decoded_images(f"image-folder-{folder.name}", flat, size), targets)
 
 
+@DATASETS.add("image_folder", stand_in=LIKE_CIFAR)
 def load_image_folder(
     folder: str,
-    image_size: int = 32,
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.2,
-    augment: bool = True,
+    image_size: Annotated[int, "[1, inf)"] = 32,
+    validation_fraction: Fraction = 0.1,
+    test_fraction: Fraction = 0.2,
+    augment: Augment = True,
 ) -> DataSet:
-    """Load a folder of images: `folder/<class>/*.png`, or `folder/train/<class>/…` with `folder/test/<class>/…`.
+    """Your own images, a sub-folder for each class.
+
+    Load a folder of images: `folder/<class>/*.png`, or `folder/train/<class>/…` with `folder/test/<class>/…`.
 
     Without a `test` folder, a stratified share becomes the test set; validation is a stratified share of the rest.
     Images are cut to their central square and resized to `image_size`.
 
     Args:
         folder: the folder.
-        image_size: side of the stored images and of the network's input.
+        image_size: side of the stored images and of the network's input [our choice].
         validation_fraction: share for validation: of all images, or of `train` where there is a `test` folder.
         test_fraction: share for testing where there is no `test` folder.
         augment: crop and flip training images.
@@ -90,22 +92,3 @@ def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list
         raise DataSetUnavailableError(
             folder / names[missing[0]], "has too few images to train on", "add images, or lower the fractions held out"
         )
-
-
-FRACTION: dict[str, Any] = {"range": "(0, 0.9]", "source": "our choice"}
-
-COMPONENTS = (
-    Component(
-        "image_folder",
-        load_image_folder,
-        (
-            Hyperparameter("folder", "text", required=True),
-            Hyperparameter("image_size", "integer", minimum=1, source="our choice"),
-            Hyperparameter("validation_fraction", "number", 0.1, **FRACTION),
-            Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
-            AUGMENT,
-        ),
-        summary="your own images, a sub-folder for each class",
-        stand_in=LIKE_CIFAR,
-    ),
-)

@@ -10,18 +10,17 @@ import csv
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from trainables.datasets.base import DataSet, stratified_split
+from trainables.datasets.base import DATASETS, DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder
 from trainables.datasets.image_files import StoredImages, class_folders, listed_files, listed_folders
-from trainables.datasets.images import FOLDER, LIKE_CIFAR, images_on_paper
+from trainables.datasets.images import LIKE_CIFAR, Folder, images_on_paper
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
 from trainables.datasets.streamed_images import DECODING, Seen, class_names, streamed_dataset
-from trainables.registry import Component, Hyperparameter
 
 SPLIT_SEED = 42
 KAGGLE = Path("ILSVRC") / "Data" / "CLS-LOC"
@@ -34,15 +33,22 @@ REMEDY = (
 )
 
 
-def load_imagenet(folder: str | None = None, image_size: int = 224, **options: Any) -> DataSet:
-    """Load ImageNet: 1,281,167 training images of 1,000 classes, 25,000 for validation, 25,000 for testing.
+@DATASETS.add(
+    "imagenet", more=DECODING, size=images_on_paper((3, 224, 224), 1000, 1_281_167, 25_000, 25_000), stand_in=LIKE_CIFAR
+)
+def load_imagenet(folder: Folder = None, image_size: Annotated[int, "[1, inf)"] = 224, **options: Any) -> DataSet:
+    """ImageNet, 1,000 classes, decoded as it is read: folders, Kaggle's archive or tar shards.
+
+    Load ImageNet: 1,281,167 training images of 1,000 classes, 25,000 for validation, 25,000 for testing.
 
     Classes are numbered by their WordNet id, as everywhere; names come from `imagenet_class_index.json`,
     `LOC_synset_mapping.txt` or torchvision's `meta.bin`, where one of them is there.
 
+    Source: Guo et al. 2017, section 5: 1.3 million / 25k / 25k.
+
     Args:
         folder: where it is; `imagenet` in `data_folder()` by default. Shards also in an object store.
-        image_size: side of the network's input.
+        image_size: side of the network's input [He et al. 2016, section 3.4].
         options: `Seen`'s others.
 
     Raises:
@@ -119,20 +125,3 @@ def _mapping(root: Path) -> dict[str, str]:
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
         rule = f"is not torchvision's table of classes ({type(error).__name__}: {error})"
         raise DataSetUnavailableError(root / META, rule, "remove it, or write it again with torchvision") from error
-
-
-COMPONENTS = (
-    Component(
-        "imagenet",
-        load_imagenet,
-        (
-            FOLDER,
-            Hyperparameter("image_size", "integer", 224, minimum=1, source="He et al. 2016, section 3.4"),
-            *DECODING,
-        ),
-        summary="ImageNet, 1,000 classes, decoded as it is read: folders, Kaggle's archive or tar shards",
-        source="Guo et al. 2017, section 5: 1.3 million / 25k / 25k",
-        size=images_on_paper((3, 224, 224), 1000, 1_281_167, 25_000, 25_000),
-        stand_in=LIKE_CIFAR,
-    ),
-)

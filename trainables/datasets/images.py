@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -11,14 +12,14 @@ from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, shuffled_split, stratified_split, thinned
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+from trainables.registry import DataSetSize, Hyperparameter, Options
 
-FOLDER = Hyperparameter("folder", "text", None, source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")
-DOWNLOAD = Hyperparameter("download", "boolean", source="nothing is fetched unless asked")
-AUGMENT = Hyperparameter("augment", "boolean", True, source="He et al. 2016, section 4.2: crop by 4 pixels, flip")
-IMAGE_SIZE = Hyperparameter(
-    "image_size", "integer", None, minimum=1, source="selective resizes Tiny-ImageNet to 224 for its transformers"
-)
+Folder = Annotated[str | None, Hyperparameter(source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")]
+Download = Annotated[bool, Hyperparameter(source="nothing is fetched unless asked")]
+Augment = Annotated[bool, Hyperparameter(source="He et al. 2016, section 4.2: crop by 4 pixels, flip")]
+ImageSize = Annotated[
+    int | None, Hyperparameter(range="[1, inf)", source="selective resizes Tiny-ImageNet to 224 for its transformers")
+]
 
 
 LIKE_CIFAR = {"channels": 3, "size": 32, "classes": 10}
@@ -38,19 +39,32 @@ def images_on_paper(
     return size
 
 
-def published_images(
-    name: str,
-    load: Callable[..., DataSet],
-    summary: str,
-    source: str,
-    more: Sequence[Hyperparameter] = (),
-    *,
-    size: Callable[[Options], DataSetSize],
-    stand_in: Options = LIKE_CIFAR,
-) -> Component:
-    """Return the component of a set whose published archives `load` reads: the options of all of them, and `more`."""
-    options = (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE, *more)
-    return Component(name, load, options, summary, source, size=size, stand_in=stand_in)
+NOISE_SEED = 0
+
+LabelNoise = Annotated[
+    float,
+    "[0, 1): the share of training labels that are flipped",
+    Hyperparameter(source="mukhoti App. B flips a tenth"),
+]
+
+
+def flip_labels(targets: NDArray[np.int64], share: float, classes: int, seed: int = NOISE_SEED) -> NDArray[np.int64]:
+    """Return labels of which exactly `round(share * N)` were changed to another class, each other one equally likely.
+
+    Symmetric noise (Zhang et al., "Understanding Deep Learning Requires Rethinking Generalization", 2017), but a
+    flipped label is never the right one again, so that `share` is what it says.
+
+    Args:
+        targets: classes from 0, int [N].
+        share: of the labels to flip.
+        classes: number of classes K, at least 2 when anything is flipped.
+        seed: of the draw.
+    """
+    random = np.random.RandomState(seed)
+    chosen = random.permutation(len(targets))[: round(share * len(targets))]
+    flipped = targets.copy()
+    flipped[chosen] = (targets[chosen] + random.randint(1, max(2, classes), len(chosen))) % classes
+    return flipped
 
 
 @dataclass(frozen=True)

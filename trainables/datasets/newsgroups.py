@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Indices, divided
+from trainables.datasets.base import DATASETS, DataSet, Indices, divided
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared_arrays
-from trainables.datasets.images import DOWNLOAD, FOLDER
-from trainables.datasets.text import WORD_VECTORS, frequent_words, padded_ids, read_word_vectors, words_of
-from trainables.registry import Component, DataSetSize, Hyperparameter
+from trainables.datasets.images import Download, Folder
+from trainables.datasets.text import WordVectors, frequent_words, padded_ids, read_word_vectors, words_of
+from trainables.registry import DataSetSize
 
 # The archive of the UCI repository holds 20_newsgroups.tar.gz, which holds a folder a newsgroup.
 SOURCE = Source(
@@ -79,23 +80,33 @@ def newsgroup_split(samples: int) -> tuple[Indices, Indices, Indices]:
     return np.sort(order[:-held_back]), np.sort(order[-held_back:-test]), np.sort(order[-test:])
 
 
+@DATASETS.add(
+    "newsgroups20",
+    apart=["source"],
+    size=lambda options: DataSetSize((options["length"],), 20, 15_098, 900, 3_999, text=True),
+    stand_in={"form": "tokens", "classes": 10},
+)
 def load_newsgroups(
-    folder: str | None = None,
-    download: bool = False,
-    vocabulary: int = 20_000,
-    length: int = 1000,
-    word_vectors: str | None = None,
+    folder: Folder = None,
+    download: Download = False,
+    vocabulary: Annotated[int, "[2, inf)"] = 20_000,
+    length: Annotated[int, "[1, inf)"] = 1000,
+    word_vectors: WordVectors = None,
     source: Source = SOURCE,
 ) -> DataSet:
-    """Load 20 Newsgroups as token ids int32 [N, length].
+    """20 Newsgroups, 15,098/900/3,999 messages as token ids.
+
+    Load 20 Newsgroups as token ids int32 [N, length].
 
     The vocabulary is that of all messages, as in mukhoti's released code: ids 1 to `vocabulary` - 1, by frequency.
+
+    Source: mukhoti App. D; Lang 1995.
 
     Args:
         folder: where the archive or its unpacked folder is; see `data_folder`.
         download: fetch the archive when it is missing.
-        vocabulary: number of token ids, padding included.
-        length: words kept of each message, its last ones.
+        vocabulary: number of token ids, padding included [mukhoti's released code].
+        length: words kept of each message, its last ones [mukhoti's released code].
         word_vectors: file of pretrained vectors in GloVe's format.
         source: the archive.
 
@@ -123,22 +134,3 @@ def load_newsgroups(
         return dataset
     words = arrays["words"].tolist()
     return replace(dataset, word_vectors=read_word_vectors(word_vectors, words, vocabulary, first_id=1))
-
-
-COMPONENTS = (
-    Component(
-        "newsgroups20",
-        load_newsgroups,
-        (
-            FOLDER,
-            DOWNLOAD,
-            Hyperparameter("vocabulary", "integer", minimum=2, source="mukhoti's released code"),
-            Hyperparameter("length", "integer", minimum=1, source="mukhoti's released code"),
-            WORD_VECTORS,
-        ),
-        summary="20 Newsgroups, 15,098/900/3,999 messages as token ids",
-        source="mukhoti App. D; Lang 1995",
-        size=lambda options: DataSetSize((options["length"],), 20, 15_098, 900, 3_999, text=True),
-        stand_in={"form": "tokens", "classes": 10},
-    ),
-)

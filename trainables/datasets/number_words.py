@@ -7,11 +7,13 @@ certain and confidence has something to be compared with.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import DATASETS, DataSet
 from trainables.datasets.wmt14 import ParallelText, encoded_parts, translation_dataset
-from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+from trainables.registry import DataSetSize, Options
 
 NAME = "number_words"
 ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -23,21 +25,31 @@ LONGEST_PAIR = 40
 """Tokens of a sentence at most; no number has so many."""
 
 
+def _on_paper(options: Options) -> DataSetSize:
+    train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
+    return DataSetSize((2, LONGEST + 1), VOCABULARY, train, val, test, text=True)
+
+
+@DATASETS.add(NAME, tags={"translation"}, size=_on_paper, stand_in={})
 def load_number_words(
-    train_samples: int = 4000,
-    validation_samples: int = 200,
-    test_samples: int = 200,
-    noise: float = 0.1,
-    seed: int = 0,
+    train_samples: Annotated[int, "[20, inf)"] = 4000,
+    validation_samples: Annotated[int, "[20, inf)"] = 200,
+    test_samples: Annotated[int, "[20, inf)"] = 200,
+    noise: Annotated[float, "[0, 1]"] = 0.1,
+    seed: Annotated[int, "[0, inf)"] = 0,
 ) -> DataSet:
-    """Draw numbers of 3 to 7 digits and write them in both languages.
+    """Numbers in English and, backwards, in German: a pair of languages learnt in minutes.
+
+    Draw numbers of 3 to 7 digits and write them in both languages.
+
+    Source: ours.
 
     Args:
-        train_samples: pairs of the training split.
-        validation_samples: of the validation split.
-        test_samples: of the test split.
-        noise: share of the German words that are drawn at random.
-        seed: of the draws.
+        train_samples: pairs of the training split [our choice: two layers learn the order from them].
+        validation_samples: pairs of the validation split [our choice].
+        test_samples: pairs of the test split [our choice].
+        noise: share of the German words that are drawn at random [our choice].
+        seed: of the draws [arbitrary].
 
     Raises:
         DataSetUnavailableError: sentencepiece is not installed.
@@ -56,32 +68,3 @@ def _drawn(random: np.random.Generator, count: int, noise: float) -> ParallelTex
         heard = np.where(random.random(len(digits)) < noise, random.integers(10, size=len(digits)), digits)
         targets.append(" ".join(GERMAN[digit] for digit in heard[::-1]))
     return ParallelText(sources, targets)
-
-
-def _samples(name: str, default: int, source: str) -> Hyperparameter:
-    return Hyperparameter(name, "integer", minimum=20, source=source)
-
-
-def _on_paper(options: Options) -> DataSetSize:
-    train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
-    return DataSetSize((2, LONGEST + 1), VOCABULARY, train, val, test, text=True)
-
-
-COMPONENTS = (
-    Component(
-        NAME,
-        load_number_words,
-        (
-            _samples("train_samples", 4000, "our choice: two layers learn the order from them"),
-            _samples("validation_samples", 200, "our choice"),
-            _samples("test_samples", 200, "our choice"),
-            Hyperparameter("noise", "number", range="[0, 1]", source="our choice"),
-            Hyperparameter("seed", "integer", minimum=0, source="arbitrary"),
-        ),
-        summary="numbers in English and, backwards, in German: a pair of languages learnt in minutes",
-        source="ours",
-        tags=frozenset({"translation"}),
-        size=_on_paper,
-        stand_in={},
-    ),
-)

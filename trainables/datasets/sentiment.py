@@ -10,16 +10,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split, hash_of_splits
+from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
-from trainables.datasets.images import DOWNLOAD, FOLDER
-from trainables.datasets.text import UNKNOWN, WORD_VECTORS, frequent_words, padded_ids, read_word_vectors
-from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+from trainables.datasets.images import Download, Folder
+from trainables.datasets.text import UNKNOWN, WordVectors, frequent_words, padded_ids, read_word_vectors
+from trainables.registry import DataSetSize, Options
 
 SOURCE = Source(
     "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",
@@ -132,28 +133,52 @@ def encoded_tree(tree: Tree, ids: dict[str, int], nodes: int, annotated: bool = 
     return rows
 
 
+def _on_paper(options: Options) -> DataSetSize:
+    """Return SST-2's size; its longest sentence has 52 words, whose binary tree has 103 nodes."""
+    columns = 5 if options.get("nodes") else 4
+    return DataSetSize((52,) if options["form"] == "words" else (103, columns), 2, 6_920, 872, 1_821, text=True)
+
+
+def _stand_in(options: Options) -> Options:
+    return {"form": "tokens" if options.get("form") == "words" else "trees", "classes": 2}
+
+
+def _nodes_fault(options: Options) -> str | None:
+    """Return the rule that is broken where nodes are asked for of anything but whole trees."""
+    if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
+        return "nodes = true is for form: trees without phrases, whose nodes it trains on"
+    return None
+
+
+@DATASETS.add("sst2", check=_nodes_fault, apart=["source"], size=_on_paper, stand_in=_stand_in)
 def load_sst2(
-    folder: str | None = None,
-    download: bool = False,
-    form: str = "trees",
+    folder: Folder = None,
+    download: Download = False,
+    form: Literal["trees", "words"] = "trees",
     phrases: bool = False,
     nodes: bool = False,
-    vocabulary: int = 20_000,
-    word_vectors: str | None = None,
+    vocabulary: Annotated[int, "[3, inf)"] = 20_000,
+    word_vectors: WordVectors = None,
     source: Source = SOURCE,
 ) -> DataSet:
-    """Load SST with the classes negative (labels 0, 1) and positive (3, 4).
+    """Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words.
+
+    Load SST with the classes negative (labels 0, 1) and positive (3, 4).
 
     The vocabulary is that of the training sentences in lower case: ids from 2, by frequency; 1 is an unknown word.
+
+    Source: mukhoti App. D; Socher et al. 2013.
 
     Args:
         folder: where the archive or its unpacked `trees` are; see `data_folder`.
         download: fetch the archive when it is missing.
-        form: `trees`, int32 [N, nodes, 4] for `tree_lstm`, or `words`, int32 [N, length] for `text_average`.
-        phrases: train on every labelled phrase that is not neutral as well, each a sample of its own.
-        nodes: train on every node of a tree, negative, positive or neutral (mukhoti App. D), and evaluate at the root:
-            trees become int32 [N, nodes, 5].
-        vocabulary: number of token ids, padding and unknown words included.
+        form: `trees`, int32 [N, nodes, 4] for `tree_lstm`, or `words`, int32 [N, length] for `text_average`
+            [mukhoti App. D].
+        phrases: train on every labelled phrase that is not neutral as well, each a sample of its own [mukhoti
+            App. D counts 6,920 sentences].
+        nodes: train on every node of a tree, negative, positive or neutral (mukhoti App. D), and evaluate at
+            the root: trees become int32 [N, nodes, 5] [mukhoti App. D annotates every node].
+        vocabulary: number of token ids, padding and unknown words included [above SST's 13,800 words].
         word_vectors: file of pretrained vectors in GloVe's format.
         source: the archive.
 
@@ -189,42 +214,3 @@ def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str, annota
         every_word = [[word.lower() if word.lower() in ids else "" for word in tree.words()] for tree in trees]
         inputs = padded_ids(every_word, {**ids, "": UNKNOWN}, (nodes + 1) // 2)
     return Split(torch.from_numpy(inputs), targets)
-
-
-def _on_paper(options: Options) -> DataSetSize:
-    """Return SST-2's size; its longest sentence has 52 words, whose binary tree has 103 nodes."""
-    columns = 5 if options.get("nodes") else 4
-    return DataSetSize((52,) if options["form"] == "words" else (103, columns), 2, 6_920, 872, 1_821, text=True)
-
-
-def _nodes_fault(options: Options) -> str | None:
-    """Return the rule that is broken where nodes are asked for of anything but whole trees."""
-    if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
-        return "nodes = true is for form: trees without phrases, whose nodes it trains on"
-    return None
-
-
-def _stand_in(options: Options) -> Options:
-    return {"form": "tokens" if options.get("form") == "words" else "trees", "classes": 2}
-
-
-COMPONENTS = (
-    Component(
-        "sst2",
-        load_sst2,
-        (
-            FOLDER,
-            DOWNLOAD,
-            Hyperparameter("form", "text", choices=("trees", "words"), source="mukhoti App. D"),
-            Hyperparameter("phrases", "boolean", source="mukhoti App. D counts 6,920 sentences"),
-            Hyperparameter("nodes", "boolean", source="mukhoti App. D annotates every node"),
-            Hyperparameter("vocabulary", "integer", minimum=3, source="above SST's 13,800 words"),
-            WORD_VECTORS,
-        ),
-        summary="Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words",
-        source="mukhoti App. D; Socher et al. 2013",
-        check=_nodes_fault,
-        size=_on_paper,
-        stand_in=_stand_in,
-    ),
-)

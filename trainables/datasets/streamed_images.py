@@ -7,20 +7,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, stratified_split
+from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import StoredImages, class_folders, listed_folders
-from trainables.datasets.image_folder import FRACTION, MEAN, SPLIT_SEED, STD
+from trainables.datasets.image_folder import MEAN, SPLIT_SEED, STD
 from trainables.datasets.image_stream import Decoders, ImagePreprocessing, ImageStream, View
-from trainables.datasets.images import AUGMENT, LIKE_CIFAR
+from trainables.datasets.images import LIKE_CIFAR, Augment
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
-from trainables.registry import SPLITS, Component, Hyperparameter
+from trainables.registry import SPLITS, hyperparameters_of
 
 CLASS_INDEX = "class_index.json"
 MIDDLE = 0.875
@@ -34,18 +34,18 @@ class Seen:
     Attributes:
         image_size: side of the network's input.
         augment: random resized crops and flips of training images.
-        area: least share of an image that such a crop takes.
-        randaugment: operations of RandAugment on each; 0 for none.
-        magnitude: of these.
-        workers: decoding processes; `None` for as many as the trial has cores.
+        area: least share of an image that such a crop takes [Szegedy et al. 2015, section 6].
+        randaugment: operations of RandAugment on each; 0 for none [Cubuk et al. 2020: 2 for ResNet-50].
+        magnitude: of RandAugment's operations [Cubuk et al. 2020: 9 for ResNet-50].
+        workers: decoding processes; resources.cpu by default.
     """
 
     image_size: int
-    augment: bool = True
-    area: float = 0.08
-    randaugment: int = 0
-    magnitude: int = 9
-    workers: int | None = None
+    augment: Augment = True
+    area: Annotated[float, "(0, 1]"] = 0.08
+    randaugment: Annotated[int, "[0, inf)"] = 0
+    magnitude: Annotated[int, "[0, 30]"] = 9
+    workers: Annotated[int | None, "[0, inf)"] = None
 
     @property
     def middle(self) -> View:
@@ -56,6 +56,9 @@ class Seen:
     def training(self) -> View:
         """What training sees where images are changed."""
         return View(self.image_size, 0, self.area, True, self.randaugment, self.magnitude)
+
+
+DECODING = hyperparameters_of(Seen, "Seen", ["image_size"], ())
 
 
 def streamed_dataset(
@@ -92,21 +95,24 @@ def streamed_dataset(
     return DataSet(name, train, val, test, len(names), shape, whole, tuple(names))
 
 
+@DATASETS.add("streamed_images", more=DECODING, stand_in=LIKE_CIFAR)
 def load_streamed_images(
     folder: str,
-    image_size: int = 224,
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.2,
+    image_size: Annotated[int, "[1, inf)"] = 224,
+    validation_fraction: Fraction = 0.1,
+    test_fraction: Fraction = 0.2,
     **options: Any,
 ) -> DataSet:
-    """Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
+    """Your own images, more than memory holds: tar shards or class folders.
+
+    Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
 
     Shards whose paths have the words `train`, `val` and `test` are these splits; without such words all are one. What
     has no test or validation images of its own gives a stratified share.
 
     Args:
         folder: with shards or class folders; shards also in an object store, `s3://…`, `gs://…` or `az://…`.
-        image_size: side of the network's input.
+        image_size: side of the network's input [He et al. 2016, section 3.4].
         validation_fraction: share for validation, where there is no such split.
         test_fraction: share for testing, where there is no such split.
         options: `Seen`'s others.
@@ -170,28 +176,3 @@ def class_names(path: Path) -> list[str] | None:
     except (ValueError, KeyError, TypeError, IndexError) as error:
         rule = f"is not a class index ({type(error).__name__}: {error})"
         raise DataSetUnavailableError(path, rule, 'write {"0": "name of class 0", …}') from error
-
-
-DECODING = (
-    AUGMENT,
-    Hyperparameter("area", "number", 0.08, range="(0, 1]", source="Szegedy et al. 2015, section 6"),
-    Hyperparameter("randaugment", "integer", 0, minimum=0, source="Cubuk et al. 2020: 2 for ResNet-50"),
-    Hyperparameter("magnitude", "integer", 9, range="[0, 30]", source="Cubuk et al. 2020: 9 for ResNet-50"),
-    Hyperparameter("workers", "integer", None, minimum=0, reason="decoding processes; resources.cpu by default"),
-)
-
-COMPONENTS = (
-    Component(
-        "streamed_images",
-        load_streamed_images,
-        (
-            Hyperparameter("folder", "text", required=True),
-            Hyperparameter("image_size", "integer", 224, minimum=1, source="He et al. 2016, section 3.4"),
-            Hyperparameter("validation_fraction", "number", 0.1, **FRACTION),
-            Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
-            *DECODING,
-        ),
-        summary="your own images, more than memory holds: tar shards or class folders",
-        stand_in=LIKE_CIFAR,
-    ),
-)

@@ -7,10 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from trainables.datasets.base import DataSet
+from trainables.datasets.base import DATASETS, DataSet
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
+from trainables.datasets.images import (
+    LIKE_CIFAR,
+    Augment,
+    Download,
+    Folder,
+    ImageArrays,
+    ImageSize,
+    held_out,
+    image_dataset,
+    images_on_paper,
+)
 
 SOURCES = tuple(
     Source(f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat", f"{part}_32x32.mat", f"md5:{md5}")
@@ -44,16 +54,23 @@ def read_mat(path: Path) -> ImageArrays:
     return ImageArrays(pixels, targets % 10)
 
 
+@DATASETS.add(
+    "svhn", apart=["sources"], size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032), stand_in=LIKE_CIFAR
+)
 def load_svhn(
-    folder: str | None = None,
-    download: bool = False,
-    augment: bool = True,
-    image_size: int | None = None,
+    folder: Folder = None,
+    download: Download = False,
+    augment: Augment = True,
+    image_size: ImageSize = None,
     sources: tuple[Source, Source] = (SOURCES[0], SOURCES[1]),
 ) -> DataSet:
-    """Load SVHN: 73,257 training images, a stratified tenth of them for validation, and 26,032 test images.
+    """Street View House Numbers, cropped digits.
+
+    Load SVHN: 73,257 training images, a stratified tenth of them for validation, and 26,032 test images.
 
     The extra training images are not used (the posterior paper trains without them). Digits are not mirrored.
+
+    Source: posterior; Netzer et al. 2011.
 
     Args:
         folder: where the .mat files are; see `data_folder`.
@@ -77,14 +94,3 @@ def load_svhn(
         augmentation=CropAndFlip(flip=False) if augment else None,
         image_size=image_size,
     )
-
-
-COMPONENTS = (
-    published_images(
-        "svhn",
-        load_svhn,
-        "Street View House Numbers, cropped digits",
-        "posterior; Netzer et al. 2011",
-        size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032),
-    ),
-)

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, divided, hash_of_splits
-from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+from trainables.datasets.base import DATASETS, DataSet, divided, hash_of_splits
+from trainables.registry import DataSetSize, Options
 
 MEANS = (-2.0, 0.0, 2.0)
 # Vertices of a square of side 4. The clusters of a class share an edge: a straight line separates the classes.
@@ -46,16 +47,32 @@ def gaussian_posterior(
     return posteriors
 
 
+def _on_paper(features: int, classes: int) -> Callable[[Options], DataSetSize]:
+    def size(options: Options) -> DataSetSize:
+        train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
+        return DataSetSize((features,), classes, train, val, test)
+
+    return size
+
+
+@DATASETS.add("known_posterior_1d", size=_on_paper(1, 3), stand_in={})
 def load_known_posterior_1d(
-    train_samples: int = 5000, validation_samples: int = 5000, test_samples: int = 20_000, seed: int = 0
+    train_samples: Annotated[int, "[1, inf)"] = 5000,
+    validation_samples: Annotated[int, "[1, inf)"] = 5000,
+    test_samples: Annotated[int, "[1, inf)"] = 20_000,
+    seed: Annotated[int, f"[0, {2**32 - 1}]"] = 0,
 ) -> DataSet:
-    """Draw the one-dimensional problem of posterior section 5.2; population error 0.2115.
+    """Three Gaussian classes on a line, true probabilities known.
+
+    Draw the one-dimensional problem of posterior section 5.2; population error 0.2115.
+
+    Source: posterior section 5.2.
 
     Args:
-        train_samples: size of the training split.
-        validation_samples: size of the validation split.
-        test_samples: size of the test split.
-        seed: of the draw.
+        train_samples: size of the training split [our choice: posterior prints none].
+        validation_samples: size of the validation split [our choice: posterior prints none].
+        test_samples: size of the test split [our choice: posterior prints none].
+        seed: of the draw [our choice].
 
     Returns:
         inputs float32 [N, 1], three classes, `posterior` of the test split [N, 3].
@@ -70,25 +87,30 @@ def load_known_posterior_1d(
     return _dataset("known_posterior_1d", points, targets, posterior, sizes, seed)
 
 
+@DATASETS.add("mukhoti_linear", size=_on_paper(2, 2), stand_in={})
 def load_mukhoti_linear(
-    train_samples: int = 4000,
-    validation_samples: int = 1000,
-    test_samples: int = 1000,
-    flipped: float = 0.1,
-    seed: int = 0,
+    train_samples: Annotated[int, "[1, inf)"] = 4000,
+    validation_samples: Annotated[int, "[1, inf)"] = 1000,
+    test_samples: Annotated[int, "[1, inf)"] = 1000,
+    flipped: Annotated[float, "[0, 0.5]"] = 0.1,
+    seed: Annotated[int, f"[0, {2**32 - 1}]"] = 0,
 ) -> DataSet:
-    """Draw the two-dimensional problem of mukhoti App. B: 4,000 training and 1,000 test points.
+    """Two linearly separable classes of two clusters with flipped labels, true probabilities known.
+
+    Draw the two-dimensional problem of mukhoti App. B: 4,000 training and 1,000 test points.
 
     Each cluster's standard normal rows are multiplied by a random matrix of its own, entries uniform on [-1, 1]; a
     share of the labels is flipped, not redrawn, so η = (1 - 2 flipped) η₀ + flipped. The validation points, which the
     paper does not have, are drawn beside. The paper's classifier is `mlp` with depth 0 and bias false.
 
+    Source: mukhoti App. B.
+
     Args:
-        train_samples: size of the training split.
-        validation_samples: size of the validation split.
-        test_samples: size of the test split.
-        flipped: share of the labels flipped.
-        seed: of matrices, points and flips.
+        train_samples: size of the training split [mukhoti App. B; validation is our addition].
+        validation_samples: size of the validation split [mukhoti App. B; validation is our addition].
+        test_samples: size of the test split [mukhoti App. B; validation is our addition].
+        flipped: share of the labels flipped [mukhoti App. B].
+        seed: of matrices, points and flips [our choice].
 
     Returns:
         inputs float32 [N, 2], two classes, `posterior` of the test split [N, 2].
@@ -121,45 +143,3 @@ def _dataset(
     chosen, known = hash_of_splits(*parts, np.array([seed])), torch.from_numpy(posterior[parts[2]])
     inputs, classes = points.astype(np.float32), targets.astype(np.int64)
     return divided(name, inputs, classes, parts, posterior.shape[1], chosen, posterior=known)
-
-
-SEED = Hyperparameter("seed", "integer", minimum=0, maximum=2**32 - 1, source="our choice")
-
-
-def _sizes(train: int, validation: int, test: int, source: str) -> tuple[Hyperparameter, ...]:
-    named = (("train_samples", train), ("validation_samples", validation), ("test_samples", test))
-    return tuple(Hyperparameter(name, "integer", minimum=1, source=source) for name, size in named)
-
-
-def _on_paper(features: int, classes: int) -> Callable[[Options], DataSetSize]:
-    def size(options: Options) -> DataSetSize:
-        train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
-        return DataSetSize((features,), classes, train, val, test)
-
-    return size
-
-
-COMPONENTS = (
-    Component(
-        "known_posterior_1d",
-        load_known_posterior_1d,
-        (*_sizes(5000, 5000, 20_000, "our choice: posterior prints none"), SEED),
-        summary="three Gaussian classes on a line, true probabilities known",
-        source="posterior section 5.2",
-        size=_on_paper(1, 3),
-        stand_in={},
-    ),
-    Component(
-        "mukhoti_linear",
-        load_mukhoti_linear,
-        (
-            *_sizes(4000, 1000, 1000, "mukhoti App. B; validation is our addition"),
-            Hyperparameter("flipped", "number", range="[0, 0.5]", source="mukhoti App. B"),
-            SEED,
-        ),
-        summary="two linearly separable classes of two clusters with flipped labels, true probabilities known",
-        source="mukhoti App. B",
-        size=_on_paper(2, 2),
-        stand_in={},
-    ),
-)

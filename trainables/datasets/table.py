@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.arrays import FRACTION, splits_of
-from trainables.datasets.base import DataSet, Indices, divided, stratified_split
+from trainables.datasets.arrays import splits_of
+from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.text import frequent_words, padded_ids, words_of
-from trainables.registry import SPLITS, Component, Hyperparameter
+from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -157,67 +157,6 @@ def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32],
     return np.concatenate(made, 1), said
 
 
-def load_table(
-    file: str,
-    target: str,
-    drop: Sequence[str] = (),
-    group: str | None = None,
-    split: str | None = None,
-    validation_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    split_seed: int = 0,
-) -> DataSet:
-    """Load a table as features float32 [N, D] and classes [N].
-
-    Args:
-        file: CSV, Parquet or JSON Lines.
-        target: the column of classes.
-        drop: columns that are no features.
-        group: a column; rows that share its value are in one split.
-        split: a column of `train`, `val` and `test`.
-        validation_fraction: share of the rows for validation where no column says so.
-        test_fraction: share for testing, likewise.
-        split_seed: of that division.
-
-    Raises:
-        DataSetUnavailableError: the file is missing or broken, or a column is not what it has to be.
-    """
-    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
-    inputs, _ = encoded(rows, drop)
-    return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes)
-
-
-def load_text_table(
-    file: str,
-    target: str,
-    text: str,
-    vocabulary: int = 20_000,
-    length: int = 200,
-    group: str | None = None,
-    split: str | None = None,
-    validation_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    split_seed: int = 0,
-) -> DataSet:
-    """Load a column of texts as token ids int32 [N, length], its words cut as Keras' Tokenizer does; see `load_table`.
-
-    Args:
-        file, target, group, split, validation_fraction, test_fraction, split_seed: of the table.
-        text: the column of texts.
-        vocabulary: number of token ids: padding, and the most frequent words of training texts.
-        length: words kept of each text, its last ones.
-    """
-    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
-    rows.require(text)
-    texts = [words_of(str(each or "")) for each in rows.table.column(text).to_pylist()]
-    words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)
-    inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
-    classes = rows.classes
-    return divided(
-        "text_table", inputs, rows.targets, rows.parts, len(classes), class_names=classes, vocabulary=vocabulary
-    )
-
-
 def found_in(options: Mapping[str, Any]) -> str:
     """Return in a sentence what a table's file holds: rows, classes, splits and features."""
     given = {key: value for key, value in options.items() if key != "name"}
@@ -238,36 +177,71 @@ def found_in(options: Mapping[str, Any]) -> str:
     return f"{given['file']}: {len(rows.targets):,} rows ({sizes}); {given['target']}: {shown}; {columns}"
 
 
-_ROWS = (
-    Hyperparameter("file", "text", required=True),
-    Hyperparameter("target", "text", required=True),
-    Hyperparameter("group", "text"),
-    Hyperparameter("split", "text"),
-    Hyperparameter("validation_fraction", "number", **FRACTION),
-    Hyperparameter("test_fraction", "number", **FRACTION),
-    Hyperparameter("split_seed", "integer", minimum=0, source="our choice"),
-)
+SplitSeed = Annotated[int, Hyperparameter(range="[0, inf)", source="our choice")]
 
-COMPONENTS = (
-    Component(
-        "table",
-        load_table,
-        (*_ROWS, Hyperparameter("drop", "texts")),
-        summary="your own table in CSV, Parquet or JSON Lines",
-        found=found_in,
-        stand_in={"channels": 1, "size": 8, "classes": 10},
-    ),
-    Component(
-        "text_table",
-        load_text_table,
-        (
-            *_ROWS,
-            Hyperparameter("text", "text", required=True),
-            Hyperparameter("vocabulary", "integer", minimum=2, source="as newsgroups20"),
-            Hyperparameter("length", "integer", minimum=1, source="our choice"),
-        ),
-        summary="a column of texts of your own table",
-        found=found_in,
-        stand_in={"form": "tokens", "classes": 10},
-    ),
-)
+
+@DATASETS.add("table", found=found_in, stand_in={"channels": 1, "size": 8, "classes": 10})
+def load_table(
+    file: str,
+    target: str,
+    drop: Sequence[str] = (),
+    group: str | None = None,
+    split: str | None = None,
+    validation_fraction: Fraction = 0.2,
+    test_fraction: Fraction = 0.2,
+    split_seed: SplitSeed = 0,
+) -> DataSet:
+    """Your own table in CSV, Parquet or JSON Lines.
+
+    Load a table as features float32 [N, D] and classes [N].
+
+    Args:
+        file: CSV, Parquet or JSON Lines.
+        target: the column of classes.
+        drop: columns that are no features.
+        group: a column; rows that share its value are in one split.
+        split: a column of `train`, `val` and `test`.
+        validation_fraction: share of the rows for validation where no column says so.
+        test_fraction: share for testing, likewise.
+        split_seed: of that division.
+
+    Raises:
+        DataSetUnavailableError: the file is missing or broken, or a column is not what it has to be.
+    """
+    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
+    inputs, _ = encoded(rows, drop)
+    return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes)
+
+
+@DATASETS.add("text_table", found=found_in, stand_in={"form": "tokens", "classes": 10})
+def load_text_table(
+    file: str,
+    target: str,
+    text: str,
+    vocabulary: Annotated[int, "[2, inf)"] = 20_000,
+    length: Annotated[int, "[1, inf)"] = 200,
+    group: str | None = None,
+    split: str | None = None,
+    validation_fraction: Fraction = 0.2,
+    test_fraction: Fraction = 0.2,
+    split_seed: SplitSeed = 0,
+) -> DataSet:
+    """A column of texts of your own table.
+
+    Load a column of texts as token ids int32 [N, length], its words cut as Keras' Tokenizer does; see `load_table`.
+
+    Args:
+        file, target, group, split, validation_fraction, test_fraction, split_seed: of the table.
+        text: the column of texts.
+        vocabulary: number of token ids: padding, and the most frequent words of training texts [as newsgroups20].
+        length: words kept of each text, its last ones [our choice].
+    """
+    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
+    rows.require(text)
+    texts = [words_of(str(each or "")) for each in rows.table.column(text).to_pylist()]
+    words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)
+    inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
+    classes = rows.classes
+    return divided(
+        "text_table", inputs, rows.targets, rows.parts, len(classes), class_names=classes, vocabulary=vocabulary
+    )

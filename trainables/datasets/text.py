@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n',
 PADDING, UNKNOWN, BEGIN, END = range(4)
 """Token ids that are no word, or no word piece; texts that are not translated have neither of the last two."""
 
-WORD_VECTORS = Hyperparameter("word_vectors", "text", None, source="mukhoti App. D: GloVe, optional here")
+WordVectors = Annotated[str | None, Hyperparameter(source="mukhoti App. D: GloVe, optional here")]
 
 
 def words_of(text: str) -> list[str]:

@@ -8,16 +8,26 @@ tiny-imagenet-200/val/images/*.JPEG, val_annotations.txt    50 each: the test se
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, stratified_split
+from trainables.datasets.base import DATASETS, DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.image_files import decoded_images, image_paths
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import ImageArrays, image_dataset, images_on_paper, published_images
-from trainables.registry import DataSetSize, Hyperparameter, Options
+from trainables.datasets.images import (
+    LIKE_CIFAR,
+    Augment,
+    Download,
+    Folder,
+    ImageArrays,
+    ImageSize,
+    image_dataset,
+    images_on_paper,
+)
+from trainables.registry import DataSetSize, Options
 
 SOURCE = Source(
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
@@ -86,24 +96,40 @@ def validation_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDAr
     return paths, np.array(targets, np.int64)
 
 
+def _size(options: Options) -> DataSetSize:
+    val = round(100_000 * options.get("held_out", 0.1))
+    return images_on_paper((3, 64, 64), 200, 100_000 - val, val, 10_000)(options)
+
+
+@DATASETS.add(
+    "tiny_imagenet",
+    apart=["source"],
+    size=_size,
+    stand_in=LIKE_CIFAR,
+)
 def load_tiny_imagenet(
-    folder: str | None = None,
-    download: bool = False,
-    augment: bool = True,
-    image_size: int | None = None,
-    held_out: float = 0.1,
+    folder: Folder = None,
+    download: Download = False,
+    augment: Augment = True,
+    image_size: ImageSize = None,
+    held_out: Annotated[float, "(0, 1)"] = 0.1,
     source: Source = SOURCE,
 ) -> DataSet:
-    """Load Tiny-ImageNet: 90,000 training images, 50 of each class held out for validation, 10,000 test images.
+    """Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers.
+
+    Load Tiny-ImageNet: 90,000 training images, 50 of each class held out for validation, 10,000 test images.
 
     Images stay 64x64 and uint8 on the device; batches are resized there when `image_size` asks for it.
+
+    Source: mukhoti App. D; selective.
 
     Args:
         folder: where the archive or its unpacked folder is; see `data_folder`.
         download: fetch the archive when it is missing.
         augment: crop by up to 4 pixels and flip training images.
         image_size: side of the network's input, e.g. 224; `None` keeps 64.
-        held_out: share of each class for validation: 50 of 500 (mukhoti App. D), 25 in the selective paper (App. E.1).
+        held_out: share of each class for validation: 50 of 500, 25 in the selective paper [mukhoti App. D; selective
+            App. E.1: 0.05].
         source: the archive.
 
     Raises:
@@ -128,23 +154,3 @@ def load_tiny_imagenet(
         augmentation=CropAndFlip() if augment else None,
         image_size=image_size,
     )
-
-
-HELD_OUT = Hyperparameter("held_out", "number", range="(0, 1)", source="mukhoti App. D; selective App. E.1: 0.05")
-
-
-def _size(options: Options) -> DataSetSize:
-    val = round(100_000 * options.get(HELD_OUT.name, 0.1))
-    return images_on_paper((3, 64, 64), 200, 100_000 - val, val, 10_000)(options)
-
-
-COMPONENTS = (
-    published_images(
-        "tiny_imagenet",
-        load_tiny_imagenet,
-        "Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers",
-        "mukhoti App. D; selective",
-        (HELD_OUT,),
-        size=_size,
-    ),
-)

@@ -10,14 +10,15 @@ import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DataSet, Split, hash_of_splits
+from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, prepared_arrays
-from trainables.datasets.images import FOLDER
+from trainables.datasets.images import Folder
 from trainables.datasets.text import (
     Translation,
     encoded_pairs,
@@ -26,7 +27,7 @@ from trainables.datasets.text import (
     required_sentencepiece,
     trained_tokenizer,
 )
-from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+from trainables.registry import DataSetSize, Options
 
 MEMBER = "wmt14_en_de"
 PARTS = ("train", "newstest2013", "newstest2014")
@@ -72,16 +73,31 @@ def read_parallel(folder: Path, part: str) -> ParallelText:
     return ParallelText(source, target)
 
 
-def load_wmt14(folder: str | None = None, vocabulary: int = 37_000, length: int = 128) -> DataSet:
-    """Load WMT 2014 English to German as pairs of token ids, int32 [N, 2, L].
+def _on_paper(options: Options) -> DataSetSize:
+    """Return WMT 2014's size; a pair counts as one of average length, 29 word pieces a side."""
+    return DataSetSize((2, 29), int(options["vocabulary"]), 4_500_000, 3_000, 3_003, text=True)
+
+
+@DATASETS.add("wmt14_en_de", tags={"translation"}, size=_on_paper, stand_in={"name": "number_words"})
+def load_wmt14(
+    folder: Folder = None,
+    vocabulary: Annotated[int, "[8, inf)"] = 37_000,
+    length: Annotated[int, "[2, inf)"] = 128,
+) -> DataSet:
+    """WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces.
+
+    Load WMT 2014 English to German as pairs of token ids, int32 [N, 2, L].
 
     The vocabulary is made of the training text of both languages. Training pairs with an empty side or more than
     `length` tokens on one are left out; those of the tests are cut, and their translations compared with whole ones.
 
+    Source: mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017.
+
     Args:
         folder: where the six files are, or their folder `wmt14_en_de`; see `data_folder`.
-        vocabulary: word pieces, shared by both languages (Vaswani et al. 2017, section 5.1: about 37,000).
-        length: tokens of a sentence at most.
+        vocabulary: word pieces, shared by both languages (Vaswani et al. 2017, section 5.1: about 37,000)
+            [Vaswani et al. 2017, section 5.1].
+        length: tokens of a sentence at most [our choice: .3 % of the pairs are longer].
 
     Raises:
         DataSetUnavailableError: files are missing or do not belong together, or sentencepiece is not installed.
@@ -158,26 +174,3 @@ def _split(rows: NDArray[np.generic], longest: int) -> Split:
         torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)),
         lengths=torch.from_numpy(pair_lengths(rows)),
     )
-
-
-def _on_paper(options: Options) -> DataSetSize:
-    """Return WMT 2014's size; a pair counts as one of average length, 29 word pieces a side."""
-    return DataSetSize((2, 29), int(options["vocabulary"]), 4_500_000, 3_000, 3_003, text=True)
-
-
-COMPONENTS = (
-    Component(
-        "wmt14_en_de",
-        load_wmt14,
-        (
-            FOLDER,
-            Hyperparameter("vocabulary", "integer", minimum=8, source="Vaswani et al. 2017, section 5.1"),
-            Hyperparameter("length", "integer", minimum=2, source="our choice: .3 % of the pairs are longer"),
-        ),
-        summary="WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces",
-        source="mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017",
-        tags=frozenset({"translation"}),
-        size=_on_paper,
-        stand_in={"name": "number_words"},
-    ),
-)

@@ -23,8 +23,9 @@ package registers:
 A column is named after what follows the colon: `my_metrics:WorstClass` fills `worst_class`.
 
 Hyperparameters are the arguments that follow, each with a type (`float`, `int`, `bool`, `str`, a `Literal` of texts, or
-a list of numbers) or a default that implies it; one without a default is required. `HYPERPARAMETERS`, a tuple of
-`trainables.registry.Hyperparameter`, adds ranges, reasons and sources. The name may also stand for a complete
+a list of numbers or texts) or a default that implies it; one without a default is required. `Annotated[float,
+"[0, 1]: it is a share"]` adds a range and why it ends there; `HYPERPARAMETERS`, a tuple of
+`trainables.registry.Hyperparameter`, sources, too. The name may also stand for a complete
 `trainables.registry.Component`.
 
 The state of a loss or network must be in its `state_dict`, as tensors and numbers: checkpoints hold nothing else. A

@@ -1,7 +1,6 @@
 """Users' own objects: found by import paths and by the entry points of installed packages, and made `Component`s.
 
-A component's hyperparameters are read from the signature of what builds it; exceptions of users' code are traced to
-their lines. The `base` of each family says what it takes for one of its own.
+Exceptions of users' code are traced to their lines. The `base` of each family says what it takes for one of its own.
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ import inspect
 import re
 import sys
 import traceback
-import types
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, Union
 
-from trainables.registry import Component, ExtensionError, Hyperparameter, Kind, permit_only
+from trainables.registry import Component, ExtensionError, permit_only
 from trainables.registry.names import did_you_mean
 
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
@@ -289,84 +285,3 @@ def described(target: object) -> str:
     if isinstance(target, type):
         return f"the class {target.__name__}"
     return "a function" if inspect.isfunction(target) else f"a {type(target).__name__}"
-
-
-KINDS: dict[type, Kind] = {float: "number", int: "integer", bool: "boolean", str: "text"}
-
-
-def hyperparameters_of(target: Callable[..., object], path: str, leading: Sequence[str]) -> tuple[Hyperparameter, ...]:
-    """Return the hyperparameters that `target` takes after its first arguments.
-
-    Args:
-        target: a class or function; its `HYPERPARAMETERS`, if any, take precedence.
-        path: its import path, for messages.
-        leading: names of the positional arguments that its kind is called with.
-
-    Raises:
-        ExtensionError: names every argument that cannot be read or passed.
-    """
-    try:
-        arguments = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise ExtensionError(f"{path}: its arguments cannot be determined ({error}); wrap it in a function") from error
-    first, own = arguments[: len(leading)], arguments[len(leading) :]
-    wanted = f"{path}: it is called with ({', '.join([*leading, '…'])})" if leading else f"{path}: its arguments"
-    if len(first) < len(leading) or any(a.kind is a.KEYWORD_ONLY or a.kind is a.VAR_KEYWORD for a in first):
-        raise ExtensionError(f"{wanted}, but takes {inspect.signature(target)}")
-    declared = getattr(target, "HYPERPARAMETERS", None)
-    if declared is not None:
-        if not all(isinstance(each, Hyperparameter) for each in declared):
-            raise ExtensionError(f"{path}: HYPERPARAMETERS must be a tuple of trainables.registry.Hyperparameter")
-        return tuple(declared)
-    hints = _hints(target)
-    found, faults = [], []
-    for argument in own:
-        try:
-            found.append(_described(argument, hints.get(argument.name)))
-        except ValueError as error:
-            faults.append(str(error))
-    if faults:
-        raise ExtensionError(f"{path}: {'; '.join(faults)}")
-    return tuple(found)
-
-
-def _hints(target: Callable[..., object]) -> dict[str, object]:
-    try:
-        return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]  # a class's own
-    except Exception:
-        return {}  # a hint that cannot be resolved; then the default implies the type
-
-
-def _described(argument: inspect.Parameter, hint: object) -> Hyperparameter:
-    if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
-        raise ValueError(f"{argument} cannot be given in a search space; name each hyperparameter")
-    required = argument.default is argument.empty
-    default = None if required else argument.default
-    hint = _without_none(hint) if hint is not None else (None if default is None else type(default))
-    kind: Kind
-    choices: tuple[str, ...] = ()
-    if typing.get_origin(hint) is Literal and all(isinstance(value, str) for value in typing.get_args(hint)):
-        kind, choices = "text", typing.get_args(hint)
-    elif isinstance(hint, type) and hint in KINDS:
-        kind = KINDS[hint]
-    elif hint in (list, tuple) or (typing.get_origin(hint) or hint) in (list, tuple, Sequence):
-        kind = "numbers"
-    else:
-        raise ValueError(
-            f"the type of {argument.name} is not known; write {argument.name}: float, or int, bool, str, list[float]"
-        )
-    description = Hyperparameter(argument.name, kind, default, choices=choices, required=required)
-    fault = description.fault(default) if not required else None
-    if fault is not None:
-        raise ValueError(f"the default {fault}")
-    return description
-
-
-def _without_none(hint: object) -> object:
-    """Return the type in `float | None`; other hints unchanged."""
-    if typing.get_origin(hint) not in (Union, types.UnionType):
-        return hint
-    inner = [part for part in typing.get_args(hint) if part is not type(None)]
-    if set(inner) == {int, float}:
-        return float
-    return inner[0] if len(inner) == 1 else hint

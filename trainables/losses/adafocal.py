@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss, Number, State, full_precision, true_class_logs, widened
-from trainables.losses.focal import SMOOTHING, FocalTypeLoss
-from trainables.registry import Component, Hyperparameter
+from trainables.losses.base import LOSSES, Loss, Number, State, full_precision, true_class_logs, widened
+from trainables.losses.focal import FocalTypeLoss, Smoothing, SmoothingForm
 
 SWITCH = 0.2  # |γ| below which focal and inverse focal change places (Ghosh et al. 2022, S_th)
 LOWEST, HIGHEST = -2.0, 20.0  # γ is kept within (Ghosh et al. 2022)
 
 
+@LOSSES.add("adafocal")
 class AdaFocal(FocalTypeLoss):
-    """Focal loss with γ of the bin that p_y falls in; a negative γ stands for the weight (1 + p_y)^|γ|.
+    """Focal loss with γ per confidence bin, driven by the validation set's calibration gap.
+
+    Focal loss with γ of the bin that p_y falls in; a negative γ stands for the weight (1 + p_y)^|γ|.
 
     After each epoch `end_epoch` splits the validation confidences into bins of equal mass and multiplies each
     bin's γ by exp(±rate·(confidence − accuracy)), the sign that of γ; bins keep their γ while edges move.
+
+    Source: Ghosh et al. 2022 (AdaFocal).
+
+    Args:
+        gamma: every bin starts here, and γ between −0.2 and 0.2 flips its sign at each update [Ghosh et al.
+            2022, Algorithm 1: γ = 1 at the start].
+        rate: a negative rate would move γ away from calibration [Ghosh et al. 2022: λ = 1].
+        bins: at least one bin is needed [Ghosh et al. 2022: 15 equal-mass bins].
     """
 
-    name = "adafocal"
     stateful = True
     takes_lanes = False
 
     def __init__(
         self,
-        gamma: Number = 1.0,
-        rate: Number = 1.0,
-        bins: int = 15,
-        smoothing: Number = 0.0,
-        smoothing_form: str = "uniform",
+        gamma: Annotated[Number, f"[{SWITCH}, {HIGHEST}]"] = 1.0,
+        rate: Annotated[Number, "[0, inf)"] = 1.0,
+        bins: Annotated[int, "[1, inf)"] = 15,
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
     ) -> None:
         super().__init__(smoothing, smoothing_form)
         self.rate = rate
@@ -77,7 +87,7 @@ class SignedFocal(FocalTypeLoss):
 
     name = "signed_focal"
 
-    def __init__(self, gamma: Number, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+    def __init__(self, gamma: Number, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
         super().__init__(smoothing, smoothing_form)
         self.gamma = gamma
 
@@ -116,37 +126,3 @@ def updated_gammas(gammas: Tensor, rate: Number, gaps: Tensor) -> Tensor:
     sign = torch.where(gammas >= 0, 1.0, -1.0)
     moved = (gammas * torch.exp(sign * rate * gaps)).clamp(LOWEST, HIGHEST)
     return torch.where(moved.abs() < SWITCH, -sign * SWITCH, moved)
-
-
-COMPONENTS = (
-    Component(
-        "adafocal",
-        AdaFocal,
-        hyperparameters=(
-            Hyperparameter(
-                "gamma",
-                minimum=SWITCH,
-                maximum=HIGHEST,
-                reason="every bin starts here, and γ between −0.2 and 0.2 flips its sign at each update",
-                source="Ghosh et al. 2022, Algorithm 1: γ = 1 at the start",
-            ),
-            Hyperparameter(
-                "rate",
-                minimum=0.0,
-                reason="a negative rate would move γ away from calibration",
-                source="Ghosh et al. 2022: λ = 1",
-            ),
-            Hyperparameter(
-                "bins",
-                "integer",
-                minimum=1,
-                reason="at least one bin is needed",
-                source="Ghosh et al. 2022: 15 equal-mass bins",
-            ),
-            *SMOOTHING,
-        ),
-        summary="focal loss with γ per confidence bin, driven by the validation set's calibration gap",
-        source="Ghosh et al. 2022 (AdaFocal)",
-        tags=frozenset({"stateful"}),
-    ),
-)

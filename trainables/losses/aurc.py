@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from trainables.losses.base import SCORE_NAMES, Loss, full_precision, score_from_log_probabilities, true_class, widened
+from trainables.losses.base import (
+    LOSSES,
+    SCORE_NAMES,
+    Loss,
+    full_precision,
+    score_from_log_probabilities,
+    true_class,
+    widened,
+)
 from trainables.losses.cross_entropy import WeightedCrossEntropy
-from trainables.registry import Component, Hyperparameter
 
 
+@LOSSES.add("aurc")
 class AreaUnderRiskCoverage(Loss):
-    """(1/n) Σ_i α_r(i)·CE_i, r the rank of sample i by confidence score, ascending in the batch.
+    """Cross-entropy weighted by confidence rank in the batch.
+
+    (1/n) Σ_i α_r(i)·CE_i, r the rank of sample i by confidence score, ascending in the batch.
 
     α_r = ψ(n+1) − ψ(n−r+1), whose mean is exactly 1 at every batch size n; ties share their mean weight. The
     weights carry no gradient (selective Def. 3.3).
+
+    Source: selective Def. 3.3; Zhou et al. 2024.
+
+    Args:
+        score: [selective App. A, Table 1 lists all three].
     """
 
-    name = "aurc"
     batch_coupled = True
 
-    def __init__(self, score: str = "msp") -> None:
+    def __init__(self, score: Annotated[str, SCORE_NAMES] = "msp") -> None:
         self.score = score
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -45,17 +61,3 @@ def rank_weights(scores: Tensor) -> Tensor:
     empty = torch.zeros(n, device=scores.device, dtype=torch.float64)
     means = empty.scatter_add(0, run, by_rank) / empty.scatter_add(0, run, torch.ones_like(by_rank)).clamp(min=1)
     return empty.scatter(0, order, means.gather(0, run)).to(scores.dtype)
-
-
-COMPONENTS = (
-    Component(
-        "aurc",
-        AreaUnderRiskCoverage,
-        hyperparameters=(
-            Hyperparameter("score", "text", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"),
-        ),
-        summary="cross-entropy weighted by confidence rank in the batch",
-        source="selective Def. 3.3; Zhou et al. 2024",
-        tags=frozenset({"batch_coupled"}),
-    ),
-)

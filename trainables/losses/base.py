@@ -1,18 +1,17 @@
 """What a training loss is, and the registry of all of them by their names in a search space.
 
-Adding one: a file of this folder with a subclass of `Loss` and the `COMPONENTS` that describe it; no other file lists
-them.
+Adding one: a file of this folder with a subclass of `Loss` under the decorator that describes it; no other file lists
+them. The arguments of its constructor are its hyperparameters, see `trainables.registry.signatures`.
 
+    @LOSSES.add("quarter", "a quarter of the Brier score", "Brier 1950")
     class Quarter(Loss):
         def values(self, logits: Tensor, targets: Tensor) -> Tensor:
             p = torch.softmax(logits, dim=-1)
             return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
 
-    COMPONENTS = (Component("quarter", Quarter, summary="a quarter of the Brier score", source="Brier 1950"),)
-
-`tags` and `lanes` of its `Component` say how it may be trained. A line in `CASES` of
-`tests/trainables/losses/test_every_loss.py` tests what holds for every loss. Users' own losses need no file here: this
-module adapts what their import paths name.
+`batch_coupled`, `stateful` and the like, and `lanes` of its `Component`, say how it may be trained. A line in `CASES`
+of `tests/trainables/losses/test_every_loss.py` tests what holds for every loss. Users' own losses need no file here:
+this module adapts what their import paths name.
 
 What losses are made of is here, too: logarithms of probabilities that stay accurate at both ends, targets of label
 smoothing, and confidence scores. Each such function takes logits or log-probabilities [N, K], keeps their type and
@@ -29,8 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.extensions.targets import OwnFamily, described, hyperparameters_of
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry
+from trainables.extensions.targets import OwnFamily, described
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, hyperparameters_of
 
 Number = float | Tensor
 

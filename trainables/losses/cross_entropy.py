@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import Loss, Number, as_type, true_class
-from trainables.registry import Component, Hyperparameter
+from trainables.losses.base import LOSSES, Loss, Number, as_type, true_class
 
 
+@LOSSES.add(
+    "cross_entropy",
+    constant_gamma=lambda given: 0.0,  # the focal loss at γ = 0, where Ψ is the identity
+)
 class CrossEntropy(Loss):
-    """−log p_y."""
+    """Negative log-likelihood of the true class.
 
-    name = "cross_entropy"
+    −log p_y.
+
+    Source: the baseline of all five papers.
+    """
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return −log p_y, [N]."""
         return functional.cross_entropy(logits, targets, reduction="none")
 
 
+@LOSSES.add(
+    "label_smoothing",
+    constant_gamma=lambda given: 0.0,  # the smoothed focal loss at γ = 0 (posterior §6.1, LS)
+)
 class LabelSmoothing(Loss):
-    """Cross-entropy against softened targets v: −Σ_k v_k log p_k.
+    """Cross-entropy against softened targets.
+
+    That is −Σ_k v_k log p_k for the softened targets v.
 
     `form="others"` puts 1 − α on the target and α/(K−1) on each other class (mukhoti §5.1); `form="uniform"`
     mixes in α/K of every class, as torch's `label_smoothing` does, and equals the first at α(K−1)/K.
+
+    Source: mukhoti §5.1.
+
+    Args:
+        alpha: it is the share of the target's probability given to other classes; at 1 the target has none
+            [mukhoti §5.1].
+        form: [mukhoti §5.1].
     """
 
-    name = "label_smoothing"
     takes_lanes = True
 
-    def __init__(self, alpha: Number = 0.05, form: str = "others") -> None:
+    def __init__(
+        self, alpha: Annotated[Number, "[0, 1)"] = 0.05, form: Literal["others", "uniform"] = "others"
+    ) -> None:
         self.alpha = alpha
         self.form = form
 
@@ -57,30 +79,3 @@ class WeightedCrossEntropy(Loss):
         if len(self.weights) != len(targets):
             raise ValueError(f"{len(self.weights)} frozen weights do not fit a batch of {len(targets)}")
         return self.weights * functional.cross_entropy(logits, targets, reduction="none")
-
-
-COMPONENTS = (
-    Component(
-        "cross_entropy",
-        CrossEntropy,
-        summary="negative log-likelihood of the true class",
-        source="the baseline of all five papers",
-        constant_gamma=lambda given: 0.0,  # the focal loss at γ = 0, where Ψ is the identity
-    ),
-    Component(
-        "label_smoothing",
-        LabelSmoothing,
-        hyperparameters=(
-            Hyperparameter(
-                "alpha",
-                range="[0, 1)",
-                reason="it is the share of the target's probability given to other classes; at 1 the target has none",
-                source="mukhoti §5.1",
-            ),
-            Hyperparameter("form", "text", choices=("others", "uniform"), source="mukhoti §5.1"),
-        ),
-        summary="cross-entropy against softened targets",
-        source="mukhoti §5.1",
-        constant_gamma=lambda given: 0.0,  # the smoothed focal loss at γ = 0 (posterior §6.1, LS)
-    ),
-)

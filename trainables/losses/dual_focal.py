@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Number, true_class
-from trainables.losses.focal import NON_NEGATIVE, SMOOTHING, FocalTypeLoss
-from trainables.registry import Component, Hyperparameter
+from trainables.losses.base import LOSSES, Number, true_class
+from trainables.losses.focal import FocalTypeLoss, Smoothing, SmoothingForm
 
 
+@LOSSES.add("dual_focal")
 class DualFocal(FocalTypeLoss):
-    """−(1 − p_y + p_j)^γ log p_y, with gradient through p_j.
+    """Cross-entropy weighted by (1 − p_y + p_j)^γ with p_j of a rival class.
+
+    −(1 − p_y + p_j)^γ log p_y, with gradient through p_j.
 
     `variant="ranked_below"`: p_j is the largest probability strictly below p_y, 0 when there is none (Tao et al.
     2023 and its released code). `variant="competitor"`: the largest among the other classes (selective Eq. 24).
     `variant="conditional"`: that one where p_y ≥ p_j, else 0 (the released code as selective Eqs. 25 and 26 print it,
     "the competing probability is abruptly discarded"); of two classes it is `ranked_below` but at ties.
-    """
 
-    name = "dual_focal"
+    Source: Tao et al. 2023; selective App. C.3.
+
+    Args:
+        gamma: a negative γ puts more weight on correctly classified samples; adafocal offers that form; the weight
+            reaches 2^γ, which float32 cannot hold beyond 2^127 [selective Table 2: 5 for ResNet-50 on CIFAR-10 and
+            CIFAR-100].
+        variant: [Tao et al. 2023 and its code; selective Eq. 24, and Eqs. 25 and 26, are the other forms].
+    """
 
     def __init__(
         self,
-        gamma: Number = 5.0,
-        variant: str = "ranked_below",
-        smoothing: Number = 0.0,
-        smoothing_form: str = "uniform",
+        gamma: Annotated[Number, "[0, 100]"] = 5.0,
+        variant: Literal["ranked_below", "competitor", "conditional"] = "ranked_below",
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
     ) -> None:
         super().__init__(smoothing, smoothing_form)
         self.gamma = gamma
@@ -84,28 +93,3 @@ def ranks_below(values: Tensor) -> Tensor:
     left = torch.cummax(torch.where(starts > 0, place - 1, -1), dim=-1).values
     below = torch.where(left >= 0, order.gather(-1, left.clamp(min=0)), -1)
     return torch.zeros_like(order).scatter(-1, order, below)
-
-
-COMPONENTS = (
-    Component(
-        "dual_focal",
-        DualFocal,
-        hyperparameters=(
-            Hyperparameter(
-                "gamma",
-                range="[0, 100]",
-                reason=NON_NEGATIVE + "; the weight reaches 2^γ, which float32 cannot hold beyond 2^127",
-                source="selective Table 2: 5 for ResNet-50 on CIFAR-10 and CIFAR-100",
-            ),
-            Hyperparameter(
-                "variant",
-                "text",
-                choices=("ranked_below", "competitor", "conditional"),
-                source="Tao et al. 2023 and its code; selective Eq. 24, and Eqs. 25 and 26, are the other forms",
-            ),
-            *SMOOTHING,
-        ),
-        summary="cross-entropy weighted by (1 − p_y + p_j)^γ with p_j of a rival class",
-        source="Tao et al. 2023; selective App. C.3",
-    ),
-)

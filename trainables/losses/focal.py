@@ -7,11 +7,13 @@ probability of the true class (FLSD, mukhoti §4).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import (
+    LOSSES,
     Loss,
     Number,
     State,
@@ -22,7 +24,16 @@ from trainables.losses.base import (
     true_class_logs,
     widened,
 )
-from trainables.registry import Component, Hyperparameter, number_in
+from trainables.registry import Hyperparameter, number_in
+
+Smoothing = Annotated[
+    Number,
+    "[0, 1): it is the share of the target's probability given to other classes; at 1 the target has none",
+    Hyperparameter(source="0: one-hot targets; posterior §6.1 uses 0.1 in its label-smoothing paradigm"),
+]
+SmoothingForm = Annotated[
+    Literal["others", "uniform"], Hyperparameter(source="posterior §6.1 states no form; `uniform` is torch's own")
+]
 
 
 class FocalTypeLoss(Loss):
@@ -34,7 +45,7 @@ class FocalTypeLoss(Loss):
 
     takes_lanes = True
 
-    def __init__(self, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+    def __init__(self, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
         self.smoothing = smoothing
         self.smoothing_form = smoothing_form
 
@@ -69,12 +80,25 @@ class FocalTypeLoss(Loss):
         return -(soft * weight * log_p).sum(-1)
 
 
+@LOSSES.add("focal", constant_gamma=lambda given: number_in(given, "gamma"))
 class Focal(FocalTypeLoss):
-    """−(1 − p_y)^γ log p_y (Lin et al. 2017; mukhoti §3)."""
+    """Cross-entropy weighted by (1 − p_y)^γ.
 
-    name = "focal"
+    −(1 − p_y)^γ log p_y (Lin et al. 2017; mukhoti §3).
 
-    def __init__(self, gamma: Number = 3.0, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+    Source: Lin et al. 2017; mukhoti §3.
+
+    Args:
+        gamma: a negative γ puts more weight on correctly classified samples; adafocal offers that form [mukhoti App. E:
+            best fixed γ by ECE].
+    """
+
+    def __init__(
+        self,
+        gamma: Annotated[Number, "[0, inf)"] = 3.0,
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
+    ) -> None:
         super().__init__(smoothing, smoothing_form)
         self.gamma = gamma
 
@@ -83,42 +107,44 @@ class Focal(FocalTypeLoss):
         return self.gamma
 
 
-SMOOTHING = (
-    Hyperparameter(
-        "smoothing",
-        range="[0, 1)",
-        reason="it is the share of the target's probability given to other classes; at 1 the target has none",
-        source="0: one-hot targets; posterior §6.1 uses 0.1 in its label-smoothing paradigm",
-    ),
-    Hyperparameter(
-        "smoothing_form",
-        "text",
-        choices=("others", "uniform"),
-        source="posterior §6.1 states no form; `uniform` is torch's own",
-    ),
-)
-NON_NEGATIVE = "a negative γ puts more weight on correctly classified samples; adafocal offers that form"
-
-
 SCHEDULES = {"flsc_532": (5.0, 3.0, 2.0), "flsc_531": (5.0, 3.0, 1.0)}
 
 
+def check_switches(values: Mapping[str, object]) -> str | None:
+    """Return why the two switches do not belong together, or `None`."""
+    first, second = number_in(values, "first_switch", 100 / 350), number_in(values, "second_switch", 250 / 350)
+    if first <= second:
+        return None
+    return f"first_switch = {first:g} must not come after second_switch = {second:g}"
+
+
+@LOSSES.add("focal_scheduled", check=check_switches)
 class FocalScheduled(FocalTypeLoss):
-    """Focal loss with γ 5, then 3, then 2 (FLSc-532) or 1 (FLSc-531), switching at given shares of the run.
+    """Focal loss with γ 5, 3 and 2 (or 1) over the run.
+
+    Focal loss with γ 5, then 3, then 2 (FLSc-532) or 1 (FLSc-531), switching at given shares of the run.
 
     γ changes in `begin_epoch` alone: epoch e of E uses the second γ once e/E ≥ `first_switch`.
+
+    Source: mukhoti App. E.
+
+    Args:
+        variant: [mukhoti App. E].
+        first_switch: it is a share of the run's epochs [mukhoti App. E: epoch 100 of 350; Tiny-ImageNet 30 of
+            100].
+        second_switch: it is a share of the run's epochs [mukhoti App. E: epoch 250 of 350; Tiny-ImageNet 70 of
+            100].
     """
 
-    name = "focal_scheduled"
     stateful = True
 
     def __init__(
         self,
-        variant: str = "flsc_532",
-        first_switch: float = 100 / 350,
-        second_switch: float = 250 / 350,
-        smoothing: Number = 0.0,
-        smoothing_form: str = "uniform",
+        variant: Annotated[str, tuple(SCHEDULES)] = "flsc_532",
+        first_switch: Annotated[float, "[0, 1]"] = 100 / 350,
+        second_switch: Annotated[float, "[0, 1]"] = 250 / 350,
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
     ) -> None:
         super().__init__(smoothing, smoothing_form)
         self.schedule = SCHEDULES[variant]
@@ -148,14 +174,6 @@ class FocalScheduled(FocalTypeLoss):
         self.gamma = gamma
 
 
-def check_switches(values: Mapping[str, object]) -> str | None:
-    """Return why the two switches do not belong together, or `None`."""
-    first, second = number_in(values, "first_switch", 100 / 350), number_in(values, "second_switch", 250 / 350)
-    if first <= second:
-        return None
-    return f"first_switch = {first:g} must not come after second_switch = {second:g}"
-
-
 # variant → the γ below the first boundary of p_y, then (boundary, γ from there on)
 POLICIES: dict[str, tuple[float, tuple[tuple[float, float], ...]]] = {
     "flsd_53": (5.0, ((0.2, 3.0),)),
@@ -163,15 +181,26 @@ POLICIES: dict[str, tuple[float, tuple[tuple[float, float], ...]]] = {
 }
 
 
+@LOSSES.add("focal_sample_dependent")
 class FocalSampleDependent(FocalTypeLoss):
-    """Focal loss with γ 5 for p_y < 0.2 and 3 above (FLSD-53), or also 2 from 0.5 (FLSD-532).
+    """Focal loss with a larger γ for samples whose true class is improbable.
+
+    Focal loss with γ 5 for p_y < 0.2 and 3 above (FLSD-53), or also 2 from 0.5 (FLSD-532).
 
     γ is chosen without gradient; the loss jumps where p_y crosses a boundary.
+
+    Source: mukhoti §4, §5.1, App. E.
+
+    Args:
+        variant: [mukhoti §5.1, App. E].
     """
 
-    name = "focal_sample_dependent"
-
-    def __init__(self, variant: str = "flsd_53", smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+    def __init__(
+        self,
+        variant: Annotated[str, tuple(POLICIES)] = "flsd_53",
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
+    ) -> None:
         super().__init__(smoothing, smoothing_form)
         self.policy = POLICIES[variant]
 
@@ -188,52 +217,3 @@ class FocalSampleDependent(FocalTypeLoss):
         """Return focal loss with the per-sample γ of these logits."""
         log_p, _ = true_class_logs(widened(logits.detach()), targets)
         return Focal(self.gammas(log_p), self.smoothing, self.smoothing_form)
-
-
-COMPONENTS = (
-    Component(
-        "focal",
-        Focal,
-        hyperparameters=(
-            Hyperparameter("gamma", minimum=0.0, reason=NON_NEGATIVE, source="mukhoti App. E: best fixed γ by ECE"),
-            *SMOOTHING,
-        ),
-        summary="cross-entropy weighted by (1 − p_y)^γ",
-        source="Lin et al. 2017; mukhoti §3",
-        constant_gamma=lambda given: number_in(given, "gamma"),
-    ),
-    Component(
-        "focal_scheduled",
-        FocalScheduled,
-        hyperparameters=(
-            Hyperparameter("variant", "text", choices=tuple(SCHEDULES), source="mukhoti App. E"),
-            Hyperparameter(
-                "first_switch",
-                range="[0, 1]",
-                reason="it is a share of the run's epochs",
-                source="mukhoti App. E: epoch 100 of 350; Tiny-ImageNet 30 of 100",
-            ),
-            Hyperparameter(
-                "second_switch",
-                range="[0, 1]",
-                reason="it is a share of the run's epochs",
-                source="mukhoti App. E: epoch 250 of 350; Tiny-ImageNet 70 of 100",
-            ),
-            *SMOOTHING,
-        ),
-        summary="focal loss with γ 5, 3 and 2 (or 1) over the run",
-        source="mukhoti App. E",
-        check=check_switches,
-        tags=frozenset({"stateful"}),
-    ),
-    Component(
-        "focal_sample_dependent",
-        FocalSampleDependent,
-        hyperparameters=(
-            Hyperparameter("variant", "text", choices=tuple(POLICIES), source="mukhoti §5.1, App. E"),
-            *SMOOTHING,
-        ),
-        summary="focal loss with a larger γ for samples whose true class is improbable",
-        source="mukhoti §4, §5.1, App. E",
-    ),
-)

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Number
-from trainables.losses.focal import SMOOTHING, Focal
-from trainables.registry import Component, Hyperparameter, Options, number_in
+from trainables.losses.base import LOSSES, Number
+from trainables.losses.focal import Focal, Smoothing, SmoothingForm
+from trainables.registry import Options, number_in
 
 NEWTON_STEPS = 12  # quadratic from a tight bound: float64 accuracy after 6
 
 
+def _constant_gamma(given: Options) -> float | None:
+    """Return γ as a built loss says it, else as it follows from p₀."""
+    gamma, p0 = number_in(given, "gamma"), number_in(given, "p0")
+    return lambert_gamma(p0).item() if gamma is None and p0 is not None else gamma
+
+
+@LOSSES.add("focal_lambert", constant_gamma=_constant_gamma)
 class FocalLambert(Focal):
-    """Focal loss at the constant γ*(p₀) of mukhoti Prop. 2.
+    """Focal loss whose gradient equals cross-entropy's at p_y = p₀.
+
+    Focal loss at the constant γ*(p₀) of mukhoti Prop. 2.
 
     For p_y < p₀ its gradient is larger than cross-entropy's, for p_y > p₀ smaller. γ*(0.2) = 4.851 and
     γ*(0.25) = 3.070, which the paper rounds to 5 and 3.
+
+    Source: mukhoti Prop. 2.
+
+    Args:
+        p0: for p₀ ≥ 0.5 the only γ ≥ 0 with equal gradients is 0 [mukhoti §4: γ*(.25) = 3.07, the γ of most
+            samples in FLSD-53].
     """
 
-    name = "focal_lambert"
-
-    def __init__(self, p0: Number = 0.25, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+    def __init__(
+        self,
+        p0: Annotated[Number, "(0, 0.5)"] = 0.25,
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
+    ) -> None:
         gamma = lambert_gamma(p0)
         super().__init__(gamma if isinstance(p0, Tensor) else gamma.item(), smoothing, smoothing_form)
         self.p0 = p0
@@ -51,29 +71,3 @@ def lambert_w_minus_one(log_argument: Tensor) -> Tensor:
     for _ in range(NEWTON_STEPS):
         w = w - (w + torch.log(-w) - log_argument) / (1 + 1 / w)
     return w
-
-
-def _constant_gamma(given: Options) -> float | None:
-    """Return γ as a built loss says it, else as it follows from p₀."""
-    gamma, p0 = number_in(given, "gamma"), number_in(given, "p0")
-    return lambert_gamma(p0).item() if gamma is None and p0 is not None else gamma
-
-
-COMPONENTS = (
-    Component(
-        "focal_lambert",
-        FocalLambert,
-        hyperparameters=(
-            Hyperparameter(
-                "p0",
-                range="(0, 0.5)",
-                reason="for p₀ ≥ 0.5 the only γ ≥ 0 with equal gradients is 0",
-                source="mukhoti §4: γ*(.25) = 3.07, the γ of most samples in FLSD-53",
-            ),
-            *SMOOTHING,
-        ),
-        summary="focal loss whose gradient equals cross-entropy's at p_y = p₀",
-        source="mukhoti Prop. 2",
-        constant_gamma=_constant_gamma,
-    ),
-)

@@ -9,7 +9,7 @@ on a two-layer network, against central differences). Composed of elementary ope
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.curvature.trace import generator_on, random_signs
 from trainables.losses.base import LOSSES, Loss, Number, State, as_type, build_loss, is_zero
-from trainables.registry import Component, Hyperparameter, HyperparameterValue
+from trainables.registry import Hyperparameter, HyperparameterValue
 
 
 class ComposedNormalisation(TorchFunctionMode):
@@ -228,51 +228,35 @@ def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:
     return {key: values[key] for key in BASE_HYPERPARAMETERS if values.get(key) is not None}
 
 
+@LOSSES.add(
+    "hessian_trace",
+    more=[
+        Hyperparameter(key, source=f"passed to the base loss, whose own default holds where {key} is not given")
+        for key in BASE_HYPERPARAMETERS
+    ],
+    check=check_base,
+    tags={"needs_model", "stateful", "third_order"},
+)
 def build(
-    base: str = "cross_entropy",
-    weight: Number = 1e-2,
-    probes: int = 1,
-    seed: int = 0,
+    base: Annotated[
+        str, Hyperparameter(kind="text", names="loss", source="curvature Eq. 33: cross-entropy")
+    ] = "cross_entropy",
+    weight: Annotated[Number, "[0, inf)"] = 1e-2,
+    probes: Annotated[int, "[1, inf)"] = 1,
+    seed: Annotated[int, "[0, inf)"] = 0,
     **of_base: HyperparameterValue | Tensor,
 ) -> HessianTrace:
-    """Build the wrapper around the loss registered as `base`, with those of the hyperparameters that it takes."""
+    """A base loss plus the trace of its Hessian, by Hutchinson probes and double backward.
+
+    Build the wrapper around the loss registered as `base`, with those of the hyperparameters that it takes.
+
+    Source: curvature Eq. 33.
+
+    Args:
+        weight: a negative weight would reward sharp minima without bound [curvature App.: τ is searched from
+            1e-5 to 1; 1e-2 is about the middle].
+        probes: the trace is estimated from at least one probe [one probe a step is unbiased; each costs about
+            two more backward passes].
+        seed: seeds are not negative [0 by convention].
+    """
     return HessianTrace(build_loss(base, **base_hyperparameters(of_base)), weight, probes, seed)
-
-
-COMPONENTS = (
-    Component(
-        "hessian_trace",
-        build,
-        hyperparameters=(
-            Hyperparameter(
-                "base", "text", default="cross_entropy", names="loss", source="curvature Eq. 33: cross-entropy"
-            ),
-            Hyperparameter(
-                "weight",
-                default=1e-2,
-                minimum=0.0,
-                reason="a negative weight would reward sharp minima without bound",
-                source="curvature App.: τ is searched from 1e-5 to 1; 1e-2 is about the middle",
-            ),
-            Hyperparameter(
-                "probes",
-                "integer",
-                default=1,
-                minimum=1,
-                reason="the trace is estimated from at least one probe",
-                source="one probe a step is unbiased; each costs about two more backward passes",
-            ),
-            Hyperparameter(
-                "seed", "integer", default=0, minimum=0, reason="seeds are not negative", source="0 by convention"
-            ),
-            *(
-                Hyperparameter(key, source=f"passed to the base loss, whose own default holds where {key} is not given")
-                for key in BASE_HYPERPARAMETERS
-            ),
-        ),
-        summary="a base loss plus the trace of its Hessian, by Hutchinson probes and double backward",
-        source="curvature Eq. 33",
-        check=check_base,
-        tags=frozenset({"needs_model", "stateful", "third_order"}),
-    ),
-)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Number
-from trainables.losses.focal import SMOOTHING, FocalTypeLoss
-from trainables.registry import Component, Hyperparameter, number_in
+from trainables.losses.base import LOSSES, Number
+from trainables.losses.focal import FocalTypeLoss, Smoothing, SmoothingForm
+from trainables.registry import Hyperparameter, number_in
 
 # The gradient in p is ≤ 0 everywhere iff γ ≤ (1 + p)/(−p ln p) for all p; the right side is smallest at
 # p = W₀(1/e) = 0.278465, where it equals 1/p.
@@ -20,19 +21,40 @@ REVERSES = (
 )
 
 
+def check_gradient(values: Mapping[str, object]) -> str | None:
+    """Return why γ is refused, or `None`: beyond 3.5911 it needs `allow_reversed_gradient`."""
+    gamma = number_in(values, "gamma")
+    if gamma is None or gamma <= LARGEST_GAMMA or values.get("allow_reversed_gradient", False):
+        return None
+    return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
+
+
+@LOSSES.add("inverse_focal", check=check_gradient)
 class InverseFocal(FocalTypeLoss):
-    """−(1 + p_y)^γ log p_y (selective Def. 3.2).
+    """Cross-entropy weighted by (1 + p_y)^γ.
+
+    −(1 + p_y)^γ log p_y (selective Def. 3.2).
 
     `allow_reversed_gradient` changes nothing here; it lets a γ beyond 3.5911 pass the registry's check.
-    """
 
-    name = "inverse_focal"
+    Source: Wang et al. 2021; selective Def. 3.2.
+
+    Args:
+        allow_reversed_gradient: [selective App. E.1: large γ consistently underperforms].
+    """
 
     def __init__(
         self,
-        gamma: Number = 1.5,
-        smoothing: Number = 0.0,
-        smoothing_form: str = "uniform",
+        gamma: Annotated[
+            Number,
+            Hyperparameter(
+                minimum=0.0,
+                reason="a negative γ would turn it into a focal loss; " + REVERSES,
+                source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
+            ),
+        ] = 1.5,
+        smoothing: Smoothing = 0.0,
+        smoothing_form: SmoothingForm = "uniform",
         allow_reversed_gradient: bool = False,
     ) -> None:
         super().__init__(smoothing, smoothing_form)
@@ -46,34 +68,3 @@ class InverseFocal(FocalTypeLoss):
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log(1 + u)."""
         return gamma * torch.log1p(log_p.exp())
-
-
-def check_gradient(values: Mapping[str, object]) -> str | None:
-    """Return why γ is refused, or `None`: beyond 3.5911 it needs `allow_reversed_gradient`."""
-    gamma = number_in(values, "gamma")
-    if gamma is None or gamma <= LARGEST_GAMMA or values.get("allow_reversed_gradient", False):
-        return None
-    return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
-
-
-COMPONENTS = (
-    Component(
-        "inverse_focal",
-        InverseFocal,
-        hyperparameters=(
-            Hyperparameter(
-                "gamma",
-                minimum=0.0,
-                reason="a negative γ would turn it into a focal loss; " + REVERSES,
-                source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
-            ),
-            *SMOOTHING,
-            Hyperparameter(
-                "allow_reversed_gradient", "boolean", source="selective App. E.1: large γ consistently underperforms"
-            ),
-        ),
-        summary="cross-entropy weighted by (1 + p_y)^γ",
-        source="Wang et al. 2021; selective Def. 3.2",
-        check=check_gradient,
-    ),
-)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from trainables.losses.base import Loss, Number, as_type, true_class
-from trainables.registry import Component, Hyperparameter
+from trainables.losses.base import LOSSES, Loss, Number, as_type, true_class
 
 SMALLEST = 1e-9  # probabilities stay this far from 0 and 1, where a Dirichlet density may be 0 or infinite
 BANDWIDTHS = torch.cat(
@@ -17,25 +17,37 @@ BANDWIDTHS = torch.cat(
 )
 
 
+@LOSSES.add("kde_xe")
 class KernelCalibrationError(Loss):
-    """CE + λ·(1/n) Σ_j ‖Σ_{i≠j} w_ji e_{y_i} − f_j‖_p^p with Dirichlet kernel weights w_ji over i ≠ j.
+    """Cross-entropy plus a kernel estimate of calibration error; quadratic in the batch size.
+
+    CE + λ·(1/n) Σ_j ‖Σ_{i≠j} w_ji e_{y_i} − f_j‖_p^p with Dirichlet kernel weights w_ji over i ≠ j.
 
     The penalty is ECE^KDE of Popordanoska et al. 2022. `variant="canonical"` compares whole probability vectors;
     `variant="top_label"` the top confidence with correctness, f = (c, 1 − c). The bandwidth maximises the
     leave-one-out likelihood of each batch, without gradient, unless one is given. One sample alone has penalty 0.
     Computed in float64: at small bandwidths the log kernels are large numbers whose differences matter. Cost is
     O(N²K), plus O(20·NK) for the bandwidth.
+
+    Source: Popordanoska et al. 2022; selective App. E.1.
+
+    Args:
+        weight: a negative weight would reward miscalibration [selective App. E.1: .3 on CIFAR-10, .5 on
+            CIFAR-100].
+        variant: [Popordanoska et al. 2022].
+        norm: only L1 and L2 calibration errors are in use [selective §5: p = 1].
+        bandwidth: the kernel's concentration is divided by it [none: leave-one-out likelihood in each batch,
+            Popordanoska et al. 2022].
     """
 
-    name = "kde_xe"
     batch_coupled = True
 
     def __init__(
         self,
-        weight: Number = 0.3,
-        variant: str = "canonical",
-        norm: int = 1,
-        bandwidth: Number | None = None,
+        weight: Annotated[Number, "[0, inf)"] = 0.3,
+        variant: Literal["canonical", "top_label"] = "canonical",
+        norm: Annotated[int, "[1, 2]"] = 1,
+        bandwidth: Annotated[Number | None, "(0, inf)"] = None,
     ) -> None:
         self.weight = weight
         self.variant = variant
@@ -112,36 +124,3 @@ def select_bandwidth(f: Tensor) -> Tensor:
         torch.logsumexp(without_diagonal(products / b + log_normaliser(f, b)), dim=-1).sum() for b in candidates
     ]
     return candidates.gather(0, torch.stack(likelihoods).argmax().reshape(1)).squeeze(0)
-
-
-COMPONENTS = (
-    Component(
-        "kde_xe",
-        KernelCalibrationError,
-        hyperparameters=(
-            Hyperparameter(
-                "weight",
-                minimum=0.0,
-                reason="a negative weight would reward miscalibration",
-                source="selective App. E.1: .3 on CIFAR-10, .5 on CIFAR-100",
-            ),
-            Hyperparameter("variant", "text", choices=("canonical", "top_label"), source="Popordanoska et al. 2022"),
-            Hyperparameter(
-                "norm",
-                "integer",
-                range="[1, 2]",
-                reason="only L1 and L2 calibration errors are in use",
-                source="selective §5: p = 1",
-            ),
-            Hyperparameter(
-                "bandwidth",
-                range="(0, inf)",
-                reason="the kernel's concentration is divided by it",
-                source="none: leave-one-out likelihood in each batch, Popordanoska et al. 2022",
-            ),
-        ),
-        summary="cross-entropy plus a kernel estimate of calibration error; quadratic in the batch size",
-        source="Popordanoska et al. 2022; selective App. E.1",
-        tags=frozenset({"batch_coupled"}),
-    ),
-)

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import Loss, Number, as_type, widened
-from trainables.registry import Component, Hyperparameter
+from trainables.losses.base import LOSSES, Loss, Number, as_type, widened
 
 KERNEL_WIDTH = 0.4  # of the Laplacian kernel (Kumar et al. 2018)
 
 
+@LOSSES.add("mmce", apart=["right"])
 class MaximumMeanCalibrationError(Loss):
-    """CE + λ·√(aᵀK a) with K_ij = exp(−|c_i − c_j|/0.4) over the top confidences c (Kumar et al. 2018).
+    """Cross-entropy plus a kernel penalty on calibration error; quadratic in the batch size.
+
+    CE + λ·√(aᵀK a) with K_ij = exp(−|c_i − c_j|/0.4) over the top confidences c (Kumar et al. 2018).
 
     `variant="plain"`: a_i = (r_i − c_i)/N. `variant="weighted"`: right samples have (1 − c_i)/|C|, wrong ones
     −c_i/|W|, so each group counts as a whole; an empty group has no terms. Which samples are right is a constant.
     The root has gradient 0 at 0. Cost is O(N²) in the batch.
+
+    Source: Kumar et al. 2018; mukhoti §5.1.
+
+    Args:
+        weight: a negative weight would reward miscalibration [mukhoti App. D: λ = 2 for images, 8 for documents].
+        variant: [Kumar et al. 2018 train with the weighted form].
+        right: of `frozen`, which samples are right.
     """
 
-    name = "mmce"
     batch_coupled = True
 
-    def __init__(self, weight: Number = 2.0, variant: str = "weighted", right: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: Annotated[Number, "[0, inf)"] = 2.0,
+        variant: Literal["weighted", "plain"] = "weighted",
+        right: Tensor | None = None,
+    ) -> None:
         self.weight = weight
         self.variant = variant
         self.right = right
@@ -55,29 +70,3 @@ def calibration_penalty(logits: Tensor, right: Tensor, variant: str) -> Tensor:
     square = (residual * (kernel * residual).sum(-1)).sum()
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
-
-
-COMPONENTS = (
-    Component(
-        "mmce",
-        # `right` serves `frozen` and is no hyperparameter
-        lambda weight=2.0, variant="weighted": MaximumMeanCalibrationError(weight, variant),
-        hyperparameters=(
-            Hyperparameter(
-                "weight",
-                minimum=0.0,
-                reason="a negative weight would reward miscalibration",
-                source="mukhoti App. D: λ = 2 for images, 8 for documents",
-            ),
-            Hyperparameter(
-                "variant",
-                "text",
-                choices=("weighted", "plain"),
-                source="Kumar et al. 2018 train with the weighted form",
-            ),
-        ),
-        summary="cross-entropy plus a kernel penalty on calibration error; quadratic in the batch size",
-        source="Kumar et al. 2018; mukhoti §5.1",
-        tags=frozenset({"batch_coupled"}),
-    ),
-)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import (
+    LOSSES,
     SCORE_NAMES,
     Loss,
     Number,
@@ -20,13 +22,15 @@ from trainables.losses.base import (
     widened,
 )
 from trainables.losses.cross_entropy import WeightedCrossEntropy
-from trainables.registry import Component, Hyperparameter
 
 BINS = 64  # over [0, 1]; the counts of a finer histogram change the smoothed survival by less than ν does
 
 
+@LOSSES.add("selective_risk", tags={"stateful"})
 class SelectiveRisk(Loss):
-    """(1/n) Σ_i β_i·CE_i with β_i = −ln S(min(g_i, τ)) (selective Eqs. 13–17, Alg. 1).
+    """Cross-entropy weighted by rank among the less confident samples, evenly above a threshold (AU loss).
+
+    (1/n) Σ_i β_i·CE_i with β_i = −ln S(min(g_i, τ)) (selective Eqs. 13–17, Alg. 1).
 
     g is the confidence score, τ its `coverage`-quantile in the batch, and S the survival function
     S(x) = (1/n) Σ_k h_k σ((c_k − x)/ν) of the scores' histogram h with bin centres c, kept in
@@ -44,17 +48,27 @@ class SelectiveRisk(Loss):
     Where ν is small against the spread of the scores, the gradient through β, of order CE/ν, outweighs
     cross-entropy's own and can hold an untrained network at uniform probabilities: if accuracy stays at chance,
     raise `nu` (0.3 … 1 with `msp`), lower `coverage`, or use another score.
+
+    Source: selective Eqs. 13–17, Alg. 1.
+
+    Args:
+        coverage: it is the share of a batch that counts as low-confidence; at 0 every weight is nearly 0
+            [selective Table 3: .8 or .9 on CIFAR, .2 and .4 for transformers on Tiny-ImageNet].
+        nu: the smoothing sigmoid is divided by it; below, its slope overflows [selective App. E.2: .1 on
+            CIFAR-10; tuned on scores of another scale, so search up to 1].
+        score: [selective App. A, Table 1 lists all three].
+        history: [selective Eqs. 14–15: the batch].
+        normalise: [selective Eq. 12 as printed].
     """
 
-    name = "selective_risk"
     batch_coupled = True
 
     def __init__(
         self,
-        coverage: Number = 0.8,
-        nu: Number = 0.1,
-        score: str = "msp",
-        history: str = "batch",
+        coverage: Annotated[Number, "(0, 1]"] = 0.8,
+        nu: Annotated[Number, "[1e-06, inf)"] = 0.1,
+        score: Annotated[str, SCORE_NAMES] = "msp",
+        history: Literal["batch", "epoch"] = "batch",
         normalise: bool = False,
     ) -> None:
         self.coverage = coverage
@@ -175,31 +189,3 @@ def quantile(values: Tensor, level: Number) -> Tensor:
     lower = ordered.gather(0, at.reshape(1)).squeeze(0)
     upper = ordered.gather(0, (at + 1).clamp(max=last).reshape(1)).squeeze(0)
     return lower + (position - at) * (upper - lower)
-
-
-COMPONENTS = (
-    Component(
-        "selective_risk",
-        SelectiveRisk,
-        hyperparameters=(
-            Hyperparameter(
-                "coverage",
-                range="(0, 1]",
-                reason="it is the share of a batch that counts as low-confidence; at 0 every weight is nearly 0",
-                source="selective Table 3: .8 or .9 on CIFAR, .2 and .4 for transformers on Tiny-ImageNet",
-            ),
-            Hyperparameter(
-                "nu",
-                minimum=1e-6,
-                reason="the smoothing sigmoid is divided by it; below, its slope overflows",
-                source="selective App. E.2: .1 on CIFAR-10; tuned on scores of another scale, so search up to 1",
-            ),
-            Hyperparameter("score", "text", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"),
-            Hyperparameter("history", "text", choices=("batch", "epoch"), source="selective Eqs. 14–15: the batch"),
-            Hyperparameter("normalise", "boolean", source="selective Eq. 12 as printed"),
-        ),
-        summary="cross-entropy weighted by rank among the less confident samples, evenly above a threshold (AU loss)",
-        source="selective Eqs. 13–17, Alg. 1",
-        tags=frozenset({"batch_coupled", "stateful"}),
-    ),
-)

@@ -1,17 +1,14 @@
 """What a metric is, how those that a search space asks for are measured, and the registry of all of them by name.
 
 Adding one: a file of this folder with a function of (probabilities float64 [N, K], targets int64 [N], …) that returns a
-number, and the `COMPONENTS` that describe it; no other file lists them. Objectives, tables and reports follow what the
+number, under the decorator that describes it; no other file lists them. Objectives, tables and reports follow what the
 `Metric` declares.
 
+    @METRICS.add("f1", "harmonic mean of precision and recall of class 1", mode="max", range=(0, 1))
     def f1(probabilities: Floats, targets: Integers) -> float:
         predicted = probabilities.argmax(axis=1)
         both, either = ((predicted == 1) & (targets == 1)).sum(), (predicted == 1).sum() + (targets == 1).sum()
         return float(2 * both / either) if either else float("nan")
-
-    COMPONENTS = (
-        Metric("f1", f1, summary="harmonic mean of precision and recall of class 1", mode="max", range=(0, 1)),
-    )
 
 Its test compares it with its plain definition, as those of `tests/trainables/metrics/test_base.py` do. Users' own
 need no file here: this module adapts what their import paths name, with the function's attributes `MODE` and `LABEL`.
@@ -29,8 +26,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainables.extensions.targets import OwnFamily, describe_error, described, hyperparameters_of
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, column_label
+from trainables.extensions.targets import OwnFamily, describe_error, described
+from trainables.registry import (
+    Component,
+    ExtensionError,
+    HyperparameterValue,
+    Registry,
+    column_label,
+    hyperparameters_of,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -206,7 +210,7 @@ def _own_metric(target: object, path: str, name: str) -> Metric:
     return Metric(name, measure, taken, label=str(getattr(target, "LABEL", "")), mode=mode, range=(-math.inf, math.inf))
 
 
-METRICS = Registry("metric", OwnFamily("metrics", _own_metric))
+METRICS = Registry("metric", OwnFamily("metrics", _own_metric), Metric, ["probabilities", "targets"])
 """Every metric. `evaluation.metrics` may name those that are not measured in any case, see `further_metrics`."""
 
 Metrics = tuple[tuple[str, Mapping[str, HyperparameterValue]], ...]

@@ -20,18 +20,21 @@ miscalibration, discrimination and uncertainty, the first two never negative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import Floats, Integers, Metric
+from trainables.metrics.base import METRICS, Floats, Integers
 from trainables.registry import Hyperparameter
 
-Scheme = Literal["equal_width", "equal_mass"]
+Bins = Annotated[int, Hyperparameter(range="[1, inf)", source="Guo et al. 2017, section 5")]
+Scheme = Annotated[Literal["equal_width", "equal_mass"], Hyperparameter(source="Guo et al. 2017, section 5")]
 Closed = Literal["right", "left"]
-Norm = Literal["mean", "maximum", "root_mean_square"]
+Norm = Annotated[
+    Literal["mean", "maximum", "root_mean_square"], Hyperparameter(source="Hendrycks et al. 2019, arXiv:1812.04606")
+]
 
 MANY = 1024
 """Values from which on a sort that is not stable, and a look for ties, is faster than a stable sort."""
@@ -158,34 +161,25 @@ def group_sums(values: Floats, bins: int, axis: int = 0) -> Floats:
     return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[axis], bins), axis=axis))
 
 
+@METRICS.add("calibration_error", range=(0, 1))
 def binned_error(
     probabilities: Floats,
     targets: Integers,
-    bins: int = 15,
+    bins: Bins = 15,
     scheme: Scheme = "equal_width",
     norm: Norm = "root_mean_square",
 ) -> float:
-    """Return the `calibration_error` of the top confidence of probabilities [N, K] against targets [N]."""
+    """Calibration error with the bins and norm you choose; `ece`, `ada_ece` and `mce` are always measured.
+
+    Return the `calibration_error` of the top confidence of probabilities [N, K] against targets [N].
+
+    Source: Naeini et al. 2015; Hendrycks et al. 2019.
+
+    Args:
+        scheme: [mukhoti §3].
+    """
     correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
     return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)
-
-
-BINS = Hyperparameter("bins", "integer", minimum=1, source="Guo et al. 2017, section 5")
-SCHEME = Hyperparameter("scheme", "text", choices=("equal_width", "equal_mass"), source="Guo et al. 2017, section 5")
-_NORM = Hyperparameter(
-    "norm", "text", choices=("mean", "maximum", "root_mean_square"), source="Hendrycks et al. 2019, arXiv:1812.04606"
-)
-
-COMPONENTS = (
-    Metric(
-        "calibration_error",
-        binned_error,
-        (BINS, replace(SCHEME, source="mukhoti §3"), _NORM),
-        "calibration error with the bins and norm you choose; `ece`, `ada_ece` and `mce` are always measured",
-        "Naeini et al. 2015; Hendrycks et al. 2019",
-        range=(0, 1),
-    ),
-)
 
 
 BAND_LEVEL = 0.9

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from trainables.metrics.base import Floats, Integers, Metric
+from trainables.metrics.base import METRICS, Floats, Integers
 from trainables.registry import Hyperparameter, HyperparameterValue
 
 BLEU, BY_TEMPERATURE = "bleu", "bleu_by_temperature"
@@ -64,43 +65,32 @@ def column_at(metric: str, temperature: float) -> str:
     return f"{metric}_at_{temperature:g}".replace(".", "_")
 
 
+_VASWANI = "Vaswani et al. 2017, section 6.1"
+
+
+_TRANSLATED: dict[str, Any] = {"mode": "max", "range": (0, 100), "needs": "translations", "tags": {"translation"}}
+
+
 def _of_translations(probabilities: Floats, targets: Integers, **options: HyperparameterValue) -> float:
     """Refuse: an evaluation of translations measures these itself, from sentences and not from probabilities."""
     raise ValueError("BLEU compares sentences; choose the data set wmt14_en_de or number_words, or leave it out")
 
 
-_VASWANI = "Vaswani et al. 2017, section 6.1"
-
-COMPONENTS = (
-    Metric(
-        BLEU,
-        _of_translations,
-        (
-            Hyperparameter("beams", "integer", 4, minimum=1, source=_VASWANI),
-            Hyperparameter("length_penalty", "number", 0.6, minimum=0, source=_VASWANI),
-        ),
-        "BLEU of translations by beam search, 0 to 100, before and after each temperature",
-        "Papineni et al. 2002; Post 2018 (sacrebleu)",
-        label="BLEU",
-        mode="max",
-        range=(0, 100),
-        needs="translations",
-        tags=frozenset({"translation"}),
+METRICS.add(
+    BLEU,
+    "BLEU of translations by beam search, 0 to 100, before and after each temperature",
+    "Papineni et al. 2002; Post 2018 (sacrebleu)",
+    more=(
+        Hyperparameter("beams", "integer", 4, minimum=1, source=_VASWANI),
+        Hyperparameter("length_penalty", "number", 0.6, minimum=0, source=_VASWANI),
     ),
-    Metric(
-        BY_TEMPERATURE,
-        _of_translations,
-        (),
-        "BLEU on the test split and ECE at temperatures from .7 to 1.5, and the largest of these BLEU",
-        "mukhoti Fig. 5",
-        mode="max",
-        range=(0, 100),
-        needs="translations",
-        tags=frozenset({"translation"}),
-        columns=(
-            "best_bleu",
-            *(column_at("bleu", each) for each in TEMPERATURES),
-            *(column_at("ece", each) for each in TEMPERATURES),
-        ),
-    ),
-)
+    label="BLEU",
+    **_TRANSLATED,
+)(_of_translations)
+METRICS.add(
+    BY_TEMPERATURE,
+    "BLEU on the test split and ECE at temperatures from .7 to 1.5, and the largest of these BLEU",
+    "mukhoti Fig. 5",
+    columns=("best_bleu", *(column_at(each, t) for each in ("bleu", "ece") for t in TEMPERATURES)),
+    **_TRANSLATED,
+)(_of_translations)

@@ -6,18 +6,19 @@ The squared error's bias in a bin can be subtracted; that of ECE, an absolute va
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
-from trainables.metrics.base import Floats, Integers, Metric
-from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_of_each, sums_by_bin
-from trainables.registry import Hyperparameter
+from trainables.metrics.base import METRICS, Floats, Integers
+from trainables.metrics.binning import Bins, Scheme, bin_of_each, sums_by_bin
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64
 
 
-def debiased_squared_error(confidence: Floats, outcome: Floats, bins: int = 15, scheme: Scheme = "equal_mass") -> float:
+def debiased_squared_error(
+    confidence: Floats, outcome: Floats, bins: Bins = 15, scheme: Scheme = "equal_mass"
+) -> float:
     """Return Σ_b n_b/n [(acc_b − conf_b)² − acc_b(1 − acc_b)/(n_b − 1)] of a confidence [N] and outcomes [N], 0 or 1.
 
     The expectation is that of the binned squared error without label noise; estimates may be negative. A bin of one
@@ -32,21 +33,40 @@ def debiased_squared_error(confidence: Floats, outcome: Floats, bins: int = 15, 
     return float(count[used] @ (gap**2 - hits * (1 - hits) / (count[used] - 1)) / len(confidence))
 
 
-def debiased_l2(probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_mass") -> float:
-    """Return the root of the debiased squared error of the top confidence, or 0 where the estimate is negative.
+_SOURCE = "Kumar, Liang & Ma 2019, arXiv:1909.10155"
+
+
+@METRICS.add("debiased_l2", label="debiased L2 error", range=(0, 1))
+def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass") -> float:
+    """Root of the binned squared error less label noise.
+
+    Return the root of the debiased squared error of the top confidence, or 0 where the estimate is negative.
 
     For probabilities [N, K] and targets [N].
+
+    Source: Kumar, Liang & Ma 2019, arXiv:1909.10155.
+
+    Args:
+        scheme: [Kumar, Liang & Ma 2019].
     """
     correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
     return float(np.sqrt(max(0.0, debiased_squared_error(probabilities.max(axis=1), correct, bins, scheme))))
 
 
+@METRICS.add("cw_debiased_l2", label="class-wise debiased L2 error", range=(0, 1))
 def classwise_debiased_l2(
-    probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_mass"
+    probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass"
 ) -> float:
-    """Return the root of the mean over classes of the debiased squared error of p_k against 1[y = k], or 0.
+    """Debiased_l2 over classes.
+
+    Return the root of the mean over classes of the debiased squared error of p_k against 1[y = k], or 0.
 
     For probabilities [N, K] and targets [N]: the marginal calibration error of Kumar, Liang & Ma 2019.
+
+    Source: Kumar, Liang & Ma 2019, arXiv:1909.10155.
+
+    Args:
+        scheme: [Kumar, Liang & Ma 2019].
     """
     each = [
         debiased_squared_error(probabilities[:, k], (targets == k).astype(np.float64), bins, scheme)
@@ -55,19 +75,28 @@ def classwise_debiased_l2(
     return float(np.sqrt(max(0.0, float(np.mean(each)))))
 
 
+@METRICS.add("ece_bias", label="ECE if calibrated", mode=None, range=(0, 1))
 def ece_bias(
     probabilities: Floats,
     targets: Integers,
-    bins: int = 15,
+    bins: Bins = 15,
     scheme: Scheme = "equal_width",
-    repetitions: int = 200,
-    seed: int = 0,
+    repetitions: Annotated[int, "[1, inf)"] = 200,
+    seed: Annotated[int, "[0, inf)"] = 0,
 ) -> float:
-    """Return the mean ECE of a network with these confidences whose every confidence is right.
+    """The ECE that these confidences would have if they were right: compare `ece` with it.
+
+    Return the mean ECE of a network with these confidences whose every confidence is right.
 
     What is right is drawn anew with the confidences as probabilities, `repetitions` times; an ECE near this number is
     no evidence of miscalibration (Bröcker & Smith 2007, Increasing the reliability of reliability diagrams;
     Vaicenavicius et al. 2019, arXiv:1902.06977, §4). `targets` do not enter.
+
+    Source: Vaicenavicius et al. 2019, arXiv:1902.06977.
+
+    Args:
+        repetitions: [an error of 2 % of the bias].
+        seed: [arbitrary].
     """
     confidence = probabilities.max(axis=1)
     index = bin_of_each(confidence, bins, scheme)
@@ -80,43 +109,3 @@ def ece_bias(
         hits = np.add.reduceat(drawn, starts, axis=1, dtype=np.int64)
         total += float(np.abs(hits - expected).sum())
     return total / (repetitions * len(order))
-
-
-_SOURCE = "Kumar, Liang & Ma 2019, arXiv:1909.10155"
-_BINNING = (BINS, replace(SCHEME, source="Kumar, Liang & Ma 2019"))
-
-COMPONENTS = (
-    Metric(
-        "debiased_l2",
-        debiased_l2,
-        _BINNING,
-        "root of the binned squared error less label noise",
-        _SOURCE,
-        label="debiased L2 error",
-        range=(0, 1),
-    ),
-    Metric(
-        "cw_debiased_l2",
-        classwise_debiased_l2,
-        _BINNING,
-        "debiased_l2 over classes",
-        _SOURCE,
-        label="class-wise debiased L2 error",
-        range=(0, 1),
-    ),
-    Metric(
-        "ece_bias",
-        ece_bias,
-        (
-            BINS,
-            SCHEME,
-            Hyperparameter("repetitions", "integer", minimum=1, source="an error of 2 % of the bias"),
-            Hyperparameter("seed", "integer", minimum=0, source="arbitrary"),
-        ),
-        "the ECE that these confidences would have if they were right: compare `ece` with it",
-        "Vaicenavicius et al. 2019, arXiv:1902.06977",
-        label="ECE if calibrated",
-        mode=None,
-        range=(0, 1),
-    ),
-)

@@ -20,7 +20,6 @@ from trainables.metrics.base import (
     Booleans,
     Floats,
     Integers,
-    Metric,
     always_measured,
     log_softmax64,
     require_probabilities,
@@ -181,12 +180,11 @@ def _described(
     mode: Literal["min", "max"] | None = "min",
     marks: str = "",
     high: float = 1.0,
-) -> Metric:
-    """Return what a metric declares; `marks` names those of `binned`, `recalibrated` and `headline` that hold."""
-    return Metric(
+) -> None:
+    """Add a metric; `marks` names those of `binned`, `recalibrated` and `headline` that hold."""
+    METRICS.add(
         name,
-        partial(_alone, name),
-        summary=summary,
+        summary,
         label=label or name.replace("_", " "),
         mode=mode,
         range=(0, high),
@@ -195,32 +193,30 @@ def _described(
         binned="binned" in marks,
         recalibrated="recalibrated" in marks,
         headline="headline" in marks,
-    )
+    )(partial(_alone, name))
 
 
 _in_nats = partial(_described, high=math.inf)
 _SHOWN, _BINNED, _ALL = "recalibrated headline", "binned recalibrated", "binned recalibrated headline"
 
-COMPONENTS = (
-    _described("accuracy", "share of samples whose most probable class is right", "", "max", _SHOWN),
-    _described("top5", "share of samples whose class is among the five most probable", "top-5 accuracy", "max"),
-    _in_nats("nll", "negative log-likelihood", "NLL", marks=_SHOWN),
-    _in_nats("nll_correct", "of samples that are right", "NLL of correct samples"),
-    _in_nats("nll_wrong", "of samples that are wrong", "NLL of wrong samples"),
-    _described("brier", "squared distance from the one-hot vector", "Brier score", marks=_SHOWN, high=2.0),
-    _described("ece", "gap of confidence and accuracy, equal-width bins", "ECE", marks=_ALL),
-    _described("ada_ece", "gap of confidence and accuracy, equal-mass bins", "equal-mass ECE", marks=_ALL),
-    _described("mce", "largest gap of any equal-width bin", "MCE", marks=_BINNED),
-    _described("cw_ece", "ECE of each class's probability, averaged", "class-wise ECE", marks=_BINNED),
-    _described("cw_ada_ece", "equal-mass ECE of each class, averaged", "class-wise equal-mass ECE", marks="binned"),
-    _described("aurc", "area under the risk-coverage curve", "AURC", marks=_SHOWN),
-    _described("e_aurc", "AURC above that of the best ranking of as many errors", "E-AURC"),
-    _described("s99", "share of samples with confidence above .99", "share above .99", None, "recalibrated"),
-    _described("s99_accuracy", "accuracy of those", "accuracy above .99", "max", "recalibrated"),
-    _described("confidence", "mean top confidence", mode=None),
-    _described("confidence_wrong", "of samples that are wrong", "confidence of wrong samples", None),
-    _in_nats("entropy_correct", "of samples that are right", "entropy of correct samples", None),
-    _in_nats("entropy_wrong", "of samples that are wrong", "entropy of wrong samples", None),
-    _described("balanced_accuracy", "accuracy of each class, averaged", "", "max", "headline"),
-    _described("majority_share", "accuracy of always predicting the most frequent class", mode=None),
-)
+_described("accuracy", "share of samples whose most probable class is right", "", "max", _SHOWN)
+_described("top5", "share of samples whose class is among the five most probable", "top-5 accuracy", "max")
+_in_nats("nll", "negative log-likelihood", "NLL", marks=_SHOWN)
+_in_nats("nll_correct", "of samples that are right", "NLL of correct samples")
+_in_nats("nll_wrong", "of samples that are wrong", "NLL of wrong samples")
+_described("brier", "squared distance from the one-hot vector", "Brier score", marks=_SHOWN, high=2.0)
+_described("ece", "gap of confidence and accuracy, equal-width bins", "ECE", marks=_ALL)
+_described("ada_ece", "gap of confidence and accuracy, equal-mass bins", "equal-mass ECE", marks=_ALL)
+_described("mce", "largest gap of any equal-width bin", "MCE", marks=_BINNED)
+_described("cw_ece", "ECE of each class's probability, averaged", "class-wise ECE", marks=_BINNED)
+_described("cw_ada_ece", "equal-mass ECE of each class, averaged", "class-wise equal-mass ECE", marks="binned")
+_described("aurc", "area under the risk-coverage curve", "AURC", marks=_SHOWN)
+_described("e_aurc", "AURC above that of the best ranking of as many errors", "E-AURC")
+_described("s99", "share of samples with confidence above .99", "share above .99", None, "recalibrated")
+_described("s99_accuracy", "accuracy of those", "accuracy above .99", "max", "recalibrated")
+_described("confidence", "mean top confidence", mode=None)
+_described("confidence_wrong", "of samples that are wrong", "confidence of wrong samples", None)
+_in_nats("entropy_correct", "of samples that are right", "entropy of correct samples", None)
+_in_nats("entropy_wrong", "of samples that are wrong", "entropy of wrong samples", None)
+_described("balanced_accuracy", "accuracy of each class, averaged", "", "max", "headline")
+_described("majority_share", "accuracy of always predicting the most frequent class", mode=None)

@@ -9,12 +9,13 @@ What is to be found, the positives, are the other distribution's samples, as in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import Floats, Metric, log_softmax64
+from trainables.metrics.base import METRICS, Floats, log_softmax64
 from trainables.metrics.selective import area_under_roc
 
 OWN_SPLITS = frozenset({"train", "val", "test"})
@@ -43,24 +44,21 @@ SCORES: dict[str, Callable[[Floats], Floats]] = {
 
 MEASURES = ("auroc", "fpr95", "aupr")
 
-COMPONENTS = tuple(
-    Metric(
-        f"ood_{score}_{measure}",
-        dict,
-        summary="how well the samples of another distribution are told apart",
-        source="Hendrycks & Gimpel 2017, arXiv:1610.02136",
-        label=f"OOD {measure.upper()} ({score.replace('_', ' ')})",
-        mode="min" if measure == "fpr95" else "max",
+OOD_COLUMNS = tuple(f"ood_{score}_{measure}" for score in SCORES for measure in MEASURES)
+"""Columns of `evaluations`, filled for splits that are not of `OWN_SPLITS`."""
+
+for _name in OOD_COLUMNS:
+    _score, _, _measure = _name.removeprefix("ood_").rpartition("_")
+    METRICS.add(
+        _name,
+        "how well the samples of another distribution are told apart",
+        "Hendrycks & Gimpel 2017, arXiv:1610.02136",
+        label=f"OOD {_measure.upper()} ({_score.replace('_', ' ')})",
+        mode="min" if _measure == "fpr95" else "max",
         range=(0, 1),
         always=True,
         needs="another split",
-    )
-    for score in SCORES
-    for measure in MEASURES
-)
-
-OOD_COLUMNS = tuple(each.name for each in COMPONENTS)
-"""Columns of `evaluations`, filled for splits that are not of `OWN_SPLITS`."""
+    )(lambda probabilities, targets: math.nan)
 
 
 def other_splits(splits: tuple[str, ...] | list[str]) -> list[str]:

@@ -25,32 +25,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainables.metrics.base import Floats, Integers, Metric
+from trainables.metrics.base import METRICS, Floats, Integers
 
 FOLDS = 5
 """K: of five folds, a temperature is fitted on 80 % of the samples, and probmetrics takes as many."""
 
-COMPONENTS = tuple(
-    Metric(
-        f"{part}_{score}",
-        dict,
-        summary=summary,
-        source="Berta, Holzmüller, Jordan & Bach 2025, arXiv:2501.19195",
-        label=f"{part} {words}",
-        range=(low, math.inf),
-        always=True,
-        headline=(part, score) == ("refinement", "nll"),
-        needs="logits",
-    )
-    for part, summary, low in (
-        ("refinement", "what of it no temperature repairs", 0.0),
-        ("calibration", "what of it a temperature repairs", -math.inf),
-    )
-    for score, words in (("nll", "NLL"), ("brier", "Brier score"))
-)
-
-REFINEMENT_COLUMNS = tuple(each.name for each in COMPONENTS)
+_PARTS = {
+    "refinement": ("what of it no temperature repairs", 0.0),
+    "calibration": ("what of it a temperature repairs", -math.inf),
+}
+_LOSSES = {"nll": "NLL", "brier": "Brier score"}
+REFINEMENT_COLUMNS = tuple(f"{part}_{score}" for part in _PARTS for score in _LOSSES)
 """What an evaluation records of each split: the scores after cross-fitted temperature scaling, and the differences."""
+
+for _name in REFINEMENT_COLUMNS:
+    _part, _, _score = _name.partition("_")
+    METRICS.add(
+        _name,
+        _PARTS[_part][0],
+        "Berta, Holzmüller, Jordan & Bach 2025, arXiv:2501.19195",
+        label=f"{_part} {_LOSSES[_score]}",
+        range=(_PARTS[_part][1], math.inf),
+        always=True,
+        headline=_name == "refinement_nll",
+        needs="logits",
+    )(lambda probabilities, targets: math.nan)
 
 LOG_BOUND = 16.0
 """Inverse temperatures are searched between e^−16 and e^16, as probmetrics does."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
-from trainables.metrics.base import Booleans, Floats, Integers, Metric
-from trainables.registry import Hyperparameter
+from trainables.metrics.base import METRICS, Booleans, Floats, Integers
 
 
 def rank_weights(samples: int) -> Floats:
@@ -48,16 +49,25 @@ def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
     return float(((coverage - (samples - errors)) / coverage).sum() / samples)
 
 
-def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float = 0.8) -> float:
-    """Return the error rate among the ⌈coverage·N⌉ samples with the highest top confidence.
+@METRICS.add("risk_at_coverage", range=(0, 1))
+def risk_at_coverage(
+    probabilities: Floats,
+    targets: Integers,
+    coverage: Annotated[float, "(0, 1]"] = 0.8,
+) -> float:
+    """Error rate among the most confident share of samples.
+
+    Return the error rate among the ⌈coverage·N⌉ samples with the highest top confidence.
 
     The selective risk of Geifman & El-Yaniv 2017, arXiv:1705.08500. Samples tied with the last accepted one
     count with the share of them that is accepted.
 
+    Source: Geifman & El-Yaniv 2017, arXiv:1705.08500.
+
     Args:
         probabilities: [N, K].
         targets: [N] class indices.
-        coverage: in (0, 1].
+        coverage: it is the share of samples that are accepted [our choice: one sample in five is rejected].
     """
     confidence = probabilities.max(axis=1)
     wrong = probabilities.argmax(axis=1) != targets
@@ -67,11 +77,16 @@ def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float =
     return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)
 
 
+@METRICS.add("confidence_auroc", label="AUROC of confidence", mode="max", range=(0, 1))
 def confidence_auroc(probabilities: Floats, targets: Integers) -> float:
-    """Return the probability that a hit is more confident than an error, ties counting half; NaN without either.
+    """How well confidence separates correct from wrong predictions; larger is better.
+
+    Return the probability that a hit is more confident than an error, ties counting half; NaN without either.
 
     The area under the ROC curve of the top confidence as a score of correctness, for probabilities [N, K] and targets
     [N] (Hendrycks & Gimpel 2017, arXiv:1610.02136).
+
+    Source: Hendrycks & Gimpel 2017, arXiv:1610.02136.
     """
     correct = probabilities.argmax(axis=1) == targets
     return area_under_roc(probabilities.max(axis=1), correct)
@@ -92,49 +107,20 @@ def area_under_roc(score: Floats, positive: Booleans) -> float:
     return float((rank.sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
+@METRICS.add("augrc", label="AUGRC", range=(0, 1))
 def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integers) -> float:
-    """Return AUGRC, the mean over coverages of the share of samples that are both accepted and wrong.
+    """Share of samples both accepted and wrong, averaged over coverages.
+
+    Return AUGRC, the mean over coverages of the share of samples that are both accepted and wrong.
 
     With a the accuracy, AUGRC = (1 − AUROC)·a·(1 − a) + (1 − a)²/2, AUROC that of confidence against correctness:
     unlike AURC it does not weigh the most confident errors by how few are accepted with them (Traub et al. 2024,
     Overcoming common flaws in the evaluation of selective classification systems, arXiv:2407.01032, Eq. 8). For
     probabilities [N, K] and targets [N].
+
+    Source: Traub et al. 2024, arXiv:2407.01032.
     """
     wrong = float((probabilities.argmax(axis=1) != targets).mean())
     if wrong in (0.0, 1.0):
         return wrong / 2
     return (1 - confidence_auroc(probabilities, targets)) * (1 - wrong) * wrong + wrong**2 / 2
-
-
-_SHARE = "it is the share of samples that are accepted"
-_OURS = "our choice: one sample in five is rejected"
-
-COMPONENTS = (
-    Metric(
-        "risk_at_coverage",
-        risk_at_coverage,
-        (Hyperparameter("coverage", "number", range="(0, 1]", reason=_SHARE, source=_OURS),),
-        "error rate among the most confident share of samples",
-        "Geifman & El-Yaniv 2017, arXiv:1705.08500",
-        range=(0, 1),
-    ),
-    Metric(
-        "confidence_auroc",
-        confidence_auroc,
-        (),
-        "how well confidence separates correct from wrong predictions; larger is better",
-        "Hendrycks & Gimpel 2017, arXiv:1610.02136",
-        label="AUROC of confidence",
-        mode="max",
-        range=(0, 1),
-    ),
-    Metric(
-        "augrc",
-        area_under_generalised_risk_coverage,
-        (),
-        "share of samples both accepted and wrong, averaged over coverages",
-        "Traub et al. 2024, arXiv:2407.01032",
-        label="AUGRC",
-        range=(0, 1),
-    ),
-)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.base import Floats, Integers, Metric
+from trainables.metrics.base import METRICS, Floats, Integers
 
 CELLS = 4096
 """Cells of [0, 1] that residuals are spread over, each linearly over the two cells around its confidence. A cell is a
@@ -42,23 +42,29 @@ def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
     return float(brentq(excess, 0.0, 2.0, xtol=1e-9)) if excess(0.0) > 1e-12 else 0.0
 
 
+_SOURCE = "Błasiok & Nakkiran 2023, arXiv:2309.12236"
+
+
+@METRICS.add("smooth_ece", label="smooth ECE", range=(0, 1))
 def smooth_ece(probabilities: Floats, targets: Integers) -> float:
-    """Return smECE of the top confidence of probabilities [N, K] against targets [N]."""
+    """Calibration error without bins, of the top confidence.
+
+    Return smECE of the top confidence of probabilities [N, K] against targets [N].
+
+    Source: Błasiok & Nakkiran 2023, arXiv:2309.12236.
+    """
     correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
     return smooth_calibration_error(probabilities.max(axis=1), correct)
 
 
+@METRICS.add("cw_smooth_ece", label="class-wise smooth ECE", range=(0, 1))
 def classwise_smooth_ece(probabilities: Floats, targets: Integers) -> float:
-    """Return the mean over classes k of smECE of p_k against 1[y = k], for probabilities [N, K] and targets [N]."""
+    """Smooth_ece of each class, averaged.
+
+    Return the mean over classes k of smECE of p_k against 1[y = k], for probabilities [N, K] and targets [N].
+
+    Source: Błasiok & Nakkiran 2023, arXiv:2309.12236.
+    """
     classes = range(probabilities.shape[1])
     each = [smooth_calibration_error(probabilities[:, k], (targets == k).astype(np.float64)) for k in classes]
     return float(np.mean(each))
-
-
-_SOURCE = "Błasiok & Nakkiran 2023, arXiv:2309.12236"
-_TOP, _EACH = "calibration error without bins, of the top confidence", "smooth_ece of each class, averaged"
-
-COMPONENTS = (
-    Metric("smooth_ece", smooth_ece, (), _TOP, _SOURCE, label="smooth ECE", range=(0, 1)),
-    Metric("cw_smooth_ece", classwise_smooth_ece, (), _EACH, _SOURCE, label="class-wise smooth ECE", range=(0, 1)),
-)

@@ -1,14 +1,11 @@
 """What a network is, how one is built for a data set, and the registry of all of them by name.
 
 Adding one: a file of this folder with a function or class of (input_shape, classes, …) that returns a `torch.nn.Module`
-from inputs [N, *input_shape] to logits [N, classes], and the `COMPONENTS` that describe it; nothing else lists it.
+from inputs [N, *input_shape] to logits [N, classes], under the decorator that describes it; nothing else lists it.
 
+    @ARCHITECTURES.add("linear", "multinomial logistic regression")
     def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias))
-
-    COMPONENTS = (
-        Component("linear", linear, (Hyperparameter("bias", "boolean"),), "multinomial logistic regression"),
-    )
 
 Of its `Component`, `stand_in` names a smaller network for rehearsals, `lanes` says why it cannot be trained as lanes.
 `tests/trainables/models/test_networks.py` tests every network. Users' own need no file here: this module adapts what
@@ -26,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from trainables.extensions.targets import OwnFamily, described, hyperparameters_of
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry
+from trainables.extensions.targets import OwnFamily, described
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, hyperparameters_of
 
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSet
@@ -42,7 +39,7 @@ def _architecture(target: object, path: str, name: str) -> Component:
     return Component(name, target, hyperparameters_of(target, path, ["input_shape", "classes"]), tags=tags)
 
 
-ARCHITECTURES = Registry("architecture", OwnFamily("architectures", _architecture))
+ARCHITECTURES = Registry("architecture", OwnFamily("architectures", _architecture), leading=["input_shape", "classes"])
 
 
 def require_image(input_shape: tuple[int, ...], minimum_side: int, network: str) -> tuple[int, int, int]:

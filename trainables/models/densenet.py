@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import conv1x1, conv3x3, initialise, require_image
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image
 
 
 class DenseLayer(nn.Module):
@@ -75,9 +75,15 @@ class DenseNet(nn.Module):
 
 
 def densenet(
-    input_shape: tuple[int, ...], classes: int, blocks: Sequence[int] = (6, 12, 24, 16), growth: int = 32
+    input_shape: tuple[int, ...],
+    classes: int,
+    blocks: Sequence[int] = (6, 12, 24, 16),
+    growth: Annotated[int, "[2, inf)"] = 32,
 ) -> DenseNet:
     """Build a DenseNet; (6, 12, 24, 16) is DenseNet-121.
+
+    Args:
+        growth: [Huang et al. 2017, Table 1].
 
     Raises:
         ValueError: the shape is not an image of at least 8x8 (three transitions halve it).
@@ -86,32 +92,30 @@ def densenet(
     return DenseNet(in_channels, classes, blocks, growth)
 
 
-def _even_densenet(input_shape: tuple[int, ...], classes: int, layers: int = 6, growth: int = 12) -> DenseNet:
-    """Build a DenseNet of four blocks of `layers` layers each. Raises as `densenet`."""
-    return densenet(input_shape, classes, (layers,) * 4, growth)
-
-
 SMALL = {"name": "densenet", "layers": 1, "growth": 4}
 """Stand-in for these networks in a rehearsal."""
 
-COMPONENTS = (
-    Component(
-        "densenet121",
-        partial(densenet, blocks=(6, 12, 24, 16)),
-        (Hyperparameter("growth", "integer", minimum=2, source="Huang et al. 2017, Table 1"),),
-        summary="DenseNet-121, stem for small images",
-        source="mukhoti; Huang et al. 2017",
-        stand_in=SMALL,
-    ),
-    Component(
-        "densenet",
-        _even_densenet,
-        (
-            Hyperparameter("layers", "integer", minimum=1, source="our choice: DenseNet-121's first block"),
-            Hyperparameter("growth", "integer", minimum=2, source="Huang et al. 2017, section 4.2"),
-        ),
-        summary="DenseNet of four equal blocks for small images, of any size",
-        source="Huang et al. 2017",
-        stand_in=SMALL,
-    ),
+
+@ARCHITECTURES.add("densenet", stand_in=SMALL)
+def _even_densenet(
+    input_shape: tuple[int, ...],
+    classes: int,
+    layers: Annotated[int, "[1, inf)"] = 6,
+    growth: Annotated[int, "[2, inf)"] = 12,
+) -> DenseNet:
+    """DenseNet of four equal blocks for small images, of any size.
+
+    Build a DenseNet of four blocks of `layers` layers each. Raises as `densenet`.
+
+    Source: Huang et al. 2017.
+
+    Args:
+        layers: [our choice: DenseNet-121's first block].
+        growth: [Huang et al. 2017, section 4.2].
+    """
+    return densenet(input_shape, classes, (layers,) * 4, growth)
+
+
+ARCHITECTURES.add("densenet121", "DenseNet-121, stem for small images", "mukhoti; Huang et al. 2017", stand_in=SMALL)(
+    partial(densenet, blocks=(6, 12, 24, 16))
 )

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import Annotated
 
 from torch import nn
 
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES
 
 
+@ARCHITECTURES.add("mlp")
 def mlp(
-    input_shape: tuple[int, ...], classes: int, depth: int = 2, width: int = 100, bias: bool = True
+    input_shape: tuple[int, ...],
+    classes: int,
+    depth: Annotated[int, "[0, inf)"] = 2,
+    width: Annotated[int, "[1, inf)"] = 100,
+    bias: bool = True,
 ) -> nn.Sequential:
-    """Build a fully connected ReLU network, [N, *input_shape] -> [N, classes].
+    """Fully connected network of `depth` hidden layers, `width` units each.
+
+    Build a fully connected ReLU network, [N, *input_shape] -> [N, classes].
 
     The curvature paper's "2-layer, hidden 100" is read as two hidden layers of 100 units each.
+
+    Source: curvature.
 
     Args:
         input_shape: shape of one sample; flattened.
         classes: number of classes K.
-        depth: number of hidden layers; 0 gives multinomial logistic regression.
-        width: units of each hidden layer.
-        bias: whether layers have biases; depth 0 without is mukhoti's App. B classifier.
+        depth: number of hidden layers; 0 gives multinomial logistic regression [curvature, section on Tr(H)
+            regularisation].
+        width: units of each hidden layer [curvature, section on Tr(H) regularisation].
+        bias: whether layers have biases; depth 0 without is mukhoti's App. B classifier [mukhoti App. B trains
+            without a bias].
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     features = math.prod(input_shape)
@@ -32,18 +44,3 @@ def mlp(
         features = width
     layers["classifier"] = nn.Linear(features, classes, bias=bias)
     return nn.Sequential(layers)
-
-
-COMPONENTS = (
-    Component(
-        "mlp",
-        mlp,
-        (
-            Hyperparameter("depth", "integer", minimum=0, source="curvature, section on Tr(H) regularisation"),
-            Hyperparameter("width", "integer", minimum=1, source="curvature, section on Tr(H) regularisation"),
-            Hyperparameter("bias", "boolean", source="mukhoti App. B trains without a bias"),
-        ),
-        summary="fully connected network of `depth` hidden layers, `width` units each",
-        source="curvature",
-    ),
-)

@@ -6,10 +6,11 @@ stem and in the second stage, so that a 32x32 image still has 4x4 pixels before 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
-from trainables.models.base import initialise, require_image
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES, initialise, require_image
 
 # expansion, channels, blocks, stride (Table 2; the 24-channel stage has stride 2 there)
 STAGES = (
@@ -81,23 +82,17 @@ class MobileNetV2(nn.Module):
         return logits
 
 
-def mobilenet_v2(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> MobileNetV2:
-    """Build MobileNet-v2 for small images.
+@ARCHITECTURES.add("mobilenet_v2", stand_in={"name": "mobilenet_v2", "width": 0.125})
+def mobilenet_v2(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> MobileNetV2:
+    """MobileNet-v2, strides for small images.
+
+    Source: curvature; Sandler et al. 2018.
+
+    Args:
+        width: [Sandler et al. 2018].
 
     Raises:
         ValueError: the shape is not an image of at least 8x8 (three stages halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8, network="mobilenet_v2")
     return MobileNetV2(in_channels, classes, width)
-
-
-COMPONENTS = (
-    Component(
-        "mobilenet_v2",
-        mobilenet_v2,
-        (Hyperparameter("width", "number", range="(0, inf)", source="Sandler et al. 2018"),),
-        summary="MobileNet-v2, strides for small images",
-        source="curvature; Sandler et al. 2018",
-        stand_in={"name": "mobilenet_v2", "width": 0.125},
-    ),
-)

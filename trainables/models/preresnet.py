@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Annotated
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import conv1x1, conv3x3, initialise, require_image
+from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image
 from trainables.models.resnet_cifar import depth_fault
-from trainables.registry import Component, Hyperparameter
 
 EXPANSION = 4
 
@@ -102,23 +102,38 @@ class PreActivationResNet(nn.Module):
         return logits
 
 
+def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
+    """Return the rule that a depth breaks, or `None`; the default depth is 56."""
+    return depth_fault({"depth": values.get("depth", 56)})
+
+
+SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
+"""Stand-in for these networks in a rehearsal."""
+
+
+@ARCHITECTURES.add("preresnet", check=preresnet_depth_fault, stand_in=SMALL)
 def preresnet(
     input_shape: tuple[int, ...],
     classes: int,
-    depth: int = 56,
-    width: float = 1.0,
+    depth: Annotated[int, "[8, inf)"] = 56,
+    width: Annotated[float, "(0, inf)"] = 1.0,
     bottleneck: bool = False,
-    shortcut: str = ACTIVATED,
+    shortcut: Annotated[str, (ACTIVATED, RAW)] = ACTIVATED,
 ) -> PreActivationResNet:
-    """Build a pre-activation network of (depth - 2) / 6 blocks a stage.
+    """Pre-activation ResNet of any depth 6n+2 for small images.
+
+    Build a pre-activation network of (depth - 2) / 6 blocks a stage.
+
+    Source: He et al. 2016, Identity Mappings.
 
     Args:
         input_shape: (channels, height, width); sides of at least 4 pixels.
         classes: number of classes K.
-        depth: 6n+2.
-        width: factor on the channels 16, 32, 64.
-        bottleneck: n bottlenecks a stage instead of n basic blocks.
-        shortcut: what a shortcut of another shape projects: the `activated` input of the block, or the `raw` one.
+        depth: 6n+2 [selective].
+        width: factor on the channels 16, 32, 64 [He et al. 2016, section 4.2].
+        bottleneck: n bottlenecks a stage instead of n basic blocks [He et al. 2016, Identity Mappings].
+        shortcut: what a shortcut of another shape projects: the `activated` input of the block, or the `raw` one
+            [He et al. 2016, section 4.1; raw: selective's code].
 
     Raises:
         ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
@@ -132,47 +147,16 @@ def preresnet(
     return PreActivationResNet(in_channels, classes, blocks, channels, channels[0], bottleneck, shortcut=shortcut)
 
 
-def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
-    """Return the rule that a depth breaks, or `None`; the default depth is 56."""
-    return depth_fault({"depth": values.get("depth", 56)})
-
-
-WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="He et al. 2016, section 4.2")
-SHORTCUT = Hyperparameter(
-    "shortcut", "text", choices=(ACTIVATED, RAW), source="He et al. 2016, section 4.1; raw: selective's code"
-)
-SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
-"""Stand-in for these networks in a rehearsal."""
-
-COMPONENTS = (
-    Component(
-        "preresnet56",
-        partial(preresnet, depth=56),
-        (WIDTH,),
-        summary="PreResNet-56 (6n+2) of basic blocks, stem for small images",
-        source="He et al. 2016, Identity Mappings",
-        stand_in=SMALL,
-    ),
-    Component(
-        "preresnet56_bottleneck",
-        partial(preresnet, depth=56, bottleneck=True),
-        (WIDTH, SHORTCUT),
-        summary="nine bottlenecks a stage; with `shortcut: raw` what the selective paper's code calls PreResNet-56",
-        source="selective",
-        stand_in=SMALL,
-    ),
-    Component(
-        "preresnet",
-        preresnet,
-        (
-            Hyperparameter("depth", "integer", minimum=8, source="selective"),
-            WIDTH,
-            Hyperparameter("bottleneck", "boolean", source="He et al. 2016, Identity Mappings"),
-            SHORTCUT,
-        ),
-        summary="pre-activation ResNet of any depth 6n+2 for small images",
-        source="He et al. 2016, Identity Mappings",
-        check=preresnet_depth_fault,
-        stand_in=SMALL,
-    ),
-)
+ARCHITECTURES.add(
+    "preresnet56",
+    "PreResNet-56 (6n+2) of basic blocks, stem for small images",
+    "He et al. 2016, Identity Mappings",
+    apart=["bottleneck", "shortcut"],
+    stand_in=SMALL,
+)(partial(preresnet, depth=56))
+ARCHITECTURES.add(
+    "preresnet56_bottleneck",
+    "nine bottlenecks a stage; with `shortcut: raw` what the selective paper's code calls PreResNet-56",
+    "selective",
+    stand_in=SMALL,
+)(partial(preresnet, depth=56, bottleneck=True))

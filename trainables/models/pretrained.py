@@ -14,16 +14,16 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from trainables.extensions.torchvision_compat import register_missing_operators
-from trainables.models.base import require_image
+from trainables.models.base import ARCHITECTURES, require_image
 from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.models.vision_transformer import SMALL_TRANSFORMER
-from trainables.registry import Component, Hyperparameter
 from trainables.registry.names import nearest
 
 # what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
 UNBUILDABLE = (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError, pickle.UnpicklingError)
 
 
+@ARCHITECTURES.add("timm", stand_in=SMALL_TRANSFORMER)
 def timm_network(
     input_shape: tuple[int, ...],
     classes: int,
@@ -31,13 +31,16 @@ def timm_network(
     pretrained: bool = False,
     weights_file: str | None = None,
 ) -> nn.Module:
-    """Build timm's `model` for images of the data set's size and channels, with a new head of `classes` logits.
+    """Any timm model by its name.
+
+    Build timm's `model` for images of the data set's size and channels, with a new head of `classes` logits.
 
     Args:
         input_shape: (channels, height, width).
         classes: number of classes K.
         model: timm's name.
-        pretrained: load the published weights, from timm's cache or the hub; the head is new when K differs.
+        pretrained: load the published weights, from timm's cache or the hub; the head is new when K differs
+            [selective fine-tunes pretrained weights].
         weights_file: a local weights file (`.safetensors`, `.pth`) to load instead of the hub's.
 
     Raises:
@@ -83,6 +86,7 @@ def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str,
     return found
 
 
+@ARCHITECTURES.add("torchvision", stand_in=SMALL_RESNET)
 def torchvision_network(
     input_shape: tuple[int, ...],
     classes: int,
@@ -90,13 +94,15 @@ def torchvision_network(
     pretrained: bool = False,
     weights_file: str | None = None,
 ) -> nn.Module:
-    """Build torchvision's classification `model` with a new head; its stem takes three channels.
+    """Any torchvision classification model by its name.
+
+    Build torchvision's classification `model` with a new head; its stem takes three channels.
 
     Args:
         input_shape: (3, height, width).
         classes: number of classes K.
         model: torchvision's name.
-        pretrained: load torchvision's default weights, then draw a new head.
+        pretrained: load torchvision's default weights, then draw a new head [selective fine-tunes pretrained weights].
         weights_file: a local state dict, loaded without unpickling code; the head is new where its classes are not K.
 
     Raises:
@@ -157,6 +163,11 @@ def _build_fixed_size(
     pretrained: bool = False,
     weights_file: str | None = None,
 ) -> nn.Module:
+    """Build timm's `model`, which takes square images of one `side` alone.
+
+    Args:
+        pretrained: [selective fine-tunes pretrained weights].
+    """
     _, height, width = require_image(input_shape, minimum_side=1, network=model)
     if (height, width) != (side, side):
         raise ValueError(
@@ -190,37 +201,9 @@ def _refusal(
     )
 
 
-MODEL = Hyperparameter("model", "text", required=True)
-PRETRAINED = Hyperparameter("pretrained", "boolean", source="selective fine-tunes pretrained weights")
-WEIGHTS_FILE = Hyperparameter("weights_file", "text", None)
-
-COMPONENTS = (
-    *(
-        Component(
-            name,
-            partial(_build_fixed_size, model=name, side=224),
-            (PRETRAINED, WEIGHTS_FILE),
-            summary=summary,
-            source="selective",
-            stand_in=SMALL_TRANSFORMER,
-        )
-        for name, summary in (
-            ("vit_small_patch16_224", "ViT-Small of 16-pixel patches at 224x224 (timm)"),
-            ("swin_tiny_patch4_window7_224", "Swin-Tiny at 224x224 (timm)"),
-        )
-    ),
-    Component(
-        "timm",
-        timm_network,
-        (MODEL, PRETRAINED, WEIGHTS_FILE),
-        summary="any timm model by its name",
-        stand_in=SMALL_TRANSFORMER,
-    ),
-    Component(
-        "torchvision",
-        torchvision_network,
-        (MODEL, PRETRAINED, WEIGHTS_FILE),
-        summary="any torchvision classification model by its name",
-        stand_in=SMALL_RESNET,
-    ),
-)
+for _name, _summary in (
+    ("vit_small_patch16_224", "ViT-Small of 16-pixel patches at 224x224 (timm)"),
+    ("swin_tiny_patch4_window7_224", "Swin-Tiny at 224x224 (timm)"),
+):
+    _build = partial(_build_fixed_size, model=_name, side=224)
+    ARCHITECTURES.add(_name, _summary, "selective", stand_in=SMALL_TRANSFORMER)(_build)

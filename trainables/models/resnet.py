@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import BasicBlock, conv1x1, conv3x3, initialise, projection, require_image
+from trainables.models.base import ARCHITECTURES, BasicBlock, conv1x1, conv3x3, initialise, projection, require_image
 from trainables.models.resnet_cifar import SMALL_RESNET
-from trainables.registry import Component, Hyperparameter
 
 EXPANSION = 4  # a bottleneck's output channels over its inner ones
 
@@ -85,8 +85,8 @@ def resnet(
     name: str,
     blocks: Sequence[int],
     bottleneck: bool,
-    width: float = 1.0,
-    pool: int = 1,
+    width: Annotated[float, "(0, inf)"] = 1.0,
+    pool: Annotated[int, "[1, inf)"] = 1,
 ) -> FourStageResNet:
     """Build a four-stage residual network; see the module.
 
@@ -96,8 +96,8 @@ def resnet(
         name: for messages.
         blocks: blocks in each of the four stages.
         bottleneck: bottlenecks instead of basic blocks.
-        width: factor on the channels; 2 is the curvature paper's ResNet18-2w.
-        pool: side of the average pooling's output; mukhoti's Tiny-ImageNet network pools to 2x2.
+        width: factor on the channels [curvature: ResNet-18 at 1 and 2].
+        pool: side of the average pooling's output [mukhoti's released code pools Tiny-ImageNet to 2x2].
 
     Raises:
         ValueError: the shape is not an image of that size.
@@ -106,24 +106,13 @@ def resnet(
     return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)
 
 
-WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="curvature: ResNet-18 at 1 and 2")
-POOL = Hyperparameter("pool", "integer", minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
-
-COMPONENTS = tuple(
-    Component(
-        name,
-        partial(resnet, name=name, blocks=blocks, bottleneck=bottleneck),
-        (WIDTH, POOL),
-        summary=summary,
-        source=source,
-        stand_in=SMALL_RESNET,
-    )
-    for name, blocks, bottleneck, summary, source in (
-        ("resnet18", (2, 2, 2, 2), False, "ResNet-18, stem for small images", "curvature"),
-        ("resnet34", (3, 4, 6, 3), False, "ResNet-34, stem for small images", "He et al. 2016, Table 1"),
-        ("resnet50", (3, 4, 6, 3), True, "ResNet-50, stem for small images", "mukhoti, selective"),
-        ("resnet101", (3, 4, 23, 3), True, "ResNet-101, stem for small images", "He et al. 2016, Table 1"),
-        ("resnet152", (3, 8, 36, 3), True, "ResNet-152, stem for small images", "He et al. 2016, Table 1"),
-        ("resnet110_bottleneck", (3, 4, 26, 3), True, "what mukhoti's code calls ResNet-110", "mukhoti"),
-    )
-)
+for _name, _blocks, _bottleneck, _summary, _source in (
+    ("resnet18", (2, 2, 2, 2), False, "ResNet-18, stem for small images", "curvature"),
+    ("resnet34", (3, 4, 6, 3), False, "ResNet-34, stem for small images", "He et al. 2016, Table 1"),
+    ("resnet50", (3, 4, 6, 3), True, "ResNet-50, stem for small images", "mukhoti, selective"),
+    ("resnet101", (3, 4, 23, 3), True, "ResNet-101, stem for small images", "He et al. 2016, Table 1"),
+    ("resnet152", (3, 8, 36, 3), True, "ResNet-152, stem for small images", "He et al. 2016, Table 1"),
+    ("resnet110_bottleneck", (3, 4, 26, 3), True, "what mukhoti's code calls ResNet-110", "mukhoti"),
+):
+    _build = partial(resnet, name=_name, blocks=_blocks, bottleneck=_bottleneck)
+    ARCHITECTURES.add(_name, _summary, _source, stand_in=SMALL_RESNET)(_build)

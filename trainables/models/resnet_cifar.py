@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import BasicBlock, conv3x3, initialise, require_image
-from trainables.registry import Component, Hyperparameter, number_in
+from trainables.models.base import ARCHITECTURES, BasicBlock, conv3x3, initialise, require_image
+from trainables.registry import number_in
 
 DEPTHS = (8, 20, 32, 44, 56, 110)
 
@@ -70,17 +71,35 @@ class ThreeStageResNet(nn.Module):
         return logits
 
 
+def depth_fault(values: Mapping[str, object]) -> str | None:
+    """Return the rule a depth breaks, or `None` for 8, 14, 20, ..."""
+    depth = number_in(values, "depth", 20)
+    if depth < 8 or (depth - 2) % 6:
+        return f"depth = {depth} must be 6n+2 with n of at least 1: 8, 14, 20, 26, 32, ..."
+    return None
+
+
+@ARCHITECTURES.add("resnet_cifar", check=depth_fault, stand_in={"name": "resnet_cifar", "depth": 8, "width": 0.25})
 def resnet_cifar(
-    input_shape: tuple[int, ...], classes: int, depth: int = 20, width: float = 1.0, shortcut: str = "identity"
+    input_shape: tuple[int, ...],
+    classes: int,
+    depth: Annotated[int, "[8, inf)"] = 20,
+    width: Annotated[float, "(0, inf)"] = 1.0,
+    shortcut: Literal["identity", "projection"] = "identity",
 ) -> ThreeStageResNet:
-    """Build a 6n+2 residual network of basic blocks; see the module.
+    """ResNet of any depth 6n+2, basic blocks, for small images.
+
+    Build a 6n+2 residual network of basic blocks; see the module.
+
+    Source: He et al. 2016, section 4.2.
 
     Args:
         input_shape: (channels, height, width); sides of at least 4 pixels, as two stages halve them.
         classes: number of classes K.
-        depth: weighted layers, 6n+2.
-        width: factor on the channels 16, 32, 64.
-        shortcut: `identity` (option A, the published CIFAR networks) or `projection` (option B, 1x1 convolutions).
+        depth: weighted layers, 6n+2 [He et al. 2016, section 4.2].
+        width: factor on the channels 16, 32, 64 [He et al. 2016, section 4.2].
+        shortcut: `identity` (option A, the published CIFAR networks) or `projection` (option B, 1x1 convolutions)
+            [He et al. 2016, section 4.2 (option A)].
 
     Raises:
         ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
@@ -93,41 +112,13 @@ def resnet_cifar(
     return ThreeStageResNet(in_channels, classes, (depth - 2) // 6, channels[0], channels, shortcut == "identity")
 
 
-def depth_fault(values: Mapping[str, object]) -> str | None:
-    """Return the rule a depth breaks, or `None` for 8, 14, 20, ..."""
-    depth = number_in(values, "depth", 20)
-    if depth < 8 or (depth - 2) % 6:
-        return f"depth = {depth} must be 6n+2 with n of at least 1: 8, 14, 20, 26, 32, ..."
-    return None
-
-
-WIDTH = Hyperparameter("width", "number", range="(0, inf)", source="He et al. 2016, section 4.2")
-SHORTCUT = Hyperparameter(
-    "shortcut", "text", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
-)
-
 SMALL_RESNET = {"name": "resnet8", "width": 0.25}
 """Stand-in for a residual network in a rehearsal."""
 
-COMPONENTS = (
-    *(
-        Component(
-            f"resnet{depth}",
-            partial(resnet_cifar, depth=depth),
-            (WIDTH, SHORTCUT),
-            summary=f"ResNet-{depth} (6n+2) of basic blocks for small images",
-            source="He et al. 2016, section 4.2; posterior",
-            stand_in=SMALL_RESNET,
-        )
-        for depth in DEPTHS
-    ),
-    Component(
-        "resnet_cifar",
-        resnet_cifar,
-        (Hyperparameter("depth", "integer", minimum=8, source="He et al. 2016, section 4.2"), WIDTH, SHORTCUT),
-        summary="ResNet of any depth 6n+2, basic blocks, for small images",
-        source="He et al. 2016, section 4.2",
-        check=depth_fault,
-        stand_in={"name": "resnet_cifar", "depth": 8, "width": 0.25},
-    ),
-)
+for _depth in DEPTHS:
+    ARCHITECTURES.add(
+        f"resnet{_depth}",
+        f"ResNet-{_depth} (6n+2) of basic blocks for small images",
+        "He et al. 2016, section 4.2; posterior",
+        stand_in=SMALL_RESNET,
+    )(partial(resnet_cifar, depth=_depth))

@@ -5,13 +5,20 @@ Both map token ids int64 [N, L], 0 being padding, to logits [N, K].
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES
+from trainables.registry import Hyperparameter
 
 KERNEL = 5
+Vocabulary = Annotated[int, Hyperparameter(range="[2, inf)", source="mukhoti's released code, 20,000 words")]
+WordDimension = Annotated[int, Hyperparameter(range="[1, inf)", source="mukhoti's released code, GloVe 6B 100d")]
+TrainEmbedding = Annotated[bool | None, Hyperparameter(source="mukhoti's released code keeps GloVe fixed")]
+
 POOL = 5
 MINIMUM_LENGTH = 3 * (KERNEL - 1) + 2 * (POOL - 1) + 1
 
@@ -85,17 +92,27 @@ class AveragingNetwork(nn.Module):
         return logits
 
 
+@ARCHITECTURES.add(
+    "global_pooling_cnn",
+    apart=["word_vectors"],
+    tags={"text"},
+    stand_in={"name": "global_pooling_cnn", "dimension": 16, "channels": 16},
+)
 def global_pooling_cnn(
     input_shape: tuple[int, ...],
     classes: int,
-    vocabulary: int = 20_000,
-    dimension: int = 100,
-    channels: int = 128,
-    dropout: float = 0.3,
-    train_embedding: bool | None = None,
+    vocabulary: Vocabulary = 20_000,
+    dimension: WordDimension = 100,
+    channels: Annotated[int, "[1, inf)"] = 128,
+    dropout: Annotated[float, "[0, 1)"] = 0.3,
+    train_embedding: TrainEmbedding = None,
     word_vectors: Tensor | None = None,
 ) -> GlobalPoolingCNN:
-    """Build mukhoti's network for 20 Newsgroups.
+    """Global-pooling convolutional network for token sequences.
+
+    Build mukhoti's network for 20 Newsgroups.
+
+    Source: mukhoti App. D.
 
     Args:
         input_shape: (length,) of a padded text; at least 21 tokens.
@@ -104,8 +121,8 @@ def global_pooling_cnn(
         dimension: size of a word vector.
         train_embedding: whether word vectors are trained; `None` unless pretrained ones are given.
         word_vectors: pretrained vectors [vocabulary, dimension].
-        channels: of the convolutions and the hidden layer.
-        dropout: rate before the classifier.
+        channels: of the convolutions and the hidden layer [mukhoti's released code].
+        dropout: rate before the classifier [mukhoti's released code].
 
     Raises:
         ValueError: the inputs are not token sequences of that length, or the word vectors do not fit.
@@ -115,16 +132,29 @@ def global_pooling_cnn(
     return GlobalPoolingCNN(embedding, classes, channels, dropout)
 
 
+@ARCHITECTURES.add(
+    "text_average",
+    apart=["word_vectors"],
+    tags={"text"},
+    stand_in={"name": "text_average", "dimension": 16, "width": 16},
+)
 def averaging_network(
     input_shape: tuple[int, ...],
     classes: int,
-    vocabulary: int = 20_000,
-    dimension: int = 100,
-    width: int = 100,
-    train_embedding: bool | None = None,
+    vocabulary: Vocabulary = 20_000,
+    dimension: WordDimension = 100,
+    width: Annotated[int, "[1, inf)"] = 100,
+    train_embedding: TrainEmbedding = None,
     word_vectors: Tensor | None = None,
 ) -> AveragingNetwork:
-    """Build the plain text network: averaged word vectors, one hidden layer of `width` units.
+    """Mean of word vectors, one hidden layer: the plain text network.
+
+    Build the plain text network: averaged word vectors, one hidden layer of `width` units.
+
+    Source: Iyyer et al. 2015.
+
+    Args:
+        width: [our choice].
 
     Raises:
         ValueError: the inputs are not token sequences, or the word vectors do not fit.
@@ -139,40 +169,3 @@ def _require_tokens(input_shape: tuple[int, ...], minimum: int, network: str) ->
             f"{network} takes texts of at least {minimum} tokens, shape (length,), but the data set's samples have "
             f"shape {tuple(input_shape)}; choose a text data set, or raise its length"
         )
-
-
-VOCABULARY = Hyperparameter("vocabulary", "integer", minimum=2, source="mukhoti's released code, 20,000 words")
-TRAIN_EMBEDDING = Hyperparameter("train_embedding", "boolean", None, source="mukhoti's released code keeps GloVe fixed")
-WORD_DIMENSION = Hyperparameter("dimension", "integer", minimum=1, source="mukhoti's released code, GloVe 6B 100d")
-
-COMPONENTS = (
-    Component(
-        "global_pooling_cnn",
-        global_pooling_cnn,
-        (
-            VOCABULARY,
-            WORD_DIMENSION,
-            Hyperparameter("channels", "integer", minimum=1, source="mukhoti's released code"),
-            Hyperparameter("dropout", "number", range="[0, 1)", source="mukhoti's released code"),
-            TRAIN_EMBEDDING,
-        ),
-        summary="global-pooling convolutional network for token sequences",
-        source="mukhoti App. D",
-        tags=frozenset({"text"}),
-        stand_in={"name": "global_pooling_cnn", "dimension": 16, "channels": 16},
-    ),
-    Component(
-        "text_average",
-        averaging_network,
-        (
-            VOCABULARY,
-            WORD_DIMENSION,
-            Hyperparameter("width", "integer", minimum=1, source="our choice"),
-            TRAIN_EMBEDDING,
-        ),
-        summary="mean of word vectors, one hidden layer: the plain text network",
-        source="Iyyer et al. 2015",
-        tags=frozenset({"text"}),
-        stand_in={"name": "text_average", "dimension": 16, "width": 16},
-    ),
-)

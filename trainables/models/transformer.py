@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES
 
 PADDING, BEGIN = 0, 2
 """Ids of `trainables.datasets.text`, which networks do not import."""
@@ -211,25 +212,35 @@ def sinusoids(count: int, width: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
 
+@ARCHITECTURES.add(
+    "transformer",
+    tags={"follows_data", "translation"},
+    stand_in={"name": "transformer", "layers": 2, "width": 64, "heads": 4, "inner": 128},
+    lanes="its sentences' lengths differ between lanes",
+)
 def transformer(
     input_shape: tuple[int, ...],
     classes: int,
-    layers: int = 6,
-    width: int = 512,
-    heads: int = 8,
-    inner: int = 2048,
-    dropout: float = 0.1,
+    layers: Annotated[int, "[1, inf)"] = 6,
+    width: Annotated[int, "[2, inf)"] = 512,
+    heads: Annotated[int, "[1, inf)"] = 8,
+    inner: Annotated[int, "[1, inf)"] = 2048,
+    dropout: Annotated[float, "[0, 1)"] = 0.1,
 ) -> Transformer:
-    """Build the Transformer; the defaults are the base model of Vaswani et al. 2017, Table 3.
+    """Transformer encoder and decoder for translation.
+
+    Build the Transformer; the defaults are the base model of Vaswani et al. 2017, Table 3.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762.
 
     Args:
         input_shape: (2, length) of a pair of sentences.
         classes: number of word pieces K.
-        layers: of the encoder, and of the decoder.
-        width: of a token, d_model.
-        heads: of each attention.
-        inner: width of the feed-forward networks, d_ff.
-        dropout: rate.
+        layers: of the encoder, and of the decoder [Vaswani et al. 2017, Table 3, base].
+        width: of a token, d_model [Vaswani et al. 2017, Table 3, base].
+        heads: of each attention [Vaswani et al. 2017, Table 3, base].
+        inner: width of the feed-forward networks, d_ff [Vaswani et al. 2017, Table 3, base].
+        dropout: rate after each layer [Vaswani et al. 2017, Table 3, base].
 
     Raises:
         ValueError: the inputs are not pairs of sentences, or the width cannot be shared among the heads.
@@ -242,28 +253,6 @@ def transformer(
     if width % heads or width % 2:
         raise ValueError(f"width = {width} must be even and a multiple of heads = {heads}")
     return Transformer(input_shape[1], classes, layers, width, heads, inner, dropout)
-
-
-_VASWANI = "Vaswani et al. 2017, Table 3, base"
-
-COMPONENTS = (
-    Component(
-        "transformer",
-        transformer,
-        (
-            Hyperparameter("layers", "integer", minimum=1, source=_VASWANI),
-            Hyperparameter("width", "integer", minimum=2, source=_VASWANI),
-            Hyperparameter("heads", "integer", minimum=1, source=_VASWANI),
-            Hyperparameter("inner", "integer", minimum=1, source=_VASWANI),
-            Hyperparameter("dropout", "number", range="[0, 1)", source=_VASWANI),
-        ),
-        summary="Transformer encoder and decoder for translation",
-        source="Vaswani et al. 2017, arXiv:1706.03762",
-        tags=frozenset({"follows_data", "translation"}),
-        stand_in={"name": "transformer", "layers": 2, "width": 64, "heads": 4, "inner": 128},
-        lanes="its sentences' lengths differ between lanes",
-    ),
-)
 
 
 END = 3

@@ -9,11 +9,13 @@ All nodes of one height are computed at once, over the whole batch.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
-from trainables.models.text_networks import VOCABULARY, token_embedding
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES
+from trainables.models.text_networks import Vocabulary, token_embedding
 
 TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
 
@@ -86,30 +88,42 @@ class TreeLSTM(nn.Module):
         return cell, torch.sigmoid(gates[4]) * hidden if self.output_gate else hidden
 
 
+@ARCHITECTURES.add(
+    "tree_lstm",
+    apart=["word_vectors"],
+    tags={"text", "follows_data"},
+    stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
+    lanes="its computation follows each sentence's tree, which lanes do not share",
+)
 def tree_lstm(
     input_shape: tuple[int, ...],
     classes: int,
-    vocabulary: int = 20_000,
-    dimension: int = 300,
-    width: int = 150,
-    dropout: float = 0.5,
+    vocabulary: Vocabulary = 20_000,
+    dimension: Annotated[int, "[1, inf)"] = 300,
+    width: Annotated[int, "[1, inf)"] = 150,
+    dropout: Annotated[float, "[0, 1)"] = 0.5,
     output_gate: bool = True,
     train_embedding: bool | None = True,
     word_vectors: Tensor | None = None,
 ) -> TreeLSTM:
-    """Build the Tree-LSTM.
+    """Binary constituency Tree-LSTM for parse trees.
+
+    Build the Tree-LSTM.
+
+    Source: mukhoti App. D; Tai et al. 2015.
 
     Args:
         input_shape: (nodes, 4), or (nodes, 5) of annotated trees.
         classes: number of classes K.
         vocabulary: number of token ids.
-        dimension: size of a word vector.
-        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given.
+        dimension: size of a word vector [Tai et al. 2015, section 5.2, GloVe 300d].
+        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given [mukhoti App.
+            D: vectors were fine-tuned].
         word_vectors: pretrained vectors [vocabulary, dimension].
-        width: size of the memory cell.
-        dropout: rate before the classifier.
-        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015, Eq. 11);
-            the code that it builds on leaves it out.
+        width: size of the memory cell [Tai et al. 2015, Table 1].
+        dropout: rate before the classifier [Tai et al. 2015, section 5.3].
+        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015,
+            Eq. 11); the code that it builds on leaves it out [Tai et al. 2015, Eq. 11].
 
     Raises:
         ValueError: the inputs are not trees, or the word vectors do not fit.
@@ -121,24 +135,3 @@ def tree_lstm(
         )
     embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
     return TreeLSTM(embedding, classes, width, dropout, output_gate, annotated=input_shape[1] == 5)
-
-
-COMPONENTS = (
-    Component(
-        "tree_lstm",
-        tree_lstm,
-        (
-            VOCABULARY,
-            Hyperparameter("dimension", "integer", minimum=1, source="Tai et al. 2015, section 5.2, GloVe 300d"),
-            Hyperparameter("width", "integer", minimum=1, source="Tai et al. 2015, Table 1"),
-            Hyperparameter("dropout", "number", range="[0, 1)", source="Tai et al. 2015, section 5.3"),
-            Hyperparameter("output_gate", "boolean", source="Tai et al. 2015, Eq. 11"),
-            Hyperparameter("train_embedding", "boolean", source="mukhoti App. D: vectors were fine-tuned"),
-        ),
-        summary="binary constituency Tree-LSTM for parse trees",
-        source="mukhoti App. D; Tai et al. 2015",
-        tags=frozenset({"text", "follows_data"}),
-        stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
-        lanes="its computation follows each sentence's tree, which lanes do not share",
-    ),
-)

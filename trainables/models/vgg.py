@@ -6,10 +6,11 @@ connected layers become one, as five poolings leave a single pixel of a 32x32 im
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
-from trainables.models.base import initialise, require_image
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES, initialise, require_image
 
 COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convolutions before each pooling
 
@@ -38,23 +39,17 @@ class VGG(nn.Module):
         return logits
 
 
-def vgg19(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> VGG:
-    """Build VGG-19 with batch normalisation.
+@ARCHITECTURES.add("vgg19", stand_in={"name": "vgg19", "width": 0.0625})
+def vgg19(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> VGG:
+    """VGG-19 with batch normalisation for 32x32 images.
+
+    Source: curvature; Simonyan & Zisserman 2015.
+
+    Args:
+        width: [Simonyan & Zisserman 2015].
 
     Raises:
         ValueError: the shape is not an image of at least 32x32 (five poolings halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
     return VGG(in_channels, classes, width)
-
-
-COMPONENTS = (
-    Component(
-        "vgg19",
-        vgg19,
-        (Hyperparameter("width", "number", range="(0, inf)", source="Simonyan & Zisserman 2015"),),
-        summary="VGG-19 with batch normalisation for 32x32 images",
-        source="curvature; Simonyan & Zisserman 2015",
-        stand_in={"name": "vgg19", "width": 0.0625},
-    ),
-)

@@ -8,12 +8,12 @@ curvature paper trains both on CIFAR-100 and does not print the patch size: 4, w
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
 from torch import nn
 
 from trainables.extensions.torchvision_compat import register_missing_operators
-from trainables.models.base import require_image
-from trainables.registry import Component, Hyperparameter
+from trainables.models.base import ARCHITECTURES, require_image
 
 
 def vision_transformer(
@@ -23,9 +23,9 @@ def vision_transformer(
     name: str,
     width: int,
     heads: int,
-    patch_size: int = 4,
-    depth: int = 12,
-    dropout: float = 0.0,
+    patch_size: Annotated[int, "[1, inf)"] = 4,
+    depth: Annotated[int, "[1, inf)"] = 12,
+    dropout: Annotated[float, "[0, 1)"] = 0.0,
 ) -> nn.Module:
     """Build a vision transformer with a class token and learned positions.
 
@@ -35,9 +35,9 @@ def vision_transformer(
         name: for messages.
         width: embedding dimension.
         heads: attention heads.
-        patch_size: side of a patch in pixels.
-        depth: number of layers.
-        dropout: rate after projections and before the head.
+        patch_size: side of a patch in pixels [our choice: 64 patches of a 32x32 image].
+        depth: number of layers [Dosovitskiy et al. 2021, Table 1].
+        dropout: rate after projections and before the head [Touvron et al. 2021].
 
     Raises:
         ValueError: the shape is not an image, or its sides are not multiples of the patch size.
@@ -65,26 +65,13 @@ def vision_transformer(
     return network
 
 
-OPTIONS = (
-    Hyperparameter("patch_size", "integer", minimum=1, source="our choice: 64 patches of a 32x32 image"),
-    Hyperparameter("depth", "integer", minimum=1, source="Dosovitskiy et al. 2021, Table 1"),
-    Hyperparameter("dropout", "number", range="[0, 1)", source="Touvron et al. 2021"),
-)
-
 SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}
 """Stand-in for a transformer in a rehearsal."""
 
-COMPONENTS = tuple(
-    Component(
-        name,
-        partial(vision_transformer, name=name, width=width, heads=heads),
-        OPTIONS,
-        summary=f"{family} for 32x32 images",
-        source=f"curvature; {source}, Table 1",
-        stand_in=SMALL_TRANSFORMER,
-    )
-    for name, family, width, heads, source in (
-        ("vit_small_32", "ViT-Small", 384, 6, "Touvron et al. 2021"),
-        ("vit_base_32", "ViT-Base", 768, 12, "Dosovitskiy et al. 2021"),
-    )
-)
+for _name, _family, _width, _heads, _source in (
+    ("vit_small_32", "ViT-Small", 384, 6, "Touvron et al. 2021"),
+    ("vit_base_32", "ViT-Base", 768, 12, "Dosovitskiy et al. 2021"),
+):
+    ARCHITECTURES.add(
+        _name, f"{_family} for 32x32 images", f"curvature; {_source}, Table 1", stand_in=SMALL_TRANSFORMER
+    )(partial(vision_transformer, name=_name, width=_width, heads=_heads))

@@ -1,19 +1,16 @@
 """What a post-hoc method is: how it is fitted and checked, and the registry of all of them by name.
 
 Adding one: a file of this folder with a function of validation logits [N, K], targets [N] and options that returns a
-`Calibrator`, and the `COMPONENTS` that describe it; no other file lists them.
+`Calibrator`, under the decorator that describes it; no other file lists them.
 
     class Sharpened(Calibrator):
         def _probabilities(self, logits: Floats) -> Floats:
             return softmax64(logits * self.parameters["power"])
 
-    def fit_sharpened(logits: ArrayLike, targets: ArrayLike, *, power: float = 2.0) -> Sharpened:
+    @POSTHOC.add("sharpened", "p^2", columns=("power",))
+    def fit_sharpened(logits: ArrayLike, targets: ArrayLike, *, power: Annotated[float, "[0, inf)"] = 2.0) -> Sharpened:
         values, _ = validation_data(logits, targets)
         return Sharpened("sharpened", {"power": power}, values.shape[1])
-
-    COMPONENTS = (
-        PosthocMethod("sharpened", fit_sharpened, (Hyperparameter("power", minimum=0),), "p^2", columns=("power",)),
-    )
 
 `tests/trainables/posthoc/test_base.py` tests what holds for every method. Users' own need no file here: this module
 adapts what their import paths name, and checks their probabilities before anything is measured.
@@ -31,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from trainables.extensions.targets import OwnFamily, describe_error, described, hyperparameters_of
+from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.metrics.base import (
     Floats,
     Integers,
@@ -41,7 +38,7 @@ from trainables.metrics.base import (
     require_probabilities,
 )
 from trainables.metrics.refinement import FOLDS, folds_of
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry, hyperparameters_of
 
 LogitsAndTargets = tuple[Floats, Integers]
 
@@ -199,7 +196,7 @@ def _posthoc(target: object, path: str, name: str) -> PosthocMethod:
     return PosthocMethod(name, fit, hyperparameters_of(target, path, ["logits", "targets"]), columns=columns)
 
 
-POSTHOC = Registry("post-hoc method", OwnFamily("posthoc", _posthoc))
+POSTHOC = Registry("post-hoc method", OwnFamily("posthoc", _posthoc), PosthocMethod, ["logits", "targets"])
 
 
 def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> Calibrator:

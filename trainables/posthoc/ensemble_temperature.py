@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from trainables.metrics import SMALLEST_PROBABILITY
 from trainables.metrics.base import Floats, Integers, softmax64
-from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
+from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
-from trainables.registry import Hyperparameter
 
 Objective = Literal["nll", "brier"]
 
@@ -53,17 +52,22 @@ class EnsembleTemperatureLayer(nn.Module):
         return scaled + plain + self.fitted["weight_uniform"] / self.classes
 
 
+@POSTHOC.add("ensemble_temperature", columns=PARAMETERS, layer=EnsembleTemperatureLayer)
 def fit_ensemble_temperature(
     logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "nll"
 ) -> EnsembleTemperatureCalibrator:
-    """Return ensemble temperature scaling fitted on logits [N, K] and targets [N].
+    """A mixture of softmax(z/T), softmax(z) and the uniform distribution.
+
+    Return ensemble temperature scaling fitted on logits [N, K] and targets [N].
 
     T is temperature scaling's, of least NLL; then the weights are those of the least `objective`, which is convex.
+
+    Source: Zhang, Kailkhura & Han 2020, arXiv:2003.07329.
 
     Args:
         logits: [N, K].
         targets: [N] class indices.
-        objective: `nll` or `brier`, the two of the paper.
+        objective: `nll` or `brier`, the two of the paper [Zhang et al. 2020, 3.2].
 
     Raises:
         PosthocUnavailable: unusable validation data.
@@ -113,16 +117,3 @@ def _on_simplex(loss: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats,
     )
     weights = np.clip(found.x, 0.0, None)
     return weights / weights.sum(), bool(found.success)
-
-
-COMPONENTS = (
-    PosthocMethod(
-        "ensemble_temperature",
-        fit_ensemble_temperature,
-        (Hyperparameter("objective", "text", choices=("nll", "brier"), source="Zhang et al. 2020, 3.2"),),
-        "a mixture of softmax(z/T), softmax(z) and the uniform distribution",
-        "Zhang, Kailkhura & Han 2020, arXiv:2003.07329",
-        columns=PARAMETERS,
-        layer=EnsembleTemperatureLayer,
-    ),
-)

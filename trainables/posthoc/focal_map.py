@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from trainables.losses import LOSSES
 from trainables.metrics.base import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_masses import Array, library_of
-from trainables.registry import Hyperparameter, HyperparameterValue
+from trainables.registry import HyperparameterValue
 
 SMALLEST_GAMMA = -1.0
 """Below −1, φ turns negative near v = 1: the map is undefined."""
@@ -180,13 +181,22 @@ def with_training_gamma(
     return {**options, "gamma": training_gamma(loss)}
 
 
-def fit_focal_map(logits: ArrayLike, targets: ArrayLike, *, gamma: float | None = None) -> FocalTemperatureCalibrator:
-    """Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
+@POSTHOC.add(
+    "focal_map", columns=("gamma",), label="focal map", layer=FocalTemperatureLayer, takes_gamma=lambda options: True
+)
+def fit_focal_map(
+    logits: ArrayLike, targets: ArrayLike, *, gamma: Annotated[float | None, "[-1, inf)"] = None
+) -> FocalTemperatureCalibrator:
+    """The focal calibration map, which undoes the focal loss's bias; nothing is fitted.
+
+    Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
+
+    Source: posterior Eqs. 11-13; properness Eq. 1.
 
     Args:
         logits: [N, K] of the validation data, checked so that a diverged network is recognised.
         targets: [N] class indices.
-        gamma: γ ≥ −1.
+        gamma: below -1 the map is undefined [posterior Thm. 11: the training loss's own gamma].
 
     Raises:
         PosthocUnavailable: unusable validation data, a missing γ, or γ < −1.
@@ -198,25 +208,3 @@ def fit_focal_map(logits: ArrayLike, targets: ArrayLike, *, gamma: float | None 
         )
     require_gamma(gamma)
     return FocalTemperatureCalibrator("focal_map", {"gamma": gamma}, values.shape[1], gamma=gamma)
-
-
-COMPONENTS = (
-    PosthocMethod(
-        "focal_map",
-        fit_focal_map,
-        (
-            Hyperparameter(
-                "gamma",
-                minimum=-1.0,
-                reason="below -1 the map is undefined",
-                source="posterior Thm. 11: the training loss's own gamma",
-            ),
-        ),
-        "the focal calibration map, which undoes the focal loss's bias; nothing is fitted",
-        "posterior Eqs. 11-13; properness Eq. 1",
-        columns=("gamma",),
-        label="focal map",
-        layer=FocalTemperatureLayer,
-        takes_gamma=lambda options: True,
-    ),
-)

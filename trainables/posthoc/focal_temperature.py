@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers
-from trainables.metrics.binning import BINS
-from trainables.posthoc.base import PosthocMethod, PosthocUnavailable, validation_data
+from trainables.metrics.binning import Bins
+from trainables.posthoc.base import POSTHOC, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_grid import GridValues, focal_grid
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
-from trainables.registry import Hyperparameter
 
 Objective = Literal["ada_ece", "nll"]
 Search = Literal["grid", "line"]
@@ -120,27 +119,34 @@ def _temperature_at(
     return full_grid_search(logits, targets, objective, bins, (gamma,))[0]
 
 
+@POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=FocalTemperatureLayer)
 def fit_focal_temperature(
     logits: ArrayLike,
     targets: ArrayLike,
     *,
     objective: Objective = "ada_ece",
     search: Search = "grid",
-    bins: int = 15,
+    bins: Bins = 15,
     gamma_objective: Objective | None = None,
 ) -> FocalTemperatureCalibrator:
-    """Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
+    """The focal map after a temperature, gamma and T chosen on a grid or a line; both results are reported.
+
+    Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
 
     Both searches run and both are reported; `search` says whose result the calibrator applies.
+
+    Source: properness §4.2, §5.1, §5.2.
 
     Args:
         logits: [N, K].
         targets: [N] class indices.
-        objective: `ada_ece` (equal-mass ECE) or `nll`, the metric of interest (properness §5.1).
-        search: `grid` (9 γ × 500 T, properness §5.1) or `line` (3 × 500 cells, §5.2).
-        bins: equal-mass bins (15, properness §5.1).
-        gamma_objective: chooses γ where `objective` chooses T alone, at that γ; `None` lets `objective` choose both.
-            properness Table 1 prints one γ a row, and below it T and log-loss beside T and ECE.
+        objective: `ada_ece` (equal-mass ECE) or `nll`, the metric of interest (properness §5.1) [properness
+            §5.1].
+        search: `grid` (9 γ × 500 T, properness §5.1) or `line` (3 × 500 cells, §5.2) [properness §5.1, §5.2].
+        bins: equal-mass bins (15, properness §5.1) [mukhoti §5; properness §5.1].
+        gamma_objective: chooses γ where `objective` chooses T alone, at that γ; `None` lets `objective` choose
+            both. properness Table 1 prints one γ a row, and below it T and log-loss beside T and ECE
+            [properness Table 1].
 
     Raises:
         PosthocUnavailable: unusable validation data, fewer samples than bins among them.
@@ -164,21 +170,3 @@ def fit_focal_temperature(
     return FocalTemperatureCalibrator(
         "focal_temperature", parameters, values.shape[1], chosen.temperature, chosen.gamma
     )
-
-
-COMPONENTS = (
-    PosthocMethod(
-        "focal_temperature",
-        fit_focal_temperature,
-        (
-            Hyperparameter("objective", "text", choices=("ada_ece", "nll"), source="properness §5.1"),
-            Hyperparameter("search", "text", choices=("grid", "line"), source="properness §5.1, §5.2"),
-            replace(BINS, source="mukhoti §5; properness §5.1"),
-            Hyperparameter("gamma_objective", "text", choices=("ada_ece", "nll"), source="properness Table 1"),
-        ),
-        "the focal map after a temperature, gamma and T chosen on a grid or a line; both results are reported",
-        "properness §4.2, §5.1, §5.2",
-        columns=PARAMETERS,
-        layer=FocalTemperatureLayer,
-    ),
-)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
-from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
+from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
 from trainables.posthoc.temperature import logit_scale, temperature_by_nll
 from trainables.registry import Hyperparameter
 
@@ -39,6 +40,9 @@ STARTED_ON = 1000
 TOLERANCE, GRADIENT = 1e-9, 1e-7
 """The search ends where a step changes the loss, or all parameters, by less than the first, or where no part of the
 gradient is larger than the second."""
+
+Iterations = Annotated[int, Hyperparameter(range="[1, inf)", source="vector scaling takes 30 to 60")]
+Penalty = Annotated[float, Hyperparameter(range="[0, inf)", source="ODIR, Kull et al. 2019, section 4.2")]
 
 Features = Callable[[Floats], Floats]
 """Makes of logits [N, K] what W multiplies; a function of a module, so that calibrators can be pickled."""
@@ -107,28 +111,41 @@ class _Fitted:
     bias: Floats
 
 
-def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: int = 200) -> AffineCalibrator:
-    """Return vector scaling, softmax(w ∘ z + b), with the least NLL on logits [N, K] and targets [N].
+@POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer)
+def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterations = 200) -> AffineCalibrator:
+    """Softmax(w∘z + b), a scale and a shift for each class, by NLL.
+
+    Return vector scaling, softmax(w ∘ z + b), with the least NLL on logits [N, K] and targets [N].
 
     Raises PosthocUnavailable for unusable validation data.
+
+    Source: Guo et al. 2017, section 4.2.
     """
     values, labels = validation_data(logits, targets)
     start = np.full(values.shape[1], 1 / _rough_temperature(values, labels))
     return AffineCalibrator(_fit("vector", values, labels, start, max_iterations), raw)
 
 
+@POSTHOC.add("matrix", columns=MATRIX_PARAMETERS, layer=AffineLayer)
 def fit_matrix(
     logits: ArrayLike,
     targets: ArrayLike,
     *,
-    off_diagonal: float = 0.0,
-    intercept: float = 0.0,
-    max_iterations: int = 80,
+    off_diagonal: Penalty = 0.0,
+    intercept: Penalty = 0.0,
+    max_iterations: Iterations = 80,
 ) -> AffineCalibrator:
-    """Return matrix scaling, softmax(W z + b), with the least penalised NLL on logits [N, K] and targets [N].
+    """Softmax(Wz + b) by NLL; without penalties it overfits many classes.
+
+    Return matrix scaling, softmax(W z + b), with the least penalised NLL on logits [N, K] and targets [N].
 
     The penalty is λ/(K(K − 1)) Σ_{i≠j} W_ij² + μ/K Σ b_i², λ = `off_diagonal` and μ = `intercept` (ODIR, Kull et al.
     2019, §4.2; 0 is Guo et al.'s). Where the search ends at `max_iterations`, `converged` is 0.
+
+    Source: Guo et al. 2017, section 4.2.
+
+    Args:
+        max_iterations: [two seconds for 10,000 samples of 100 classes].
 
     Raises PosthocUnavailable for unusable validation data.
     """
@@ -138,17 +155,25 @@ def fit_matrix(
     return AffineCalibrator(_fit("matrix", values, labels, start, max_iterations, penalty), raw)
 
 
+@POSTHOC.add("dirichlet", columns=MATRIX_PARAMETERS, layer=AffineLayer)
 def fit_dirichlet(
     logits: ArrayLike,
     targets: ArrayLike,
     *,
-    off_diagonal: float = 0.01,
-    intercept: float = 0.01,
-    max_iterations: int = 80,
+    off_diagonal: Penalty = 0.01,
+    intercept: Penalty = 0.01,
+    max_iterations: Iterations = 80,
 ) -> AffineCalibrator:
-    """Return Dirichlet calibration, softmax(W log p + b), with the least penalised NLL on logits [N, K], targets [N].
+    """Softmax(W log p + b) by NLL with penalties off the diagonal and on b.
+
+    Return Dirichlet calibration, softmax(W log p + b), with the least penalised NLL on logits [N, K], targets [N].
 
     The penalty is `fit_matrix`'s, ODIR. Raises PosthocUnavailable for unusable validation data.
+
+    Source: Kull et al. 2019, arXiv:1910.12656.
+
+    Args:
+        max_iterations: [two seconds for 10,000 samples of 100 classes].
     """
     values, labels = validation_data(logits, targets)
     features = log_softmax64(values)
@@ -157,16 +182,28 @@ def fit_dirichlet(
     return AffineCalibrator(_fit("dirichlet", features, labels, start, max_iterations, penalty), log_softmax64)
 
 
+@POSTHOC.add("structured_matrix", columns=STRUCTURED_PARAMETERS, layer=AffineLayer)
 def fit_structured_matrix(
-    logits: ArrayLike, targets: ArrayLike, *, strength: float = 1.0, max_iterations: int = 200
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    strength: Annotated[float, "[0, inf)"] = 1.0,
+    max_iterations: Iterations = 200,
 ) -> AffineCalibrator:
-    """Return structured matrix scaling of logits [N, K] with targets [N]: softmax(W log p + b), W held to I.
+    """Matrix scaling after temperature scaling, held to the identity by penalties that grow with the classes.
+
+    Return structured matrix scaling of logits [N, K] with targets [N]: softmax(W log p + b), W held to I.
 
     p is softmax(z/T), T temperature scaling's. The penalty is, with s = `strength`,
     s·[K/N (Σ b_i² + Σ (W_ii − 1)²) + K(K − 1)/N Σ_{i≠j} W_ij²]: the ridge penalty of Berta et al. 2026, in their
     package's default strengths where s = 1.
 
     Raises PosthocUnavailable for unusable validation data.
+
+    Source: Berta, Holzmüller, Jordan & Bach 2026.
+
+    Args:
+        strength: [Berta et al. 2026].
     """
     values, labels = validation_data(logits, targets)
     samples, classes = values.shape
@@ -266,48 +303,3 @@ def _reported(name: str, weights: Floats, bias: Floats, iterations: int, converg
         outside = weights - np.diag(diagonal)
         parameters["off_diagonal"] = float(np.sqrt((outside**2).sum() / (classes * (classes - 1))))
     return _Fitted(name, parameters, weights, bias)
-
-
-_ITERATIONS = Hyperparameter("max_iterations", "integer", minimum=1, source="vector scaling takes 30 to 60")
-_MATRIX_ITERATIONS = replace(_ITERATIONS, source="two seconds for 10,000 samples of 100 classes")
-_OFF_DIAGONAL = Hyperparameter("off_diagonal", minimum=0.0, source="ODIR, Kull et al. 2019, section 4.2")
-_INTERCEPT = replace(_OFF_DIAGONAL, name="intercept")
-
-COMPONENTS = (
-    PosthocMethod(
-        "vector",
-        fit_vector,
-        (_ITERATIONS,),
-        "softmax(w∘z + b), a scale and a shift for each class, by NLL",
-        "Guo et al. 2017, section 4.2",
-        columns=VECTOR_PARAMETERS,
-        layer=AffineLayer,
-    ),
-    PosthocMethod(
-        "matrix",
-        fit_matrix,
-        (_OFF_DIAGONAL, _INTERCEPT, _MATRIX_ITERATIONS),
-        "softmax(Wz + b) by NLL; without penalties it overfits many classes",
-        "Guo et al. 2017, section 4.2",
-        columns=MATRIX_PARAMETERS,
-        layer=AffineLayer,
-    ),
-    PosthocMethod(
-        "structured_matrix",
-        fit_structured_matrix,
-        (Hyperparameter("strength", minimum=0.0, source="Berta et al. 2026"), _ITERATIONS),
-        "matrix scaling after temperature scaling, held to the identity by penalties that grow with the classes",
-        "Berta, Holzmüller, Jordan & Bach 2026",
-        columns=STRUCTURED_PARAMETERS,
-        layer=AffineLayer,
-    ),
-    PosthocMethod(
-        "dirichlet",
-        fit_dirichlet,
-        (_OFF_DIAGONAL, _INTERCEPT, _MATRIX_ITERATIONS),
-        "softmax(W log p + b) by NLL with penalties off the diagonal and on b",
-        "Kull et al. 2019, arXiv:1910.12656",
-        columns=MATRIX_PARAMETERS,
-        layer=AffineLayer,
-    ),
-)

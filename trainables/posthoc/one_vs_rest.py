@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers, softmax64
-from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_edges, equal_mass_starts, isotonic_levels
-from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
+from trainables.metrics.binning import Bins, Scheme, bin_edges, equal_mass_starts, isotonic_levels
+from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
 from trainables.registry import Hyperparameter
+
+Mix = Annotated[bool, Hyperparameter(source="keeps the NLL finite; the papers do without")]
 
 ISOTONIC_PARAMETERS = ("steps", "uniform")
 HISTOGRAM_PARAMETERS = ("filled_bins", "uniform")
@@ -70,10 +73,15 @@ class HistogramCalibrator(OneVsRestCalibrator):
         return np.stack(columns, axis=1)
 
 
-def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: bool = True) -> IsotonicCalibrator:
-    """Return one-vs-rest isotonic regression of softmax probabilities, fitted on logits [N, K] and targets [N].
+@POSTHOC.add("isotonic", columns=ISOTONIC_PARAMETERS)
+def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: Mix = True) -> IsotonicCalibrator:
+    """Isotonic regression of each class against the rest, normalised.
+
+    Return one-vs-rest isotonic regression of softmax probabilities, fitted on logits [N, K] and targets [N].
 
     Between the probabilities of validation samples it is interpolated linearly, beyond them constant.
+
+    Source: Zadrozny & Elkan 2002.
 
     Args:
         logits: [N, K].
@@ -89,12 +97,22 @@ def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: bool = True) -> 
     return IsotonicCalibrator(levels, _uniform(labels, mix))
 
 
+@POSTHOC.add("histogram_binning", columns=HISTOGRAM_PARAMETERS)
 def fit_histogram_binning(
-    logits: ArrayLike, targets: ArrayLike, *, bins: int = 15, scheme: Scheme = "equal_width", mix: bool = True
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    bins: Bins = 15,
+    scheme: Scheme = "equal_width",
+    mix: Mix = True,
 ) -> HistogramCalibrator:
-    """Return one-vs-rest histogram binning of softmax probabilities, fitted on logits [N, K] and targets [N].
+    """Frequencies in bins of each class against the rest, normalised.
+
+    Return one-vs-rest histogram binning of softmax probabilities, fitted on logits [N, K] and targets [N].
 
     An empty bin gives its middle.
+
+    Source: Zadrozny & Elkan 2001; Guo et al. 2017, section 4.1.
 
     Args:
         logits: [N, K].
@@ -127,29 +145,3 @@ def fit_histogram_binning(
 
 def _uniform(labels: Integers, mix: bool) -> float:
     return 1 / (len(labels) + 1) if mix else 0.0
-
-
-_MIX = Hyperparameter("mix", "boolean", source="keeps the NLL finite; the papers do without")
-
-COMPONENTS = (
-    PosthocMethod(
-        "isotonic",
-        fit_isotonic,
-        (_MIX,),
-        "isotonic regression of each class against the rest, normalised",
-        "Zadrozny & Elkan 2002",
-        columns=ISOTONIC_PARAMETERS,
-    ),
-    PosthocMethod(
-        "histogram_binning",
-        fit_histogram_binning,
-        (
-            BINS,
-            SCHEME,
-            _MIX,
-        ),
-        "frequencies in bins of each class against the rest, normalised",
-        "Zadrozny & Elkan 2001; Guo et al. 2017, section 4.1",
-        columns=HISTOGRAM_PARAMETERS,
-    ),
-)

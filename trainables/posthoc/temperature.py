@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
-from trainables.metrics.binning import BINS, SCHEME, Scheme, calibration_error
-from trainables.posthoc.base import Calibrator, PosthocMethod, PosthocUnavailable, validation_data
+from trainables.metrics.binning import Bins, Scheme, calibration_error
+from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, log_complement, log_phi
-from trainables.registry import Hyperparameter
 
 Objective = Literal["nll", "nll_on_grid", "ece", "focal"]
 
@@ -194,55 +192,6 @@ def _root_between(slope: Callable[[float], float], low: float, high: float) -> d
     return {"temperature": math.exp(root), "converged": float(report.converged), "at_bound": 0.0}
 
 
-def fit_temperature(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    objective: Objective = "nll",
-    gamma: float | None = None,
-    grid: str = "mukhoti",
-    bins: int = 15,
-    scheme: Scheme = "equal_width",
-    apply_focal_map: bool = False,
-) -> FocalTemperatureCalibrator:
-    """Return softmax(z/T), T chosen on validation logits [N, K] and targets [N].
-
-    Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        objective: `nll` (default; Guo et al. 2017), `nll_on_grid` (properness §5.1), `ece` on a grid (mukhoti §5) or
-            `focal` (posterior §6.1).
-        gamma: γ of the focal objective; an evaluation gives the training loss's own (posterior §6.1).
-        grid: `mukhoti` (.1 … 10) or `properness` (.01 … 5), for `ece` and `nll_on_grid`.
-        bins: number of bins, for `ece`.
-        scheme: `equal_width` or `equal_mass` bins, for `ece`.
-        apply_focal_map: apply Ψ^γ after scaling (posterior §6.1's TS_FL with Ψ), for `focal`.
-
-    Raises:
-        PosthocUnavailable: unusable validation data, or a missing γ.
-    """
-    values, labels = validation_data(logits, targets, bins if objective == "ece" else None)
-    mapped = 0.0
-    if objective == "nll":
-        found = temperature_by_nll(values, labels)
-    elif objective == "nll_on_grid":
-        temperatures = TEMPERATURE_GRIDS[grid]
-        found = best_on_grid(temperatures, np.array([focal_value(values, labels, t) for t in temperatures]))
-    elif objective == "focal":
-        if gamma is None:
-            raise PosthocUnavailable(
-                "temperature by the focal loss needs gamma and the training loss has none: give posthoc temperature a "
-                "gamma, or train with focal"
-            )
-        found = temperature_by_focal(values, labels, gamma)
-        mapped = gamma if apply_focal_map else 0.0
-    elif objective == "ece":
-        found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
-    else:
-        raise PosthocUnavailable(f"objective = {objective!r} must be one of {', '.join(get_args(Objective))}")
-    return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)
-
-
 def fit_temperatures(
     data: Sequence[tuple[ArrayLike, ArrayLike]], **options: Any
 ) -> list[Calibrator | PosthocUnavailable]:
@@ -272,23 +221,62 @@ def fit_temperatures(
     return [each for each in found if each is not None]
 
 
-COMPONENTS = (
-    PosthocMethod(
-        "temperature",
-        fit_temperature,
-        (
-            Hyperparameter("objective", "text", choices=get_args(Objective), source="Guo et al. 2017"),
-            Hyperparameter("gamma", minimum=0.0, source="posterior §6.1: the training loss's own gamma"),
-            Hyperparameter("grid", "text", choices=tuple(TEMPERATURE_GRIDS), source="mukhoti released code"),
-            replace(BINS, source="mukhoti §5; properness §5.1"),
-            replace(SCHEME, source="mukhoti §5"),
-            Hyperparameter("apply_focal_map", "boolean", source="posterior §6.1"),
-        ),
-        "softmax(z/T), one T chosen by NLL, by ECE on a grid or by the focal loss",
-        "Guo et al. 2017; mukhoti §5; posterior §6.1",
-        build_many=fit_temperatures,
-        columns=("temperature", "converged", "at_bound"),
-        layer=FocalTemperatureLayer,
-        takes_gamma=lambda options: options.get("objective") == "focal",
-    ),
+@POSTHOC.add(
+    "temperature",
+    build_many=fit_temperatures,
+    columns=("temperature", "converged", "at_bound"),
+    layer=FocalTemperatureLayer,
+    takes_gamma=lambda options: options.get("objective") == "focal",
 )
+def fit_temperature(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    objective: Objective = "nll",
+    gamma: Annotated[float | None, "[0, inf)"] = None,
+    grid: Annotated[str, tuple(TEMPERATURE_GRIDS)] = "mukhoti",
+    bins: Bins = 15,
+    scheme: Scheme = "equal_width",
+    apply_focal_map: bool = False,
+) -> FocalTemperatureCalibrator:
+    """Softmax(z/T), one T chosen by NLL, by ECE on a grid or by the focal loss.
+
+    Return softmax(z/T), T chosen on validation logits [N, K] and targets [N].
+
+    Source: Guo et al. 2017; mukhoti §5; posterior §6.1.
+
+    Args:
+        logits: [N, K].
+        targets: [N] class indices.
+        objective: `nll` (default; Guo et al. 2017), `nll_on_grid` (properness §5.1), `ece` on a grid (mukhoti §5) or
+            `focal` (posterior §6.1) [Guo et al. 2017].
+        gamma: γ of the focal objective; an evaluation gives the training loss's own (posterior §6.1) [posterior
+            §6.1: the training loss's own gamma].
+        grid: `mukhoti` (.1 … 10) or `properness` (.01 … 5), for `ece` and `nll_on_grid` [mukhoti released code].
+        bins: number of bins, for `ece` [mukhoti §5; properness §5.1].
+        scheme: `equal_width` or `equal_mass` bins, for `ece` [mukhoti §5].
+        apply_focal_map: apply Ψ^γ after scaling (posterior §6.1's TS_FL with Ψ), for `focal` [posterior §6.1].
+
+    Raises:
+        PosthocUnavailable: unusable validation data, or a missing γ.
+    """
+    values, labels = validation_data(logits, targets, bins if objective == "ece" else None)
+    mapped = 0.0
+    if objective == "nll":
+        found = temperature_by_nll(values, labels)
+    elif objective == "nll_on_grid":
+        temperatures = TEMPERATURE_GRIDS[grid]
+        found = best_on_grid(temperatures, np.array([focal_value(values, labels, t) for t in temperatures]))
+    elif objective == "focal":
+        if gamma is None:
+            raise PosthocUnavailable(
+                "temperature by the focal loss needs gamma and the training loss has none: give posthoc temperature a "
+                "gamma, or train with focal"
+            )
+        found = temperature_by_focal(values, labels, gamma)
+        mapped = gamma if apply_focal_map else 0.0
+    elif objective == "ece":
+        found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
+    else:
+        raise PosthocUnavailable(f"objective = {objective!r} must be one of {', '.join(get_args(Objective))}")
+    return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)

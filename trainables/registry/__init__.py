@@ -15,7 +15,6 @@ from trainables.registry.registry import (
     FITTED_ON,
     LABEL,
     OWN,
-    ExtensionError,
     Registry,
     column_label,
     entry_label,
@@ -23,6 +22,7 @@ from trainables.registry.registry import (
     is_import_path,
     permit_only,
 )
+from trainables.registry.signatures import ExtensionError, hyperparameters_of
 
 __all__ = [
     "FITTED_ON",
@@ -40,6 +40,7 @@ __all__ = [
     "column_label",
     "entry_label",
     "hyperparameter_values",
+    "hyperparameters_of",
     "importing_nothing",
     "is_import_path",
     "number_in",

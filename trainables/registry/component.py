@@ -79,7 +79,7 @@ class Hyperparameter:
     """One hyperparameter: its kind, default, valid range, and where default and range come from.
 
     Attributes:
-        name: the key in a search space.
+        name: the key in a search space; left out in an annotation, whose argument has it.
         kind: `number` (float), `integer`, `text`, `boolean`, `numbers` or `texts` (lists of them).
         default: the value used when a search space is silent. Of a `Component` it is what the signature of `build` says
             unless it is given here; `None` means the component decides.
@@ -93,7 +93,7 @@ class Hyperparameter:
             none. A value that may be the user's own code is found by this.
     """
 
-    name: str
+    name: str = ""
     kind: Kind = "number"
     default: Any = None
     minimum: float | None = None

@@ -13,13 +13,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from trainables.registry.component import Component
+from trainables.registry.component import TAGS, Component, Hyperparameter
 from trainables.registry.names import did_you_mean
+from trainables.registry.signatures import ExtensionError, catalogue_words, hyperparameters_of
 
 LABEL, FITTED_ON = "label", "fitted_on"
 """Keys of a post-hoc method in an evaluation: what its columns are called, so that one method may stand twice, and the
@@ -30,12 +32,10 @@ OWN = "own"
 """The name of a loss, network, optimiser or data set that is the business of a training loop of the user's own."""
 
 
+Built = TypeVar("Built", bound=Callable[..., Any])
+
 _reopening: ContextVar[bool] = ContextVar("reopening", default=False)
 _permitted: frozenset[str] | None = None
-
-
-class ExtensionError(ValueError):
-    """A user-defined component that cannot be used: one sentence with the place in the user's file."""
 
 
 @contextmanager
@@ -76,16 +76,31 @@ class OwnComponents(Protocol):
 
 
 class Registry(Mapping[str, Component]):
-    """The components of one kind, by name: what the files of its folder list in their `COMPONENTS`.
+    """The components of one kind, by name, as the files of its folder add them.
 
     A registry with `own` also knows user-defined components: by import path, and by the names that installed
     packages give in their entry points. They are imported when they are asked for.
     """
 
-    def __init__(self, kind: str, own: OwnComponents | None = None) -> None:
-        """Create an empty registry; `kind` is the noun used in messages, e.g. `loss`; `own` finds users' components."""
+    def __init__(
+        self,
+        kind: str,
+        own: OwnComponents | None = None,
+        component: type[Component] = Component,
+        leading: Sequence[str] = (),
+    ) -> None:
+        """Create an empty registry.
+
+        Args:
+            kind: the noun used in messages, e.g. `loss`.
+            own: finds users' components.
+            component: the type of its components.
+            leading: names of the arguments that each is built with before its hyperparameters.
+        """
         self.kind = kind
         self.own = own
+        self._component, self._leading = component, leading
+        self._modules: dict[str, str] = {}
         self._components: dict[str, Component] = {}
         self._own: dict[str, Component] = {}
 
@@ -121,16 +136,54 @@ class Registry(Mapping[str, Component]):
         self._components[component.name] = component
         return component
 
+    def add(
+        self,
+        name: str,
+        summary: str = "",
+        source: str = "",
+        *,
+        apart: Sequence[str] = (),
+        more: Sequence[Hyperparameter] = (),
+        **declared: Any,
+    ) -> Callable[[Built], Built]:
+        """Return a decorator that registers a function or class under `name`; what it returns is what it was given.
+
+        Its hyperparameters are what its signature and docstring declare, see `trainables.registry.signatures`. A class
+        has every tag that it has an attribute of that name for which is true, and its `name` becomes this.
+
+        Args:
+            name: in a search space.
+            summary: one line for `sweeper spaces`, and
+            source: paper and section, where the docstring does not say them (`signatures.catalogue_words`).
+            apart: arguments that are no hyperparameters.
+            more: hyperparameters that are no arguments of their own.
+            declared: other attributes of the registry's type of component.
+        """
+
+        def register(build: Built) -> Built:
+            bound = build.keywords if isinstance(build, partial) else {}
+            taken = hyperparameters_of(build, name, self._leading, {*apart, *bound})
+            tags = {*declared.pop("tags", ()), *(tag for tag in TAGS if getattr(build, tag, False) is True)}
+            words = (summary, source) if summary else catalogue_words(build)
+            found = self._component(name, build, (*taken, *more), *words, tags=frozenset(tags), **declared)
+            self._modules[name] = (build.func if isinstance(build, partial) else build).__module__
+            self.register(found)
+            if isinstance(getattr(build, "name", None), str):
+                build.name = name  # type: ignore[attr-defined]  # it has one
+            return build
+
+        return register
+
     def discover(self, package: str) -> None:
-        """Register the `COMPONENTS` of every module of a package, in the order of the modules' names.
+        """Import every module of a package, whose members are then known, in the order of the modules' names.
 
         Called once, by the package's `__init__` with its `__name__`: a new member is a new file and nothing else.
         """
-        folder = importlib.import_module(package).__path__
-        for module in pkgutil.iter_modules(folder, f"{package}."):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
             if not module.ispkg:
-                for component in getattr(importlib.import_module(module.name), "COMPONENTS", ()):
-                    self.register(component)
+                importlib.import_module(module.name)
+        # Not in the order in which they import each other, which says nothing.
+        self._components = dict(sorted(self._components.items(), key=lambda each: self._modules.get(each[0], "")))
 
     def installed(self) -> Mapping[str, str]:
         """Return the names from installed packages, each with its import path, without importing anything."""

@@ -33,11 +33,11 @@ import torch
 from torch import Tensor, nn
 
 from trainables.datasets.base import DataSet, Split, hash_of_splits
-from trainables.extensions.targets import OwnFamily, describe_error, described, hyperparameters_of
+from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import OWN, Component, ExtensionError, Registry
+from trainables.registry import OWN, Component, ExtensionError, Registry, hyperparameters_of
 from trainables.training.evaluation import FITTED_ON, Evaluation, EvaluationSettings, curvature_columns, evaluate
 from trainables.training.loop import OwnRandomness
 from trainables.training.prediction import EpochRow, State, TrajectorySettings, epoch_metrics
@@ -138,7 +138,7 @@ def _by_name(target: type) -> Callable[..., object]:
     signature = inspect.signature(target)
     kept = [each for key, each in signature.parameters.items() if key not in (*CONTEXT, *PARTS)]
     stub.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]  # what `inspect` asks for
-    stub.__annotations__ = typing.get_type_hints(target.__init__)  # type: ignore[misc]  # a class's own
+    stub.__annotations__ = typing.get_type_hints(target.__init__, include_extras=True)  # type: ignore[misc]  # a class's own
     return stub
 
 

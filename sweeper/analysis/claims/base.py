@@ -1,10 +1,10 @@
 """What a claim is: a published sentence, a rule decided before looking, and a judge of result tables.
 
-To add one, write a judge in the file of its subject; its name is the claim's, and its docstring states the rule::
+To add one, write a judge in the file of its subject; its name is the claim's, its docstring states claim and rule::
 
-    @claim("mukhoti", "Focal loss has a smaller ECE than cross-entropy.")
+    @claim("mukhoti")
     def focal_beats_cross_entropy(rows: Rows) -> Verdict:
-        '''Judge that focal loss calibrates better than cross-entropy.
+        '''Focal loss has a smaller ECE than cross-entropy.
 
         Rule: on each network, test ECE of cross-entropy minus focal loss's; holds where …
         '''
@@ -76,15 +76,13 @@ class Claim:
     Attributes:
         name: as headers and the command line write it.
         paper: short name of the paper.
-        statement: the claim, one sentence.
-        decide: rows of its table → verdict, which need not name the claim; pure. Its docstring states the rule.
+        decide: rows of its table → verdict, which need not name the claim; pure. Its docstring states claim and rule.
         weights: the judge needs the mean focal weights, which are computed from stored predictions.
         table: whose rows the judge takes: those of the view `final`, or of `epochs` with their configuration.
     """
 
     name: str
     paper: str
-    statement: str
     decide: Callable[[Rows], Verdict]
     weights: bool = False
     table: Literal["final", "epochs"] = "final"
@@ -92,6 +90,11 @@ class Claim:
     def judge(self, rows: Rows) -> Verdict:
         """Return what the rows of its table say."""
         return replace(self.decide(rows), claim=self.name)
+
+    @property
+    def statement(self) -> str:
+        """The claim, one sentence."""
+        return " ".join(inspect.cleandoc(self.decide.__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def rule(self) -> str:
@@ -111,12 +114,12 @@ Decide = Callable[[Rows], Verdict]
 
 
 def claim(
-    paper: str, statement: str, *, weights: bool = False, table: Literal["final", "epochs"] = "final"
+    paper: str, *, weights: bool = False, table: Literal["final", "epochs"] = "final"
 ) -> Callable[[Decide], Decide]:
-    """Register the function below as the judge of a claim, which is called like it; see `Claim` for the arguments."""
+    """Register the function below as the judge of a claim, which is called like it and stands in its docstring."""
 
     def register(decide: Decide) -> Decide:
-        CLAIMS[decide.__name__] = Claim(decide.__name__, paper, statement, decide, weights, table)
+        CLAIMS[decide.__name__] = Claim(decide.__name__, paper, decide, weights, table)
         return decide
 
     return register

@@ -35,9 +35,9 @@ from sweeper.text.cells import Row, Rows, by_trial
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
 
 
-@claim("curvature", "The largest eigenvalue of the validation Hessian falls as the focal loss's γ grows.", weights=True)
+@claim("curvature", weights=True)
 def curvature_falls_with_gamma(rows: Rows) -> Verdict:
-    """Judge that λ_max falls with γ, on the Hessian of cross-entropy and on the training loss's without its scale.
+    """The largest eigenvalue of the validation Hessian falls as the focal loss's γ grows.
 
     Rule: ρ(γ, λ_max) over each network's configurations, averaged over strata that differ in nothing else. Holds where
     on every network the 95 % intervals of both readings (cross-entropy's Hessian; the training loss's λ_max over the
@@ -76,9 +76,9 @@ def curvature_falls_with_gamma(rows: Rows) -> Verdict:
     )
 
 
-@claim("curvature", "Every calibration loss lowers the curvature of cross-entropy, as focal loss does.")
+@claim("curvature")
 def every_loss_controls_curvature(rows: Rows) -> Verdict:
-    """Judge that every loss family lowers λ_max of cross-entropy's Hessian below cross-entropy training's own.
+    """Every calibration loss lowers the curvature of cross-entropy, as focal loss does.
 
     Rule: for each family, ln λ_max minus that of cross-entropy under the same other settings (network, learning rate
     …), each setting once; at one setting, over configurations or, of one each, replicates. Holds where every family's
@@ -130,9 +130,9 @@ ONE_SIDED = 0.025
 """Level of each of the two verdicts, so that together they err in 5 % where the curve is flat."""
 
 
-@claim("curvature", "Calibration error is smallest at an intermediate trace of the Hessian.")
+@claim("curvature")
 def ece_smallest_at_intermediate_trace(rows: Rows) -> Verdict:
-    """Judge that ECE is smallest at an intermediate trace.
+    """Calibration error is smallest at an intermediate trace of the Hessian.
 
     Rule: a cubic of log10 ECE in log10 Tr(H), both on validation data as in the paper's Fig. 3, cross-entropy's
     Hessian, over configurations (means over replicates; each network's means of both logarithms are taken off, because
@@ -220,9 +220,9 @@ def _depth_p(curve: _Cubic, y: NDArray[np.float64], networks: list[NDArray[np.in
     return (1 + deep) / (1 + PERMUTATIONS)
 
 
-@claim("curvature", "Regularising the Hessian's trace lowers trace and calibration error as its weight τ grows.")
+@claim("curvature")
 def trace_regularisation_calibrates(rows: Rows) -> Verdict:
-    """Judge that penalising the trace with a growing weight τ lowers both the trace and ECE.
+    """Regularising the Hessian's trace lowers trace and calibration error as its weight τ grows.
 
     Rule: ρ(τ, Tr(H) of cross-entropy) and ρ(τ, ECE), both on validation data as in the paper's Fig. 4, over each
     network's configurations, averaged over strata that differ in nothing but τ (so within a learning rate);

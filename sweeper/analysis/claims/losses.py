@@ -21,12 +21,9 @@ from sweeper.analysis.claims.numbers import (
 from sweeper.text.cells import Row, Rows, by_trial
 
 
-@claim(
-    "selective",
-    "With coverage and ν chosen on validation data, the selective-risk loss calibrates better than cross-entropy.",
-)
+@claim("selective")
 def coverage_and_nu_calibrate(rows: Rows) -> Verdict:
-    """Judge that the selective-risk loss, its coverage and ν chosen on validation data, calibrates below cross-entropy.
+    """With coverage and ν chosen on validation data, the selective-risk loss calibrates better than cross-entropy.
 
     Rule: on each network, cross-entropy's test ECE minus selective_risk's, each with the configuration that has the
     smallest mean validation ECE: chosen anew at every setting (learning rate …) that both have, or else in each of
@@ -54,9 +51,9 @@ def coverage_and_nu_calibrate(rows: Rows) -> Verdict:
     )
 
 
-@claim("mukhoti", "Cross-entropy is over-confident in its mistakes, and FLSD-53 less so.")
+@claim("mukhoti")
 def cross_entropy_overconfident_on_mistakes(rows: Rows) -> Verdict:
-    """Judge that cross-entropy is more confident in its mistakes than FLSD-53, or than focal loss without it.
+    """Cross-entropy is over-confident in its mistakes, and FLSD-53 less so.
 
     Rule: on each network, mean confidence on wrongly classified test samples, cross-entropy minus FLSD-53 (focal losses
     where there is none), over the settings that both have, or over each loss's configurations; at least three (of one
@@ -101,13 +98,10 @@ AFTER = "posthoc_temperature_ece"
 """ECE after temperature scaling, as mukhoti's Table 1 prints it beside the plain one."""
 
 
-@claim(
-    "mukhoti",
-    "FLSD-53 has a smaller ECE than cross-entropy, label smoothing, Brier and MMCE, before and after temperature "
-    "scaling.",
-)
+@claim("mukhoti")
 def flsd_beats_baselines(rows: Rows) -> Verdict:
-    """Judge that FLSD-53 calibrates better than the baselines of mukhoti's Table 1, before and after temperature.
+    """FLSD-53 has a smaller ECE than cross-entropy, label smoothing, Brier and MMCE, before and after temperature
+    scaling.
 
     Rule: on each network, test ECE of cross-entropy, Brier, MMCE and label smoothing (α .05) minus FLSD-53's, before
     and after temperature scaling, over the settings that both have, or over each loss's configurations; at least three
@@ -127,9 +121,9 @@ def flsd_beats_baselines(rows: Rows) -> Verdict:
     return verdict_of(found, what, missing=missing, form=".4f")
 
 
-@claim("selective", "The AU loss has a smaller ECE than every other loss, on each network.")
+@claim("selective")
 def au_beats_every_baseline(rows: Rows) -> Verdict:
-    """Judge that the AU loss calibrates better than every baseline, on each network.
+    """The AU loss has a smaller ECE than every other loss, on each network.
 
     Rule: on each network, test ECE of each other loss minus selective_risk's, each with the configuration that has the
     smallest mean validation NLL, as the paper selects it (App. E): chosen anew at every setting (learning rate …) that
@@ -145,9 +139,9 @@ def au_beats_every_baseline(rows: Rows) -> Verdict:
     return verdict_of(found, what, missing=missing, form=".4f")
 
 
-@claim("selective", "The softmax margin is the AU loss's best confidence score.")
+@claim("selective")
 def margin_is_the_best_score(rows: Rows) -> Verdict:
-    """Judge that the margin is the AU loss's best confidence score, on each network.
+    """The softmax margin is the AU loss's best confidence score.
 
     Rule: as for au_beats_every_baseline, between selective_risk with each other score and with the margin. Holds where
     every 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together (Bonferroni),
@@ -162,11 +156,9 @@ def margin_is_the_best_score(rows: Rows) -> Verdict:
     return verdict_of(found, what, missing=missing, form=".4f")
 
 
-@claim(
-    "mukhoti", "In translation, focal loss has a smaller ECE and a higher BLEU than cross-entropy and label smoothing."
-)
+@claim("mukhoti")
 def focal_translates_best(rows: Rows) -> Verdict:
-    """Judge that focal loss has the smallest ECE and the highest BLEU in translation (mukhoti section 5.2).
+    """In translation, focal loss has a smaller ECE and a higher BLEU than cross-entropy and label smoothing.
 
     Rule: on each network, test ECE of cross-entropy and of label smoothing minus focal loss's, and focal loss's test
     BLEU minus theirs, over the settings that both have, or over each loss's configurations; at least three (of one

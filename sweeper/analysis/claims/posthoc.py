@@ -29,9 +29,9 @@ STRAIGHT = 0.95
 """R² from which on a relation counts as close to linear."""
 
 
-@claim("properness", "Focal temperature scaling calibrates better than temperature scaling.")
+@claim("properness")
 def focal_temperature_beats_temperature(rows: Rows) -> Verdict:
-    """Judge that focal temperature scaling calibrates better than temperature scaling, on test data.
+    """Focal temperature scaling calibrates better than temperature scaling.
 
     Rule: equal-mass ECE (what properness fits and reports) after temperature minus after focal temperature scaling,
     paired within each replicate, both fitted by one objective (networks of which they were not are left out); the mean
@@ -55,9 +55,9 @@ def focal_temperature_beats_temperature(rows: Rows) -> Verdict:
     return verdict_of(found["test"], what, missing=missing, form=".4f", details={"on_validation": seen})
 
 
-@claim("properness", "The optimal temperature falls as the training γ grows.")
+@claim("properness")
 def temperature_falls_with_training_gamma(rows: Rows) -> Verdict:
-    """Judge that the optimal temperature falls with the training γ.
+    """The optimal temperature falls as the training γ grows.
 
     Rule: ρ(γ_train, T of temperature scaling) over the configurations of each network, averaged over strata that differ
     in nothing else, all together where no four do; cross-entropy is γ 0. Holds where every network's 95 % interval lies
@@ -71,9 +71,9 @@ def temperature_falls_with_training_gamma(rows: Rows) -> Verdict:
     return verdict_of(found, what, missing=missing, form=".2f", positive_holds=False)
 
 
-@claim("properness", "The optimal temperature is close to linear in the focal map's γ.")
+@claim("properness")
 def temperature_linear_in_gamma_ev(rows: Rows) -> Verdict:
-    """Judge that the optimal T is linear in the focal map's γ_ev.
+    """The optimal temperature is close to linear in the focal map's γ.
 
     Rule: of each replicate, R² of the straight line through the best T at the nine γ_ev of the grid; its mean over each
     network's configurations minus .95. Holds where every network's 95 % interval lies above 0, does not hold where one
@@ -102,9 +102,9 @@ def _straightness(row: Row) -> float | None:
     return float(np.corrcoef(GAMMAS, temperatures)[0, 1] ** 2)
 
 
-@claim("posterior", "The focal calibration map recovers the true posterior of a focal-trained network.")
+@claim("posterior")
 def focal_map_recovers_posterior(rows: Rows) -> Verdict:
-    """Judge that the focal map Ψ^γ recovers the true posterior of networks trained with focal loss.
+    """The focal calibration map recovers the true posterior of a focal-trained network.
 
     Rule: for focal losses of one γ > 0 on data with a known posterior, ln of the Kullback-Leibler divergence from the
     posterior, paired within each replicate: uncalibrated minus after Ψ^γ, and after temperature scaling minus after
@@ -172,9 +172,9 @@ def smoothed_gamma(row: Row) -> float | None:
     return number(row, "config_loss_gamma") if smoothed else None
 
 
-@claim("posterior", "The focal map Ψ lowers the ECE of plain networks.")
+@claim("posterior")
 def focal_map_lowers_ece(rows: Rows) -> Verdict:
-    """Judge that Ψ^γ lowers the ECE of plain networks.
+    """The focal map Ψ lowers the ECE of plain networks.
 
     Rule: on each network, test ECE without Ψ^γ minus with it, paired within replicates of one-hot focal losses with
     γ > 0; the mean over configurations, of which at least three are needed (of one alone, over its replicates). Holds
@@ -184,9 +184,9 @@ def focal_map_lowers_ece(rows: Rows) -> Verdict:
     return _improvement(rows, "ece", MAPPED, smoothed=False)
 
 
-@claim("posterior", "The focal map Ψ lowers the ECE of networks trained with label smoothing.")
+@claim("posterior")
 def focal_map_lowers_ece_with_label_smoothing(rows: Rows) -> Verdict:
-    """Judge that Ψ^γ lowers the ECE of networks trained with label smoothing.
+    """The focal map Ψ lowers the ECE of networks trained with label smoothing.
 
     Rule: as for focal_map_lowers_ece, over focal losses with smoothed targets. Holds where every network's 95 %
     interval lies above 0, does not hold where one lies below (for all together), else undecided.
@@ -194,9 +194,9 @@ def focal_map_lowers_ece_with_label_smoothing(rows: Rows) -> Verdict:
     return _improvement(rows, "ece", MAPPED, smoothed=True)
 
 
-@claim("posterior", "The focal map Ψ lowers the ECE after temperature scaling by the focal loss.")
+@claim("posterior")
 def focal_map_lowers_ece_after_ts_fl(rows: Rows) -> Verdict:
-    """Judge that Ψ^γ lowers the ECE after TS_FL, temperature scaling by the focal loss with the network's own γ.
+    """The focal map Ψ lowers the ECE after temperature scaling by the focal loss.
 
     Rule: as for focal_map_lowers_ece, between TS_FL without and with Ψ^γ (labels ts_fl and ts_fl_map). Holds where
     every network's 95 % interval lies above 0, does not hold where one lies below (for all together), else undecided.
@@ -204,9 +204,9 @@ def focal_map_lowers_ece_after_ts_fl(rows: Rows) -> Verdict:
     return _improvement(rows, SCALED, SCALED_AND_MAPPED, smoothed=False)
 
 
-@claim("posterior", "Under label smoothing and without Ψ, ECE rises with γ.")
+@claim("posterior")
 def ece_rises_with_gamma_with_label_smoothing(rows: Rows) -> Verdict:
-    """Judge that without Ψ^γ, ECE rises with γ under label smoothing.
+    """Under label smoothing and without Ψ, ECE rises with γ.
 
     Rule: ρ(γ, test ECE) over the configurations of each network, γ 0 being label smoothing itself, averaged over
     strata that differ in nothing else; all together where no four do. Holds where every network's 95 % interval lies
@@ -216,9 +216,9 @@ def ece_rises_with_gamma_with_label_smoothing(rows: Rows) -> Verdict:
     return _rise(rows, "ece", smoothed=True)
 
 
-@claim("posterior", "After temperature scaling by the focal loss and without Ψ, ECE rises with γ.")
+@claim("posterior")
 def ece_rises_with_gamma_after_ts_fl(rows: Rows) -> Verdict:
-    """Judge that without Ψ^γ, ECE after TS_FL rises with γ.
+    """After temperature scaling by the focal loss and without Ψ, ECE rises with γ.
 
     Rule: as for ece_rises_with_gamma_with_label_smoothing, of test ECE after TS_FL and one-hot targets. Holds where
     every network's 95 % interval lies above 0, does not hold where one lies below (for all together), else undecided.
@@ -226,9 +226,9 @@ def ece_rises_with_gamma_after_ts_fl(rows: Rows) -> Verdict:
     return _rise(rows, SCALED, smoothed=False)
 
 
-@claim("posterior", "The γ with the smallest ECE grows with the network.")
+@claim("posterior")
 def best_gamma_grows_with_network_size(rows: Rows) -> Verdict:
-    """Judge that the best γ grows with the network.
+    """The γ with the smallest ECE grows with the network.
 
     Rule: of each network the γ with the smallest mean test ECE, one-hot targets, at least three γ; the statistic is the
     rank correlation of that γ with the network's depth (the number in its name), each network counting once. Holds

@@ -22,13 +22,9 @@ from sweeper.text.cells import Row, Rows, by_trial, int_of
 NORM = "last_layer_weight_norm"
 
 
-@claim(
-    "mukhoti",
-    "Cross-entropy's last layer has the smallest weights early in training, and the largest at the end.",
-    table="epochs",
-)
+@claim("mukhoti", table="epochs")
 def weight_norm_order_reverses(rows: Rows) -> Verdict:
-    """Judge that cross-entropy's last layer has the smallest weights early in training and the largest at the end.
+    """Cross-entropy's last layer has the smallest weights early in training, and the largest at the end.
 
     Rule: on each network and against each focal loss, ln of the focal loss's norm over cross-entropy's while the
     learning rate is the first (mean over those epochs, all but the first tenth), and ln of cross-entropy's over the
@@ -49,13 +45,9 @@ def weight_norm_order_reverses(rows: Rows) -> Verdict:
     return verdict_of(found, what, missing=missing, form=".3f")
 
 
-@claim(
-    "mukhoti",
-    "Late in training, cross-entropy's test NLL rises through wrongly classified samples only.",
-    table="epochs",
-)
+@claim("mukhoti", table="epochs")
 def nll_rises_through_wrong_samples_only(rows: Rows) -> Verdict:
-    """Judge that cross-entropy's test NLL rises, once the learning rate has dropped, through wrong samples alone.
+    """Late in training, cross-entropy's test NLL rises through wrongly classified samples only.
 
     Rule: on each network, of each replicate of cross-entropy after the learning rate's first drop, ρ(epoch, NLL of
     wrongly classified test samples) and −ρ(epoch, NLL of correctly classified ones); the mean of each over

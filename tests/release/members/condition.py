@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from trainables.curvature.statistics.base import Measurement, Statistic
+from trainables.curvature.statistics.base import STATISTICS, Measurement
 
 
+@STATISTICS.add("condition", "largest eigenvalue over the smallest", label="κ", headline=True)
 def condition(found: Measurement) -> float:
     """Return λ_max/|λ_min|."""
     return found.ends.lambda_max / abs(found.ends.lambda_min)
-
-
-COMPONENTS = (
-    Statistic("condition", condition, summary="largest eigenvalue over the smallest", label="κ", headline=True),
-)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.base import Floats, Integers, Metric
+from trainables.metrics.base import METRICS, Floats, Integers
 
 
+@METRICS.add(
+    "f1",
+    "harmonic mean of precision and recall of each class, averaged",
+    "van Rijsbergen 1979",
+    label="macro F1",
+    mode="max",
+    range=(0, 1),
+    always=True,
+    recalibrated=True,
+    headline=True,
+)
 def macro_f1(probabilities: Floats, targets: Integers) -> float:
     """Return the mean over classes that occur of 2·TP/(2·TP + FP + FN), for [N, K] and [N]."""
     classes = probabilities.shape[1]
@@ -15,19 +26,3 @@ def macro_f1(probabilities: Floats, targets: Integers) -> float:
     either = np.bincount(predicted, minlength=classes) + np.bincount(targets, minlength=classes)
     seen = either > 0
     return float((2 * hits[seen] / either[seen]).mean())
-
-
-COMPONENTS = (
-    Metric(
-        "f1",
-        macro_f1,
-        summary="harmonic mean of precision and recall of each class, averaged",
-        source="van Rijsbergen 1979",
-        label="macro F1",
-        mode="max",
-        range=(0, 1),
-        always=True,
-        recalibrated=True,
-        headline=True,
-    ),
-)

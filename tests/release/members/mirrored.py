@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.splits.base import beside
-from trainables.registry import Component
+from trainables.datasets.splits.base import EVALUATION_SPLITS, beside
 
 
-@dataclass(frozen=True)
+@EVALUATION_SPLITS.add("mirrored", "the test images mirrored")
 class Mirrored:
     """See `EvaluationSplit`."""
 
-    names: tuple[str, ...] = ("mirrored",)
-    same_classes: bool = True
-    detected: bool = True
-    samples: int | None = None
-    logits: bool = False
+    names = ("mirrored",)
+    same_classes = True
+    detected = True
+    samples = None
+    logits = False
 
     def fault(self, dataset: DataSet) -> str | None:
         """Return why there is nothing to mirror."""
@@ -26,6 +23,3 @@ class Mirrored:
     def split(self, dataset: DataSet, name: str) -> Split:
         """Return the images mirrored."""
         return beside(dataset, dataset.test.inputs.flip(-1), dataset.test.targets)
-
-
-COMPONENTS = (Component("mirrored", Mirrored, summary="the test images mirrored"),)

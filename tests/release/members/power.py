@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from trainables.metrics.base import Floats, softmax64
-from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
-from trainables.registry import Hyperparameter
+from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
 
 
 class PowerCalibrator(Calibrator):
@@ -31,21 +32,14 @@ class PowerLayer(nn.Module):
         return torch.softmax(logits * self.power, dim=1)
 
 
-def fit_power(logits: ArrayLike, targets: ArrayLike, *, power: float = 2.0) -> PowerCalibrator:
-    """Return the calibrator; nothing is fitted."""
+@POSTHOC.add(
+    "power", "probabilities to a power, normalised", "ours", columns=("power",), label="power", layer=PowerLayer
+)
+def fit_power(logits: ArrayLike, targets: ArrayLike, *, power: Annotated[float, "[0, inf)"] = 2.0) -> PowerCalibrator:
+    """Return the calibrator; nothing is fitted.
+
+    Args:
+        power: of the probabilities [ours].
+    """
     values, _ = validation_data(logits, targets)
     return PowerCalibrator("power", {"power": power}, values.shape[1])
-
-
-COMPONENTS = (
-    PosthocMethod(
-        "power",
-        fit_power,
-        (Hyperparameter("power", minimum=0, source="ours"),),
-        "probabilities to a power, normalised",
-        "ours",
-        columns=("power",),
-        label="power",
-        layer=PowerLayer,
-    ),
-)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import Loss
-from trainables.registry import Component
+from trainables.losses.base import LOSSES, Loss
 
 
+@LOSSES.add("quarter", "a quarter of the Brier score", "Brier 1950")
 class Quarter(Loss):
     """A quarter of the squared error of the probability vector."""
 
@@ -17,6 +17,3 @@ class Quarter(Loss):
         """Return the [N] values."""
         p = torch.softmax(logits, dim=-1)
         return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
-
-
-COMPONENTS = (Component("quarter", Quarter, summary="a quarter of the Brier score", source="Brier 1950"),)

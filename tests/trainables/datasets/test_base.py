@@ -8,14 +8,13 @@ from trainables.datasets import Split, base, load_dataset
 from trainables.datasets.base import (
     batches,
     evaluation_batches,
-    flip_labels,
     hash_of_splits,
     shuffled_split,
     stratified_split,
     thinned,
 )
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.datasets.images import held_out
+from trainables.datasets.images import flip_labels, held_out
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,6 @@ import io
 import sys
 import tempfile
 import zipfile
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,13 +14,13 @@ import torch
 from torch.nn import functional
 
 from trainables.extensions.code import take_up
-from trainables.extensions.targets import hyperparameters_of, import_target, look_first_in, look_in
+from trainables.extensions.targets import import_target, look_first_in, look_in
 from trainables.losses import LOSSES, build_loss
 from trainables.losses.base import Loss
 from trainables.metrics.base import METRICS, further_metric_columns
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable, fit, parameter_names
-from trainables.registry import Component, ExtensionError, Hyperparameter, column_label, importing_nothing
+from trainables.registry import Component, ExtensionError, column_label, importing_nothing
 
 
 @pytest.fixture
@@ -306,71 +305,3 @@ def test_a_method_maps_to_probabilities_and_names_its_parameters(own):
 )
 def test_a_column_is_called_after_what_stands_behind_the_colon(name, label):
     assert column_label(name) == label
-
-
-def _kinds(target, leading=()):
-    return {h.name: (h.kind, h.default, h.required) for h in hyperparameters_of(target, "m:t", list(leading))}
-
-
-def test_types_and_defaults_tell_the_kind():
-    def loss(
-        logits,
-        targets,
-        a: float,
-        b: int = 3,
-        c: bool = False,
-        d: str = "x",
-        e: Literal["p", "q"] = "q",
-        f: list[float] = (1.0, 2.0),
-        g: float | None = None,
-        h=2.5,
-        i: int | float = 1,
-        *,
-        j: tuple[float, ...] = (),
-    ):
-        pass
-
-    assert _kinds(loss, ("logits", "targets")) == {
-        "a": ("number", None, True), "b": ("integer", 3, False), "c": ("boolean", False, False),
-        "d": ("text", "x", False), "e": ("text", "q", False), "f": ("numbers", (1.0, 2.0), False),
-        "g": ("number", None, False), "h": ("number", 2.5, False), "i": ("number", 1, False),
-        "j": ("numbers", (), False),
-    }  # fmt: skip
-    (choice,) = [h for h in hyperparameters_of(loss, "m:t", ["logits", "targets"]) if h.name == "e"]
-    assert choice.choices == ("p", "q")
-
-
-def test_a_class_is_read_by_its_constructor_inherited_or_not():
-    class Base:
-        def __init__(self, width: int = 4) -> None: ...
-
-    class Derived(Base):
-        """Takes what its base takes."""
-
-    assert _kinds(Derived) == {"width": ("integer", 4, False)}
-
-
-def test_a_declaration_counts_more_than_the_signature():
-    class Declared:
-        HYPERPARAMETERS = (Hyperparameter("gamma", default=1.0, minimum=0.0),)
-
-        def __init__(self, **anything) -> None: ...
-
-    (gamma,) = hyperparameters_of(Declared, "m:t", [])
-    assert gamma.minimum == 0.0
-
-
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        (lambda logits, targets, a, b=None: 0, ["the type of a is not known", "the type of b is not known"]),
-        (lambda logits, targets, **more: 0, ["**more cannot be given"]),
-        (lambda logits: 0, ["called with (logits, targets, …), but takes (logits)"]),
-        (lambda *, logits, targets: 0, ["called with (logits, targets, …)"]),
-    ],
-)
-def test_every_unreadable_argument_is_reported_at_once(target, said):
-    with pytest.raises(ExtensionError) as caught:
-        hyperparameters_of(target, "m:t", ["logits", "targets"])
-    for words in said:
-        assert words in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import pytest
@@ -125,13 +126,15 @@ def test_a_default_is_declared_once_in_the_signature():
 
 
 def test_a_family_has_what_its_folder_holds(tmp_path, monkeypatch):
-    own = "from trainables.registry import Component\nCOMPONENTS = (Component({!r}, lambda: 1),)\n"
+    own = "from shared import FAMILY\n@FAMILY.add({!r})\ndef build(): return 1\n"
+    (tmp_path / "shared.py").write_text("from trainables.registry import Registry\nFAMILY = Registry('member')\n")
     (tmp_path / "family" / "deeper").mkdir(parents=True)
     for name, text in {"__init__": "", "b": own.format("second"), "a": own.format("first"), "helpers": "X = 1"}.items():
         (tmp_path / "family" / f"{name}.py").write_text(text)
     (tmp_path / "family" / "deeper" / "__init__.py").write_text("raise RuntimeError('a folder is a family of its own')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry = Registry("member")
+    registry = importlib.import_module("shared").FAMILY
+    importlib.import_module("family.b")
     registry.discover("family")
     assert list(registry) == ["first", "second"]
 

@@ -1,15 +1,12 @@
 """What a curvature statistic is, the registry of all of them by name, and what may be said of a measurement.
 
-Adding one: a file of this folder with a function of a `Measurement`, and the `COMPONENTS` that describe it; no other
+Adding one: a file of this folder with a function of a `Measurement`, under the decorator that describes it; no other
 file lists them. The table `evaluations` gets its columns `hessian_<loss>_<name>`; leaderboard, trial pages, model
 cards and reports show those that declare themselves a `headline`.
 
+    @STATISTICS.add("condition", "largest eigenvalue over the smallest", label="κ", headline=True)
     def condition(found: Measurement) -> float:
         return found.ends.lambda_max / abs(found.ends.lambda_min)
-
-    COMPONENTS = (
-        Statistic("condition", condition, label="κ", summary="largest eigenvalue over the smallest", headline=True),
-    )
 
 Its test compares it with the dense Hessian of a small network, as `tests/trainables/curvature/test_measure.py` does.
 """
@@ -18,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from trainables.registry import Component, Hyperparameter, Registry
+from trainables.registry import Component, Registry, hyperparameters_of
 from trainables.registry.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -67,7 +64,7 @@ class Statistic(Component):
     counted: bool = False
 
 
-STATISTICS = Registry("curvature statistic")
+STATISTICS = Registry("curvature statistic", None, Statistic, ["measurement"])
 
 
 def headline_columns() -> tuple[str, ...]:
@@ -94,27 +91,7 @@ def statistic_words(column: str) -> str | None:
 
 
 LOSS_LABELS = tuple(LOSS_WORDS)
-TRACE_METHODS = ("auto", "hutchinson", "hutch++")
-
 DIFFERENTIATED, FIXED = "differentiated", "fixed"
-
-_RULES = {
-    rule.name: rule
-    for rule in (
-        Hyperparameter("samples", "integer", None, 1, reason="curvature is a mean over at least one sample"),
-        Hyperparameter("lanczos_steps", "integer", 32, 1, reason="each step is one Hessian-vector product"),
-        Hyperparameter("trace_method", "text", "auto", choices=TRACE_METHODS),
-        Hyperparameter("trace_probes", "integer", 8, 2, reason="a standard error needs two probes"),
-        Hyperparameter("trace_precision", "number", range="(0, 1]", reason="a relative standard error"),
-        Hyperparameter("max_matvecs", "integer", 256, 3, reason="one product for the eigenvalues and two probes"),
-        Hyperparameter("residual_tolerance", "number", 1e-3, 0, 1, reason="a residual relative to the eigenvalue"),
-        Hyperparameter("spectrum", "boolean", False),
-        Hyperparameter("spectrum_steps", "integer", 32, 1, reason="each step is one Hessian-vector product a probe"),
-        Hyperparameter("weights", "text", DIFFERENTIATED, choices=(DIFFERENTIATED, FIXED)),
-        Hyperparameter("vectors_per_pass", "integer", 1, 1, reason="a pass takes at least one vector"),
-        Hyperparameter("batch_size", "integer", 128, 1, reason="a batch holds at least one sample"),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -143,19 +120,19 @@ class CurvatureSettings:
             28 ms a product on resnet8 against 24 ms), and it multiplies the products' memory.
     """
 
-    samples: int | None = None
-    lanczos_steps: int = 32
-    trace_method: str = "auto"
-    trace_probes: int = 8
-    trace_precision: float | None = None
-    max_matvecs: int = 256
-    residual_tolerance: float = 1e-3
+    samples: Annotated[int | None, "[1, inf): curvature is a mean over at least one sample"] = None
+    lanczos_steps: Annotated[int, "[1, inf): each step is one Hessian-vector product"] = 32
+    trace_method: Literal["auto", "hutchinson", "hutch++"] = "auto"
+    trace_probes: Annotated[int, "[2, inf): a standard error needs two probes"] = 8
+    trace_precision: Annotated[float | None, "(0, 1]: a relative standard error"] = None
+    max_matvecs: Annotated[int, "[3, inf): one product for the eigenvalues and two probes"] = 256
+    residual_tolerance: Annotated[float, "[0, 1]: a residual relative to the eigenvalue"] = 1e-3
     losses: tuple[str, ...] = LOSS_LABELS
     spectrum: bool = False
-    spectrum_steps: int = 32
-    weights: str = DIFFERENTIATED
-    batch_size: int = 128
-    vectors_per_pass: int = 1
+    spectrum_steps: Annotated[int, "[1, inf): each step is one Hessian-vector product a probe"] = 32
+    weights: Annotated[str, (DIFFERENTIATED, FIXED)] = DIFFERENTIATED
+    batch_size: Annotated[int, "[1, inf): a batch holds at least one sample"] = 128
+    vectors_per_pass: Annotated[int, "[1, inf): a pass takes at least one vector"] = 1
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CurvatureSettings:
@@ -167,6 +144,9 @@ class CurvatureSettings:
         if "losses" in given:
             given["losses"] = tuple(given["losses"])
         return cls(**given)
+
+
+_RULES = {rule.name: rule for rule in hyperparameters_of(CurvatureSettings, "curvature", [], ["losses"])}
 
 
 def settings_faults(values: Mapping[str, object]) -> list[str]:

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from trainables.curvature.statistics.base import Statistic
+from trainables.curvature.statistics.base import STATISTICS
 
-COMPONENTS = (
-    Statistic(
-        "lambda_max", lambda found: found.ends.lambda_max, summary="largest eigenvalue", label="λ_max", headline=True
-    ),
-    Statistic("lambda_min", lambda found: found.ends.lambda_min, summary="smallest eigenvalue", label="λ_min"),
-    Statistic("trace", lambda found: found.trace.value, summary="trace", label="Tr(H)", headline=True),
-    Statistic(
-        "trace_se", lambda found: found.trace.standard_error, summary="its standard error", label="error of Tr(H)"
-    ),
-    Statistic(
-        "gradient_norm", lambda found: float(found.operator.gradient.norm()), summary="‖∇‖", label="gradient norm"
-    ),
-    Statistic(
-        "matvecs",
-        lambda found: float(found.operator.products),
-        summary="Hessian-vector products that were taken",
-        label="products",
-        counted=True,
-    ),
-    Statistic(
-        "residual",
-        lambda found: found.ends.relative_residual,
-        summary="‖Hv − λv‖/|λ| of λ_max",
-        label="residual of λ_max",
-    ),
-    Statistic(
-        "samples",
-        lambda found: float(found.samples),
-        summary="samples that the loss is a mean over",
-        label="samples",
-        counted=True,
-    ),
+_add = STATISTICS.add
+
+_add("lambda_max", "largest eigenvalue", label="λ_max", headline=True)(lambda found: found.ends.lambda_max)
+_add("lambda_min", "smallest eigenvalue", label="λ_min")(lambda found: found.ends.lambda_min)
+_add("trace", "trace", label="Tr(H)", headline=True)(lambda found: found.trace.value)
+_add("trace_se", "its standard error", label="error of Tr(H)")(lambda found: found.trace.standard_error)
+_add("gradient_norm", "‖∇‖", label="gradient norm")(lambda found: float(found.operator.gradient.norm()))
+_add("matvecs", "Hessian-vector products that were taken", label="products", counted=True)(
+    lambda found: float(found.operator.products)
+)
+_add("residual", "‖Hv − λv‖/|λ| of λ_max", label="residual of λ_max")(lambda found: found.ends.relative_residual)
+_add("samples", "samples that the loss is a mean over", label="samples", counted=True)(
+    lambda found: float(found.samples)
 )

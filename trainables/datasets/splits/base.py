@@ -1,9 +1,10 @@
 """What an evaluation split beyond a data set's own is: data that the finished networks are measured on, by name.
 
-Adding one: a file of this folder with a class that is an `EvaluationSplit`, and the `COMPONENTS` that describe its
-options; nothing else lists it. A search space asks for it in `evaluation.splits`, `[val, test, {mirrored: {}}]`.
+Adding one: a file of this folder with a class that is an `EvaluationSplit`, under the decorator that describes it;
+its constructor's arguments are the options, and nothing else lists it. A search space asks for it in
+`evaluation.splits`, `[val, test, {mirrored: {}}]`.
 
-    @dataclass(frozen=True)
+    @EVALUATION_SPLITS.add("mirrored", "the test images mirrored")
     class Mirrored:
         names, same_classes, detected, samples, logits = ("mirrored",), True, False, None, False
 
@@ -12,8 +13,6 @@ options; nothing else lists it. A search space asks for it in `evaluation.splits
 
         def split(self, dataset: DataSet, name: str) -> Split:
             return beside(dataset, dataset.test.inputs.flip(-1), dataset.test.targets)
-
-    COMPONENTS = (Component("mirrored", Mirrored, summary="the test images mirrored"),)
 
 One that comes with a data set needs no file here: it is a `Split` in `DataSet.further`, named in `splits` of the data
 set's `Component`.

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.corruptions import KINDS, SEVERITIES, corrupted, image_fault
 from trainables.datasets.corruptions.weather import FROST_KIND, photographs_folder
 from trainables.datasets.sharing import shared_arrays
-from trainables.datasets.splits.base import beside, subset
-from trainables.registry import Component, Hyperparameter
+from trainables.datasets.splits.base import EVALUATION_SPLITS, beside, subset
 from trainables.registry.names import corrupted_name, corruption_of
 
 LABELS = "labels.npy"
@@ -132,23 +131,23 @@ def check_corrupted(values: Any) -> str | None:
     return None
 
 
-def _corrupted(**options: Any) -> Corrupted:
-    return Corrupted(**{**options, "severities": tuple(int(each) for each in options.get("severities", SEVERITIES))})
+@EVALUATION_SPLITS.add("corrupted", check=check_corrupted)
+def _corrupted(
+    kinds: Sequence[str] = KINDS,
+    severities: Sequence[float] = SEVERITIES,
+    folder: str | None = None,
+    samples: Annotated[int | None, "[1, inf)"] = None,
+    logits: bool = False,
+) -> Corrupted:
+    """The test images corrupted: 15 kinds at five severities.
 
+    Return the corrupted test images.
 
-COMPONENTS = (
-    Component(
-        "corrupted",
-        lambda kinds=KINDS, **options: _corrupted(kinds=tuple(kinds), **options),
-        (
-            Hyperparameter("kinds", "texts", KINDS, source="Hendrycks & Dietterich 2019"),
-            Hyperparameter("severities", "numbers", SEVERITIES, source="Hendrycks & Dietterich 2019"),
-            Hyperparameter("folder", "text", None, source="computed unless CIFAR-10-C's own files are named"),
-            Hyperparameter("samples", "integer", None, minimum=1),
-            Hyperparameter("logits", "boolean", False),
-        ),
-        summary="the test images corrupted: 15 kinds at five severities",
-        source="Hendrycks & Dietterich 2019, arXiv:1903.12261",
-        check=check_corrupted,
-    ),
-)
+    Source: Hendrycks & Dietterich 2019, arXiv:1903.12261.
+
+    Args:
+        kinds: [Hendrycks & Dietterich 2019].
+        severities: [Hendrycks & Dietterich 2019].
+        folder: [computed unless CIFAR-10-C's own files are named].
+    """
+    return Corrupted(tuple(kinds), tuple(int(each) for each in severities), folder, samples, logits)

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from torch.nn import functional
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.splits.base import beside, subset
-from trainables.registry import LABEL, SPLITS, Component, Hyperparameter, column_label
+from trainables.datasets.splits.base import EVALUATION_SPLITS, beside, subset
+from trainables.registry import LABEL, SPLITS, Hyperparameter, column_label
 from trainables.registry.names import other_name
 
 
@@ -116,11 +116,6 @@ def _luma(pixels: Tensor) -> Tensor:
     return (pixels * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
-def _other(dataset: str | Mapping[str, Any], split: str = "test", label: str | None = None, **options: Any) -> Other:
-    named = {"name": dataset} if isinstance(dataset, str) else dict(dataset)
-    return Other(named, split, label or column_label(named["name"]), **options)
-
-
 def _check(values: Mapping[str, Any]) -> str | None:
     label = values.get(LABEL)
     if label is not None and not (str(label).isidentifier() and str(label) == str(label).lower()):
@@ -128,20 +123,24 @@ def _check(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-COMPONENTS = (
-    Component(
-        "other",
-        _other,
-        (
-            Hyperparameter("dataset", "text", required=True, names="data set"),
-            Hyperparameter("split", "text", SPLITS[-1]),
-            Hyperparameter(LABEL, "text", None, source="the data set's name"),
-            Hyperparameter("same_classes", "boolean", False, reason="then everything is measured, not detection alone"),
-            Hyperparameter("samples", "integer", None, minimum=1),
-            Hyperparameter("logits", "boolean", False),
-        ),
-        summary="another data set, distinguished from the test data by the networks' outputs",
-        source="Hendrycks & Gimpel 2017, arXiv:1610.02136",
-        check=_check,
-    ),
-)
+@EVALUATION_SPLITS.add("other", check=_check)
+def _other(
+    dataset: Annotated[str | Mapping[str, Any], Hyperparameter(kind="text", names="data set")],
+    split: str = SPLITS[-1],
+    label: str | None = None,
+    same_classes: bool = False,
+    samples: Annotated[int | None, "[1, inf)"] = None,
+    logits: bool = False,
+) -> Other:
+    """Another data set, distinguished from the test data by the networks' outputs.
+
+    Return another data set's samples.
+
+    Source: Hendrycks & Gimpel 2017, arXiv:1610.02136.
+
+    Args:
+        label: [the data set's name].
+        same_classes: then everything is measured, not detection alone.
+    """
+    named = {"name": dataset} if isinstance(dataset, str) else dict(dataset)
+    return Other(named, split, label or column_label(named["name"]), same_classes, samples, logits)
