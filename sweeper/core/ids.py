@@ -106,6 +106,16 @@ def flatten_configuration(configuration: Mapping[str, object], prefix: str = "co
     return flat
 
 
+class _Below:
+    """A path below a sweep's results folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: SweepPaths, _owner: type) -> Path:
+        return paths.root / self._name
+
+
 @dataclass(frozen=True)
 class SweepPaths:
     """The paths of one sweep's files, below its results folder `root`."""
@@ -125,84 +135,54 @@ class SweepPaths:
             return self.name
         return f"{self.name} --output {shlex.quote(str(folder))}"
 
-    @property
-    def sweep_file(self) -> Path:
-        """The resolved search space."""
-        return self.root / "sweep.yaml"
+    sweep_file = _Below("sweep.yaml")
+    """The resolved search space."""
 
-    @property
-    def manifest(self) -> Path:
-        """Versions, git commit, seeds, hardware, command."""
-        return self.root / "manifest.json"
+    manifest = _Below("manifest.json")
+    """Versions, git commit, seeds, hardware, command."""
 
-    @property
-    def extensions(self) -> Path:
-        """The code of the sweep's own components, as it was when the sweep began; missing where it has none."""
-        return self.root / "extensions.zip"
+    extensions = _Below("extensions.zip")
+    """The code of the sweep's own components, as it was when the sweep began; missing where it has none."""
 
-    @property
-    def journal(self) -> Path:
-        """The folder of immutable records: the only truth."""
-        return self.root / "journal"
+    journal = _Below("journal")
+    """The folder of immutable records: the only truth."""
 
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints, one folder per trial."""
-        return self.root / "checkpoints"
+    checkpoints = _Below("checkpoints")
+    """The folder of checkpoints, one folder per trial."""
 
     def trial_checkpoints(self, configuration: int) -> Path:
         """The folder of one trial's checkpoints."""
         return self.checkpoints / trial_name(configuration)
 
-    @property
-    def tables(self) -> Path:
-        """The symbolic link through which readers reach the current generation of tables."""
-        return self.root / "tables"
+    tables = _Below("tables")
+    """The symbolic link through which readers reach the current generation of tables."""
 
-    @property
-    def generations(self) -> Path:
-        """The folder of table generations; `tables` points into it."""
-        return self.root / "generations"
+    generations = _Below("generations")
+    """The folder of table generations; `tables` points into it."""
 
-    @property
-    def recalibrations(self) -> Path:
-        """The folder of what was computed from the predictions afterwards; every generation links to it."""
-        return self.root / "recalibrations"
+    recalibrations = _Below("recalibrations")
+    """The folder of what was computed from the predictions afterwards; every generation links to it."""
 
-    @property
-    def data(self) -> Path:
-        """What trials share during a sweep and is not read afterwards: the data set as arrays."""
-        return self.root / "data"
+    data = _Below("data")
+    """What trials share during a sweep and is not read afterwards: the data set as arrays."""
 
-    @property
-    def card_memory(self) -> Path:
-        """How much of a GPU each kind of configuration was measured to take, one file per kind."""
-        return self.root / "card_memory"
+    card_memory = _Below("card_memory")
+    """How much of a GPU each kind of configuration was measured to take, one file per kind."""
 
-    @property
-    def report(self) -> Path:
-        """The self-contained report page."""
-        return self.root / "report.html"
+    report = _Below("report.html")
+    """The self-contained report page."""
 
-    @property
-    def log(self) -> Path:
-        """What Ray and torch have to say."""
-        return self.root / "sweeper.log"
+    log = _Below("sweeper.log")
+    """What Ray and torch have to say."""
 
-    @property
-    def tracking_log(self) -> Path:
-        """What the process that fills the tracker has to say."""
-        return self.root / "mlflow.log"
+    tracking_log = _Below("mlflow.log")
+    """What the process that fills the tracker has to say."""
 
-    @property
-    def stop_marker(self) -> Path:
-        """Its presence asks the driver to stop."""
-        return self.root / "stop"
+    stop_marker = _Below("stop")
+    """Its presence asks the driver to stop."""
 
-    @property
-    def lease(self) -> Path:
-        """Who drives the sweep: host, pid, heartbeat."""
-        return self.root / "driver.json"
+    lease = _Below("driver.json")
+    """Who drives the sweep: host, pid, heartbeat."""
 
 
 NUMERICAL_PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
