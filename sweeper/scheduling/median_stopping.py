@@ -21,6 +21,7 @@ where the last result counts twice, because Tune hands it in again on completion
 from __future__ import annotations
 
 import math
+import statistics
 from bisect import insort
 from dataclasses import dataclass
 from typing import Annotated
@@ -101,7 +102,7 @@ class RunningAverages(RungState):
         if count < self._needed:
             reason = f"{count} of the {self._needed} competitors that a comparison at rung {rung} takes"
             return Decision(rung, "continue", reason, metric, None, count)
-        median = self._median(rung)
+        median = statistics.median(self._averages[rung])
         before = [score for at, score in self._scores.get(configuration, {}).items() if at < rung]
         best, cutoff = max([*before, scheduler.score(metric)]), scheduler.score(median)
         stops = best < median
@@ -111,8 +112,3 @@ class RunningAverages(RungState):
             f"of the running averages of {count} competitor{'s' if count != 1 else ''}"
         )
         return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, count)
-
-    def _median(self, rung: int) -> float:
-        ordered = self._averages[rung]
-        middle = len(ordered) // 2
-        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

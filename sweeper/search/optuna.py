@@ -17,7 +17,7 @@ a search begins.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -64,9 +64,10 @@ class TpeSearch(SearchMethod):
 
     def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Refuse every `grid`, and a space in which nothing can be chosen."""
-        for key, node in nodes.items():
-            _refuse_grids(node, join_path("space", key), faults)
-        if not any(map(is_random, nodes.values())) and not any(map(_has_grid, nodes.values())):
+        grids = [path for key, node in nodes.items() for path in _grids(node, join_path("space", key))]
+        rule = "grid tries every member, but the searcher optuna chooses among them"
+        faults += [Fault(path, rule, "write choice instead of grid, or searcher: grid") for path in grids]
+        if not grids and not any(map(is_random, nodes.values())):
             rule = "optuna has nothing to search: every value of the space is fixed"
             faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
         return nodes
@@ -76,22 +77,17 @@ class TpeSearch(SearchMethod):
         return OptunaSearcher(space, metric=metric, mode=mode, seed=seed, startup=self.startup)
 
 
-def _refuse_grids(node: Node, path: str, faults: list[Fault]) -> None:
-    if isinstance(node, Members) and node.kind == "grid":
-        rule = "grid tries every member, but the searcher optuna chooses among them"
-        faults.append(Fault(join_path(path, "grid"), rule, "write choice instead of grid, or searcher: grid"))
-    below: Mapping[str, Node] = node.nodes if isinstance(node, Fields) else {}
-    for key, member in below.items():
-        _refuse_grids(member, join_path(path, key), faults)
-    if isinstance(node, Members):
-        for index, member in enumerate(node.nodes):
-            _refuse_grids(member, join_path(join_path(path, node.kind), index), faults)
-
-
-def _has_grid(node: Node) -> bool:
+def _grids(node: Node, path: str) -> Iterator[str]:
+    """Yield the place of every `grid` in a part of the space."""
     if isinstance(node, Fields):
-        return any(map(_has_grid, node.nodes.values()))
-    return isinstance(node, Members) and (node.kind == "grid" or any(map(_has_grid, node.nodes)))
+        for key, member in node.nodes.items():
+            yield from _grids(member, join_path(path, key))
+    elif isinstance(node, Members):
+        inner = join_path(path, node.kind)
+        if node.kind == "grid":
+            yield inner
+        for index, member in enumerate(node.nodes):
+            yield from _grids(member, join_path(inner, index))
 
 
 class OptunaSearcher:

@@ -106,7 +106,7 @@ def forget_loaded() -> None:
         del sys.modules[name]
     _loaded.clear()
     importlib.invalidate_caches()
-    look_again()
+    entry_points.cache_clear()
 
 
 def import_target(path: str) -> object:
@@ -210,35 +210,21 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @functools.cache
-def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
+    """Return the entry points of a group by name; where two packages use one name, the first on the path counts.
+
+    Where the path has changed, `entry_points.cache_clear()` has them read again.
+    """
     found: dict[str, metadata.EntryPoint] = {}
     for point in metadata.entry_points(group=f"{GROUP}.{group}"):
         found.setdefault(point.name, point)
     return found
 
 
-def installed_names(group: str) -> Mapping[str, str]:
-    """Return the names of a group such as `losses`, each with its import path. Nothing is imported.
-
-    Names that no column could have are left out; `sweeper doctor` reports them.
-    """
-    return {name: point.value for name, point in entry_points(group).items() if NAME.fullmatch(name)}
-
-
-def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
-    """Return the entry points of a group by name; where two packages use one name, the first on the path counts."""
-    return _entry_points(group)
-
-
 def provenance(group: str, name: str) -> str:
     """Return the package and version that a name comes from, e.g. `my-package 1.0`, or an empty text."""
     point = entry_points(group).get(name)
     return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
-
-
-def look_again() -> None:
-    """Read the entry points again on the next request: the path has changed."""
-    _entry_points.cache_clear()
 
 
 Adapter = Callable[[object, str, str], Component]
@@ -258,8 +244,11 @@ class OwnFamily:
     adapt: Adapter
 
     def names(self) -> Mapping[str, str]:
-        """Return the names that installed packages register, each with its import path. Nothing is imported."""
-        return installed_names(self.group)
+        """Return the names that installed packages register, each with its import path. Nothing is imported.
+
+        Names that no column could have are left out; `sweeper doctor` reports them.
+        """
+        return {name: point.value for name, point in entry_points(self.group).items() if NAME.fullmatch(name)}
 
     def component(self, name: str, path: str) -> Component:
         """Return the component called `name`.

@@ -29,7 +29,7 @@ from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.projection import _describe
 from tests.sweeper.records import made_body
 from trainables.extensions.code import archive_digest
-from trainables.extensions.targets import look_again
+from trainables.extensions.targets import entry_points
 from trainables.losses import LOSSES
 from trainables.training.lanes.packing import chosen_packing
 from trainables.training.loop import Replicate
@@ -482,7 +482,7 @@ def installed(tmp_path, monkeypatch):
     yield tmp_path
     monkeypatch.undo()
     set_code_root(None)
-    look_again()
+    entry_points.cache_clear()
 
 
 def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_doctor(installed):
