@@ -229,7 +229,7 @@ def page(family: Family, component: Component, folder: Path) -> str:
     if component.source:
         parts.append(f"Source: {component.source}.")
     parts += family.extra(component)
-    text = docstring(component)
+    text = docstring(component.build, component.summary)
     if text:
         parts.append(text)
     if component.hyperparameters:
@@ -251,15 +251,15 @@ def hyperparameters(component: Component) -> str:
     return "\n".join(["| name | valid | default | why | source |", "|---|---|---|---|---|", *rows])
 
 
-def docstring(component: Component) -> str:
-    """Return a docstring of ours as Markdown, without summary and source: paragraphs, arguments as lists."""
-    text = inspect.getdoc(component.build) or ""
-    if not (getattr(component.build, "__module__", None) or "").startswith(("trainables", "sweeper")):
+def docstring(build: Callable[..., object], summary: str = "") -> str:
+    """Return a docstring of ours as Markdown without `summary` and source: paragraphs, arguments as lists."""
+    text = inspect.getdoc(build) or ""
+    if not (getattr(build, "__module__", None) or "").startswith(("trainables", "sweeper")):
         return ""
     blocks: list[str] = []
     for block in re.split(r"\n\s*\n", text):
         head, _, rest = block.partition("\n")
-        if block.startswith("Source: ") or " ".join(block.split()).removesuffix(".") == component.summary:
+        if block.startswith("Source: ") or " ".join(block.split()).removesuffix(".") == summary:
             continue
         if head in ("Args:", "Attributes:", "Returns:", "Raises:"):
             items = re.sub(r"\n\s{8,}", " ", "\n" + rest).strip("\n")
