@@ -204,7 +204,7 @@ def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") 
     drawn.update_layout(
         template="plotly_white", xaxis_title="members", yaxis_title=f"test {label(metric)}", xaxis_dtick=1
     )
-    with writing_to(path, "give --picture another path"):
+    with writing_to(path, "give --to another path"):
         path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
 
 

@@ -1,14 +1,32 @@
 """The commands as functions, for notebooks and scripts: `sweeper.run(…)`, `sweeper.status(…)`."""
 
-COMMANDS = {
-    **dict.fromkeys(("run", "resume", "plan", "stop", "status"), "commands"),
-    **dict.fromkeys(("results_", "show", "report", "sync", "ui", "export", "figure", "table"), "exports"),
-    **dict.fromkeys(("compare", "claims", "what_if", "recalibrate", "ensemble", "conformal", "focal_map"), "analyses"),
-    "paper": "papers",
-    **dict.fromkeys(("init", "validate", "list_", "delete", "rename", "archive", "spaces", "doctor"), "housekeeping"),
-    **dict.fromkeys(("submit", "logs", "token"), "commands"),
+GROUPS = {
+    "Run": {
+        **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
+        **dict.fromkeys(("init", "validate", "spaces"), "housekeeping"),
+    },
+    "Read": {
+        **dict.fromkeys(("results_", "show", "report"), "exports"),
+        "compare": "analyses",
+        **dict.fromkeys(("figure", "table", "ui"), "exports"),
+    },
+    "After training": {
+        **dict.fromkeys(("recalibrate", "ensemble", "conformal", "what_if"), "analyses"),
+        "export": "exports",
+    },
+    "Papers": {"paper": "papers", "claims": "analyses"},
+    "Manage": {**dict.fromkeys(("delete", "rename", "archive", "doctor"), "housekeeping"), "sync": "exports"},
+    "Cluster": {"submit": "commands"},
 }
-"""Each command's function and the module of this folder that has it, in the order of `sweeper --help`.
+"""Each command's function and the module of this folder that has it, by group, in the order of `sweeper --help`.
 
 A command has its function's name, `_` written as `-`; one at the end keeps a function apart from a module or a type.
 """
+
+CLUSTER = {"logs": "commands", "token": "commands"}
+"""Commands below `sweeper cluster`."""
+
+OLD = {"list_": "housekeeping", "focal_map": "analyses", **CLUSTER}
+"""Commands of release 0.2 that `status`, `figure` and `cluster` took over: hidden, they work until 0.4."""
+
+COMMANDS = {name: module for group in (*GROUPS.values(), OLD) for name, module in group.items()}

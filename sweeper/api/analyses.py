@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sweeper.results import Results
 
 AtLeastOne = CommandOption(least=1)
+To = CommandOption(("--to",))
 Method = CommandOption(("--method", "-m"), complete="complete_method")
 
 
@@ -122,7 +123,7 @@ def recalibrate(
     output: Output = None,
     progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda sweep: nullcontext(None),
 ) -> Shown[Recalibrated]:
-    """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions. Nothing is retrained.
+    """Fit post-hoc methods or recompute metrics on stored predictions. Nothing is retrained.
 
     Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`). What
     `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
@@ -153,7 +154,7 @@ def ensemble(
     *,
     size: Annotated[int, CommandOption(least=1, most=1000)] = 10,
     candidates: Annotated[int, AtLeastOne] = 50,
-    picture: str | Path | None = None,
+    picture: Annotated[str | Path | None, To] = None,
     output: Output = None,
 ) -> Shown[list[EnsembleRow]]:
     """Average the predictions of finished networks: replicates, and greedy ensembles. Nothing is retrained.
@@ -182,7 +183,7 @@ def conformal(
     crosswise: bool = False,
     output: Output = None,
 ) -> Shown[Conformal]:
-    """Show coverage and size of the best configuration's conformal prediction sets: THR, APS and RAPS.
+    """Measure conformal prediction sets: coverage and size of the best configuration's THR, APS and RAPS.
 
     Args:
         alpha: Miscoverage rate, between 0 and 1.
@@ -202,7 +203,7 @@ def focal_map(
     gamma: Sequence[float] = (),
     classes: int | None = None,
     form: Format = "table",
-    picture: str | Path | None = None,
+    picture: Annotated[str | Path | None, To] = None,
 ) -> Shown[ComputedFigure]:
     """Compare the focal calibration map with temperature scaling, and show its effect on confidences.
 

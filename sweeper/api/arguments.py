@@ -40,6 +40,7 @@ class CommandOption:
         complete: the function of `sweeper.cli.completion` that completes it.
         negated: whether the flag turns off what the parameter turns on.
         required: whether it must be typed, though a function finds it elsewhere.
+        hidden: whether the help leaves it out.
     """
 
     flags: Sequence[str] = ()
@@ -54,6 +55,7 @@ class CommandOption:
     complete: str = ""
     negated: bool = False
     required: bool = False
+    hidden: bool = False
 
 
 Several = str | Sequence[str]
@@ -96,11 +98,12 @@ Rehearse = Annotated[
     bool, CommandOption(help="Scale down to digits, small networks and a few epochs; results are marked.")
 ]
 Address = Annotated[
-    str | None, CommandOption(help="Address of a Ray cluster.", words="start one here", envvar="RAY_ADDRESS")
+    str | None,
+    CommandOption(("--ray",), "Address of a Ray cluster to run on.", words="start one here", envvar="RAY_ADDRESS"),
 ]
 ClusterAddress = Annotated[
     str | None,
-    CommandOption(help="Dashboard of a Ray cluster, e.g. http://head:8265.", envvar="SWEEPER_ADDRESS"),
+    CommandOption(("--dashboard",), "Dashboard of a Ray cluster, e.g. http://head:8265.", envvar="SWEEPER_ADDRESS"),
 ]
 Cpus = Annotated[int | None, CommandOption(help="CPU cores to use on this machine.", words="all", least=1)]
 RunsOn = Annotated[

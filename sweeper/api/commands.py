@@ -126,7 +126,9 @@ def resume(
     output: Output = None,
     tracking_uri: Tracking = None,
     mlflow: Mlflow = True,
-    address: Address = None,
+    address: Annotated[
+        str | None, CommandOption(("--ray", "--dashboard"), words="start one here", envvar="RAY_ADDRESS")
+    ] = None,
     cpus: Cpus = None,
     executor: RunsOn = "auto",
     wait_for_nodes: WaitForNodes = 30.0,
@@ -141,6 +143,7 @@ def resume(
         failed: Also retry failed trials.
         set: Change the budget or other limits, e.g. budget.gpu_hours=20; repeatable.
         discard_damaged: Quarantine damaged journal records and all records after them.
+        address: Address of a Ray cluster to run on, or the dashboard of the one that the sweep was submitted to.
         slurm: Submit the scripts of a sweep that was submitted to Slurm again; takes no other option but --output.
 
     Raises:
@@ -199,7 +202,9 @@ def _resume_remotely(
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if not sweep.ended:
-        raise SweeperError(f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --address {address}`")
+        raise SweeperError(
+            f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --dashboard {address}`"
+        )
     own = sweep.submitter == submitter()
     request = Request(
         sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
@@ -217,7 +222,7 @@ def plan(
     slurm: bool = False,
     prices: str | Path | None = None,
 ) -> Shown[Plan]:
-    """Estimate trials, time and cost of a search space before any training.
+    """Estimate trials, time and cost before training.
 
     Args:
         cluster: Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there.
@@ -263,7 +268,9 @@ def stop(name: Name, *, output: Output = None, address: ClusterAddress = None) -
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if sweep.ended:
-        raise SweeperError(f"the sweep {name!r} is not running: it is {sweep.state}", f"see `sweeper logs {name}`")
+        raise SweeperError(
+            f"the sweep {name!r} is not running: it is {sweep.state}", f"see `sweeper cluster logs {name}`"
+        )
     try:
         return ask_to_stop(sweep.name, sweep.output)
     except (SweeperError, StoreError):
@@ -291,6 +298,7 @@ def status(
         An object for each sweep: `SweepStatus`, or with an address `RemoteSweep`; of an audit, the differences.
     """
     from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
+    from sweeper.storage.lookup import entries
     from sweeper.storage.places import local_copies
 
     place = output_folder(output)
@@ -318,7 +326,11 @@ def status(
         return Shown(list[str](), "\n".join(jobs))  # its first job waits in the queue
     own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
     found = status_of(folder, own)
-    return Shown(found, Group(statuses_table(found), *jobs))
+    if name is not None:
+        return Shown(found, Group(statuses_table(found), *jobs))
+    began = {each.name: each for each in entries(folder)}
+    none = f"no sweeps in {Path(place).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
+    return Shown(found, Group(statuses_table(found, began), *jobs), notes=[] if found else [none])
 
 
 def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:
@@ -367,7 +379,7 @@ def _remote_look(cluster: Cluster, name: str | None) -> Callable[[], Look]:
 
 def submit(
     space: Space,
-    address: Annotated[ClusterAddress, CommandOption(("--address",), envvar="SWEEPER_ADDRESS")] = None,
+    address: Annotated[ClusterAddress, CommandOption(("--dashboard",), envvar="SWEEPER_ADDRESS")] = None,
     *,
     output: Output = None,
     slurm: bool = False,
@@ -431,7 +443,7 @@ def logs(
     output: Output = None,
     write: Callable[[str], object] = lambda text: sys.stdout.write(text),  # looked up late: it may be closed
 ) -> Shown[None]:
-    """Print a sweep's log: the driver's log on a cluster (--address), the log of Ray and torch on this machine.
+    """Print a sweep's log: the driver's log on a cluster (--dashboard), the log of Ray and torch on this machine.
 
     Args:
         name: Name of the sweep.

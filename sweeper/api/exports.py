@@ -18,7 +18,7 @@ from sweeper.api.arguments import (
     Trust,
     output_folder,
 )
-from sweeper.api.finished import ReportPage
+from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import all_here, local_sweep, local_tracking, remote_output
 from sweeper.text.display import Shown, format_table
@@ -26,6 +26,7 @@ from sweeper.text.display import Shown, format_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sweeper.analysis.papers.computed import ComputedFigure
     from sweeper.exporting.folder import Exported
     from sweeper.exporting.model import ExportedModel
     from sweeper.results import Results
@@ -91,7 +92,7 @@ def show(
     name: Name,
     trial: str | None = None,
     *,
-    page: str | Path | None = None,
+    page: Annotated[str | Path | None, CommandOption(("--to",))] = None,
     output: Output = None,
     address: ClusterAddress = None,
 ) -> Shown[Results] | Path:
@@ -118,41 +119,36 @@ def report(
     name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
     more: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
     *,
-    table: str | None = None,
-    form: Annotated[str | None, CommandOption(("--format", "-f"))] = None,
+    table: Annotated[str | None, CommandOption(hidden=True)] = None,
+    form: Annotated[str | None, CommandOption(("--format", "-f"), hidden=True)] = None,
     to: str | Path | None = None,
     output: Output = None,
     address: ClusterAddress = None,
 ) -> ReportPage | str:
-    """Rewrite a sweep's report.html, put several sweeps on one page, or print a paper's table (--table).
+    """Rewrite a sweep's report.html, or put several sweeps on one page.
 
     Args:
-        name: Name or path of the sweep. [default with --table: all sweeps]
+        name: Name or path of the sweep.
         more: More sweeps to put on the same page. (default: none)
-        table: Table of a paper to fill in from sweeps, e.g. mukhoti-1. (default: none)
-        form: Format of --table: markdown, latex or csv. (default: markdown)
+        table: Now `sweeper table --paper TABLE`.
+        form: Now `sweeper table --format FORMAT`.
         to: HTML file to write instead. (default: report.html of the sweep)
 
     Raises:
         SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
     """
     from sweeper.reporting.page import write_report
-    from sweeper.results import load, sweep_names
+    from sweeper.results import load
     from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
 
     place = output_folder(output)
     if table is not None:
-        from sweeper.analysis.papers.tables import format_paper_table, paper_table
-
-        named = [name, *more] if name is not None else []
-        places = [local_sweep(each, place) for each in named] or [(found, Path(place)) for found in sweep_names(place)]
-        filled = paper_table(table, [load(*each) for each in places])
-        return format_paper_table(filled, form or "markdown")
+        return table_of(name, more, paper=table, form=form or "markdown", output=place)
     if form is not None:
         raise SweeperError(f"--format {form} only applies to --table", "add --table mukhoti-1, or omit --format")
     if name is None:
-        raise SweeperError("no sweep was named", "give a name, or --table to fill in a paper's table")
+        raise SweeperError("no sweep was named", "give a name")
     if more:
         from sweeper.reporting.page import write_several
 
@@ -186,7 +182,7 @@ def ui(
     port: Annotated[int, CommandOption(least=1, most=65535)] = 5000,
     say: Say = lambda line: None,
 ) -> Shown[None]:
-    """Browse sweeps in MLflow, each in a view with all its trials. It listens on this machine only (127.0.0.1).
+    """Browse sweeps in MLflow. Each opens in a view with all its trials.
 
     Args:
         name: Sweep to open. [default: the newest]
@@ -280,34 +276,82 @@ def load_model(path: str | Path) -> ExportedModel:
 
 
 def figure(
-    name: Name, figure: str, to: Annotated[str | Path, CommandOption(("--to",))], *, output: Output = None
-) -> Path:
-    """Draw a figure of the report for a paper: PDF, SVG or PNG.
+    name: Annotated[str, CommandOption(complete="complete_sweep")],
+    figure: str | None = None,
+    to: Annotated[str | Path | None, CommandOption(("--to",))] = None,
+    *,
+    gamma: Sequence[float] = (),
+    classes: int | None = None,
+    form: Format = "table",
+    output: Output = None,
+) -> Path | DrawnFigure | Shown[ComputedFigure]:
+    """Draw a report's figure, or a paper's that needs no training.
+
+    Computed: temperatures, bounds, confidence, curvature-1, properness-1-left, properness-1-right, properness-2-right,
+    properness-4, -5, -7, mukhoti-4a, mukhoti-6, posterior-1, selective-1, selective-a-1, -2, -3, -5.
 
     Args:
-        figure: Figure of the report, e.g. learning_curves.
-        to: File to write: .pdf, .svg or .png.
+        name: Name or path of a sweep, or of a computed figure.
+        figure: Figure of the report, e.g. learning_curves. (default: a computed figure)
+        to: File to write: .pdf, .svg or .png; a computed figure also as .html.
+        gamma: γ of a computed figure; repeatable. (default: those of the papers)
+        classes: Number of classes of a computed figure. (default: those of the papers)
+        form: Format of a computed figure's numbers: table, json, csv or parquet.
+
+    Returns:
+        The file; without one, the figure, which a notebook draws.
 
     Raises:
         SweeperError: an unknown figure or format, or one that does not apply to the sweep.
     """
-    from sweeper.figures.on_paper import write_report_figure
+    if figure is None:
+        from sweeper.api.analyses import focal_map
+
+        return focal_map(name, gamma=gamma, classes=classes, form=form, picture=to)
+    from sweeper.figures.on_paper import report_figure, svg_text, write_report_figure
     from sweeper.results import load
 
-    write_report_figure(load(*local_sweep(name, output_folder(output))), figure, Path(to))
+    found = load(*local_sweep(name, output_folder(output)))
+    if to is None:
+        return DrawnFigure(svg_text(report_figure(found, figure)))
+    write_report_figure(found, figure, Path(to))
     return Path(to)
 
 
-def table(name: Name, *, form: Annotated[str, CommandOption(("--format",))] = "markdown", output: Output = None) -> str:
-    """Print the best of each loss on each network for a paper: LaTeX, Markdown or CSV.
+def table(
+    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
+    more: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
+    *,
+    paper: Annotated[str | None, CommandOption(metavar="TABLE")] = None,
+    form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
+    output: Output = None,
+) -> str:
+    """Print a paper's table: the best of each loss on each network, or a published one filled in (--paper).
 
     Args:
+        name: Name or path of the sweep. [default with --paper: all sweeps]
+        more: More sweeps to fill in --paper from. (default: none)
+        paper: Table of a paper to fill in, e.g. mukhoti-1. (default: none)
         form: latex, markdown or csv.
 
     Raises:
-        SweeperError: another format, or nothing was evaluated.
+        SweeperError: another format, an unknown table, or nothing was evaluated.
     """
     from sweeper.reporting.tables import paper_table
-    from sweeper.results import load
+    from sweeper.results import load, sweep_names
 
-    return paper_table(load(*local_sweep(name, output_folder(output))), form)
+    place = output_folder(output)
+    if paper is not None:
+        from sweeper.analysis.papers.tables import format_paper_table
+        from sweeper.analysis.papers.tables import paper_table as filled_in
+
+        named = [name, *more] if name is not None else []
+        places = [local_sweep(each, place) for each in named] or [(found, Path(place)) for found in sweep_names(place)]
+        return format_paper_table(filled_in(paper, [load(*each) for each in places]), form)
+    if name is None or more:
+        raise SweeperError("a table is of one sweep", "give its name, or --paper to fill in a paper's table")
+    return paper_table(load(*local_sweep(name, place)), form)
+
+
+table_of = table
+"""`table`, for `report`, whose option of release 0.2 has its name."""

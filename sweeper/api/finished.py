@@ -92,6 +92,24 @@ class ReportPage:
         return f'<div>report <a href="{html.escape(self.path.as_uri())}" target="_blank">{shown}</a></div>'
 
 
+class DrawnFigure:
+    """A figure that a notebook draws.
+
+    Attributes:
+        svg: the drawing.
+    """
+
+    def __init__(self, svg: str) -> None:
+        """Hold a drawing."""
+        self.svg = svg
+
+    def __repr__(self) -> str:
+        return "a figure, which a notebook draws; --to FILE (.pdf, .svg or .png) writes it"
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
 class Submitted:
     """A sweep on a remote cluster.
 

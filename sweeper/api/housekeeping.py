@@ -96,7 +96,7 @@ def list_(*, output: Output = None) -> Shown[list[Entry]]:
     place = output_folder(output)
     found, on_slurm = entries(local_copies(place)), slurm_sweeps(place)
     if not found:
-        return Shown([], notes=[f"no sweeps in {place}; start one with `sweeper run quickstart`"])
+        return Shown([], notes=[f"no sweeps in {Path(place).resolve()}; start one with `sweeper run quickstart`"])
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for heading in ("sweep", "began (UTC)", "data set", "size", ""):
         table.add_column(heading, no_wrap=heading != "sweep", justify="right" if heading == "size" else "left")
@@ -174,7 +174,7 @@ def spaces(
     schedulers: bool = False,
     searchers: bool = False,
 ) -> Shown[list[str]]:
-    """List the shipped search spaces, or the components that a search space may name.
+    """List the shipped search spaces, or what they may name.
 
     Args:
         losses: List loss families.
@@ -195,7 +195,7 @@ def spaces(
 
 
 def doctor() -> Shown[list[Check]]:
-    """Check that this machine can run sweeps, and suggest a fix for every problem."""
+    """Check that this machine can run sweeps. Every problem comes with a fix."""
     from sweeper.planning.doctor import checks
 
     found, lines = checks(), list[str]()

@@ -130,7 +130,7 @@ def paper(
     rehearse: Rehearse = False,
     run: Annotated[bool, CommandOption(("--no-run",), negated=True)] = True,
     items: bool = False,
-    page: str | Path | None = None,
+    page: Annotated[str | Path | None, CommandOption(("--to",))] = None,
     output: Output = None,
     tracking_uri: Tracking = None,
     mlflow: Mlflow = True,

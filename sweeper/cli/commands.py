@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
+import typer.core
 
-from sweeper.api import COMMANDS, analyses, commands, exports, housekeeping, papers
+from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping, papers
 from sweeper.api.arguments import CommandOption
 from sweeper.cli import completion
 from sweeper.cli.printing import GIVEN, PRINTED, display
@@ -31,15 +32,66 @@ WORDS = re.compile(r" \(default: (.+)\)$")
 MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers)}
 
 
+OLD_FLAGS = {"--address": ("--ray", "--dashboard"), "--picture": ("--to",), "--page": ("--to",)}
+"""Options of release 0.2 that have another name now: they work until 0.4, and are hidden."""
+
+
+class Command(typer.core.TyperCommand):
+    """A command that takes its options under their old names, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed."""
+        known = {flag for parameter in self.params for flag in parameter.opts}
+
+        def renamed(word: str) -> str:
+            flag, equals, value = word.partition("=")
+            if word == "--json" and "--format" in known:
+                return "--format=json"
+            new = next((each for each in OLD_FLAGS.get(flag, ()) if each in known), flag)
+            return word if flag in known else f"{new}{equals}{value}"
+
+        return super().parse_args(ctx, [*map(renamed, args)])
+
+
+MOST_WORDS = 64
+"""Characters of a command's sentence in the list of commands; of a longer one only what stands before a colon."""
+
+
+class Program(typer.core.TyperGroup):
+    """The program, whose help lists commands by group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write every command that is not hidden, with what it does."""
+        groups = {title: [_words(name) for name in names] for title, names in GROUPS.items()}
+        groups["Cluster"].append("cluster")
+        width = max(len(name) for names in groups.values() for name in names) + 2
+        for title, names in groups.items():
+            formatter.write(f"\n{title}:\n" if title == "Run" else f"{title}:\n")
+            for name in names:
+                formatter.write(f"  {name:{width}}{self.commands[name].get_short_help_str(100)}\n")
+
+
+def _words(function: str) -> str:
+    return function.rstrip("_").replace("_", "-")
+
+
 def add_commands(app: typer.Typer) -> None:
     """Add every command to the program."""
-    for name, module in COMMANDS.items():
-        function = getattr(MODULES[module], name)
-        words = name.rstrip("_")
-        made = command(function, PRINTED.get(words, display))
+    for names in GROUPS.values():
+        _add(app, names)
+    cluster = typer.Typer(help="Follow a sweep's log on a cluster, or create its token.", no_args_is_help=True)
+    _add(cluster, CLUSTER)
+    app.add_typer(cluster, name="cluster")
+    _add(app, OLD, hidden=True)
+
+
+def _add(app: typer.Typer, names: Mapping[str, str], *, hidden: bool = False) -> None:
+    for name, module in names.items():
+        made = command(getattr(MODULES[module], name), PRINTED.get(name.rstrip("_"), display))
         # In full: a list of commands would cut it at 45 characters.
-        short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".") + "."
-        app.command(words.replace("_", "-"), short_help=short)(made)
+        short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".")
+        short = f"{short if len(short) <= MOST_WORDS else short.partition(': ')[0]}."
+        app.command(_words(name), cls=Command, short_help=short, hidden=hidden)(made)
 
 
 def command(function: Callable[..., Any], printed: Callable[..., None]) -> Callable[..., None]:
@@ -98,6 +150,7 @@ def _as_typed(parameter: inspect.Parameter, hint: object, text: str) -> tuple[in
         "metavar": option.metavar,
         "min": option.least,
         "max": option.most,
+        "hidden": option.hidden,
         "autocompletion": getattr(completion, option.complete) if option.complete else None,
     }
     typed = typed_as(option.kind or kind)

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.commands import add_commands
+from sweeper.cli.commands import Program, add_commands
 from sweeper.cli.printing import BAD_INPUT, DONE, discard_output
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import SafeConsole
@@ -45,7 +45,8 @@ SPARING = {
 
 app = typer.Typer(
     name="sweeper",
-    help="Sweep loss families, γ, coverage, ν and architectures; measure calibration and curvature at every rung.",
+    cls=Program,
+    help="Which loss, γ, coverage and ν give calibrated confidences on which network.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from sweeper.api.arguments import output_folder
+from sweeper.api.arguments import CommandOption, output_folder
 from sweeper.api.commands import followed
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
@@ -81,13 +81,17 @@ def display(found: object, given: Given) -> None:
     raise typer.Exit(found.exit_code)
 
 
-def display_json(found: Shown[Any], given: Given, *, json: bool = False) -> None:
+def display_json(
+    found: Shown[Any], given: Given, *, form: Annotated[str, CommandOption(("--format", "-f"))] = "table"
+) -> None:
     """Print an answer, or its values.
 
     Args:
-        json: Print JSON instead of a table.
+        form: Output format: table or json.
     """
-    if json and found.json is not None:
+    if form not in ("table", "json"):
+        raise SweeperError(f"unknown format {form!r}", "formats: table, json")
+    if form == "json" and found.json is not None:
         found.look = json_module.dumps(found.json, indent=2)
     display(found, given)
 
@@ -193,8 +197,8 @@ def submitted(found: Submitted | SlurmSubmission, given: Given, *, wait: bool = 
         return
     say(f"submitted {found.name} as job {found.job}")
     say("next")
-    for words in ("status", f"logs {found.name} --follow", f"results {found.name}", f"stop {found.name}"):
-        say(f"  sweeper {words} --address {found.address}")
+    for words in ("status", f"cluster logs {found.name} --follow", f"results {found.name}", f"stop {found.name}"):
+        say(f"  sweeper {words} --dashboard {found.address}")
     if wait:
         display(followed(found.cluster, found.job, write), given)
 
@@ -211,7 +215,7 @@ def given_to_slurm(found: SlurmSubmission) -> None:
     by = f", as {_short(found.asked)} says" if found.asked is not None else ""
     say(f"submitted {found.name} as {plural(len(found.jobs), 'job')} {', '.join(found.jobs)}{by}")
     say("next")
-    for words in ("status", "logs", "results", "stop"):
+    for words in ("status", "cluster logs", "results", "stop"):
         say(f"  sweeper {words} {found.name} {where}")
 
 

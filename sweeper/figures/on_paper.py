@@ -83,18 +83,23 @@ def write_report_figure(results: Results, name: str, to: Path) -> None:
     Raises:
         SweeperError: an unknown figure or format, one that does not apply to this sweep, or cannot be drawn on paper.
     """
+    require_format(to)
+    write_figure(report_figure(results, name), to, "Rehearsal, no results." if results.rehearsed else "")
+
+
+def report_figure(results: Results, name: str) -> Figure:
+    """Return a figure of a sweep's report; arguments and errors as of `write_report_figure`."""
     known, asked = report_figures(), name.replace("-", "_")
     asked = next((each.name for each in known if asked in each.aliases), asked)
     if asked not in FIGURES:
         names = [each.name for each in known]
         raise SweeperError(f"the report has no figure {name!r}", f"figures: {', '.join(names)}{nearest(asked, names)}")
     found = next(each for each in known if each.name == asked)
-    require_format(to)
     with results.snapshot() as snapshot:
-        figure = found.build(snapshot)
+        figure: Figure | None = found.build(snapshot)
     if figure is None:
         raise SweeperError(f"the sweep {results.name!r} has nothing for this figure: {found.absent}")
-    write_figure(figure, to, "Rehearsal, no results." if results.rehearsed else "")
+    return figure
 
 
 def require_format(to: Path, suffixes: Sequence[str] = SUFFIXES) -> None:

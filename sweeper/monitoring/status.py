@@ -27,7 +27,7 @@ from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress
 from sweeper.scheduling.base import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
 from sweeper.storage.lease import LEASE, holder, holder_of_copy
-from sweeper.storage.lookup import find_sweep, sweep_names
+from sweeper.storage.lookup import Entry, find_sweep, sweep_names
 from sweeper.storage.places import READING, local_copies, local_copy, place_of, split_name
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.stores.base import is_store_address
@@ -81,13 +81,17 @@ def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
     return [_status(each, output) for each in ([name] if name is not None else sweep_names(output))]
 
 
-def statuses_table(statuses: Iterable[SweepStatus]) -> Table:
-    """Return one row per sweep: trials by status, best value, driver."""
+def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:
+    """Return one row per sweep: trials by status, best value, driver; of `entries`, the latest first, date and size."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
+    headings = ["sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"]
+    for heading in (*headings, *(("began (UTC)", "data set", "size") if entries else ())):
         table.add_column(heading, no_wrap=True)
-    for each in statuses:
-        table.add_row(*each.row())
+    known = entries or {}
+    places = {name: at for at, name in enumerate(known)}
+    for each in sorted(statuses, key=lambda one: places.get(one.sweep, len(places))):
+        entry = known.get(each.sweep)
+        table.add_row(*each.row(), *(() if entry is None else entry.row()))
     return table
 
 

@@ -62,6 +62,7 @@ def find_token() -> str | None:
 def _checked(token: str, source: str) -> str:
     if not token or not _PRINTABLE.issuperset(token):
         raise SweeperError(
-            f"{source} contains no token", "create one with `sweeper token FILE`, or ask the cluster's administrator"
+            f"{source} contains no token",
+            "create one with `sweeper cluster token FILE`, or ask the cluster's administrator",
         )
     return token

@@ -220,7 +220,7 @@ def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:
         reliability = [] if row is None else diagrams(frozen, row, "Test data")[0]
         panels = [*curves_of(frozen, facts.trial), *reliability]
     return write_page(
-        "trial.html", file, "give --page another path", facts=facts, rehearsed=bool(results.rehearsed), panels=panels
+        "trial.html", file, "give --to another path", facts=facts, rehearsed=bool(results.rehearsed), panels=panels
     )
 
 

@@ -83,7 +83,7 @@ class HeadJob:
         self._exchange.announce(head)
         if not self._wait_for_workers(node, head.address, values):
             return None
-        driven = [*self._command, "--address", head.address, "--executor", "ray"]
+        driven = [*self._command, "--ray", head.address, "--executor", "ray"]
         driver, told = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values), False
         while driver.poll() is None:
             self._look_after_workers()

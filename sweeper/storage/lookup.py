@@ -169,6 +169,10 @@ class Entry:
     size: int
     running: bool
 
+    def row(self) -> tuple[str, str, str]:
+        """Return when it began, its data set and its size, in words."""
+        return self.began, self.dataset, f"{self.size / 2**20:,.1f} MiB"
+
 
 def entries(output: str | Path) -> list[Entry]:
     """Return the sweeps in a folder, the one that began last first."""

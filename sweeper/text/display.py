@@ -56,7 +56,7 @@ class Shown(Generic[T]):
     Attributes:
         value: the values.
         look: what a terminal shows of them: lines as they are, bytes for a file or a pipe; `None` for nothing.
-        json: what `--json` prints of them.
+        json: what `--format json` prints of them.
         notes: what a command says besides, on the standard error.
         width: columns outside a terminal.
         wrap: whether lines that are longer are broken.

@@ -120,7 +120,7 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
     text = SPACE.replace("max_epochs: 9, grace_epochs: 1", "max_epochs: 27, grace_epochs: 3")
     space = write_space(site.folder, text.replace("samples: 10", f"samples: {TRIALS}"), "remote")
     said = site.sweeper("submit", str(space), "--address", address, "--output", output, "--tracking-uri", site.tracking)
-    assert f"sweeper logs remote --follow --address {address}" in said
+    assert f"sweeper cluster logs remote --follow --dashboard {address}" in said
     follower = subprocess.Popen(
         [sys.executable, "-m", "sweeper", "logs", "remote", "--follow", "--address", address],
         env=site.environment, cwd=site.folder, stdout=subprocess.PIPE, text=True,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -131,6 +132,9 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     shapes only, where it is large. Meant to run once before a sweep starts. Pretrained weights are not loaded, and the
     global generators stay as they are.
     """
+    weights = architecture.get("weights_file")
+    if weights is not None and not Path(str(weights)).expanduser().is_file():
+        return f"there is no weights file {weights}; give the path of one, or pretrained: true"
     described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     try:
         with torch.random.fork_rng(devices=[]):

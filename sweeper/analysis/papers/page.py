@@ -89,7 +89,7 @@ def write_paper_page(
     page = PaperPage(path, paper, tables, verdicts, scaled)
     curves = [found for results in held for found in trajectories(results)]
     pictures = [found for results in held for found in trained_pictures(results)]
-    with writing_to(path, "choose another --page"):
+    with writing_to(path, "give --to another path"):
         write_text(path, _html(page, curves, pictures))
     return page
 

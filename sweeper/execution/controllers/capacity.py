@@ -265,7 +265,7 @@ def unavailable(address: str | None, error: Exception) -> RayUnavailable:
     return RayUnavailable(
         f"no Ray cluster could be joined at {address}: {said}",
         "give the address and port that `ray start --head` printed (port 6379 by default), "
-        "or omit --address to start a cluster on this machine",
+        "or omit --ray to start a cluster on this machine",
     )
 
 

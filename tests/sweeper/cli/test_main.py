@@ -10,18 +10,23 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sweeper.cli.commands import MOST_WORDS
 from sweeper.cli.main import app
 from tests.patience import patient
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+PROGRAM = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = {name: each for name, each in PROGRAM.items() if name != "cluster"}
 
 
 def test_the_list_of_commands_has_whole_sentences() -> None:
-    text = CliRunner().invoke(app, ["--help"], terminal_width=100).output
+    text = CliRunner().invoke(app, ["--help"], terminal_width=80).output
+    assert len(text.splitlines()) <= 48 and all(len(line) <= 80 for line in text.splitlines()), "one screen"
     flat = " ".join(text.split())
     for name, command in COMMANDS.items():
         first = (command.help or "").split("\n")[0].partition(". ")[0].rstrip(".")
-        assert f"{name} {first}." in flat, name
+        first = first if len(first) <= MOST_WORDS else first.partition(": ")[0]
+        assert (f"{name} {first}." in flat) != command.hidden, name
+    assert [name for name, each in COMMANDS.items() if each.hidden] == ["list", "focal-map", "logs", "token"]
     assert "..." not in text.replace("[OPTIONS] COMMAND [ARGS]...", "") and "…" not in text
 
 
@@ -53,3 +58,17 @@ except MemoryError as error:
     command = ["sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60))
     assert done.stdout.startswith("scipy needs 256 MiB of address space and "), done.stderr
+
+
+def test_options_of_the_last_release_are_taken_under_their_old_names() -> None:
+    for words, said in (
+        (["run", "quickstart", "--address=x", "--executor", "local"], "omit --executor local, or --ray"),
+        (["status", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
+        (["claims", "nothing", "--json"], "nothing"),
+        (["show", "nothing", "--page", "x.html"], "nothing"),
+    ):
+        done = CliRunner().invoke(app, words)
+        assert "No such option" not in done.output, done.output
+        assert said in f"{done.output} {done.exception}", words
+    assert "--address" not in CliRunner().invoke(app, ["run", "--help"]).output
+    assert "No such option" in CliRunner().invoke(app, ["validate", "x", "--json"]).output
