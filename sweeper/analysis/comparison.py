@@ -40,6 +40,9 @@ METRICS = (
 """Split and column of what is compared; curvature is measured on validation data alone. They are few on purpose: each
 one more makes Holm's correction harder on all."""
 
+LEAST_FINISHED = 3
+"""Shared configurations that ran to the end in both, below which those that were stopped are compared, too."""
+
 Key = tuple[str, int]
 """A configuration's hash and a replicate's seed."""
 
@@ -76,12 +79,14 @@ class Comparison:
         ran_on: the same of versions, commit and hardware.
         only: number of configurations that only the first, only the second sweep has.
         shared: number of configurations in both.
-        finished: number of shared configurations that ran to the end in both; only these are compared.
+        finished: number of shared configurations that ran to the end in both; only these are compared, if they are
+            LEAST_FINISHED or more.
         unit: what a pair is: `configuration` (means over seeds) or `seed`.
         equal_seeds: whether pairs are on the same seeds.
         metrics: the compared metrics that both measured.
         left_out: why a metric is not compared, by its name.
         best: the best configuration of each that ran to the end, in words; empty where none did.
+        stopped: whether too few finished in both, so that each is compared at the last epoch at which both measured it.
     """
 
     names: tuple[str, str]
@@ -95,6 +100,7 @@ class Comparison:
     metrics: Sequence[MetricComparison]
     left_out: Mapping[str, str]
     best: tuple[str, str] = ("", "")
+    stopped: bool = False
 
 
 def compare(first: Results, second: Results) -> Comparison:
@@ -104,8 +110,11 @@ def compare(first: Results, second: Results) -> Comparison:
     hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
     rows = [_finished(both, name) for name in both.members]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
+    stopped = len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1])
+    if stopped:
+        rows = _at_last_common_epochs(*(_evaluated(both, name) for name in both.members))
     equal_seeds = any(key in rows[1] for key in rows[0])
-    by_seed = len(finished) == 1 and equal_seeds
+    by_seed = len(finished) == 1 and equal_seeds and not stopped
     units = [_units(side, set(rows[0]) & set(rows[1]) if equal_seeds else None, by_seed) for side in rows]
     metrics, left_out = _compare_metrics(*units)
     return Comparison(
@@ -120,6 +129,7 @@ def compare(first: Results, second: Results) -> Comparison:
         metrics=metrics,
         left_out=left_out,
         best=(_best(first), _best(second)),
+        stopped=stopped,
     )
 
 
@@ -151,7 +161,8 @@ def _optimism(results: Results, board: Leaderboard) -> list[str]:
         return [f"the only one that keeps to {constraints}"]
     answer = selected(results, board)
     if answer is not None:
-        return [winners_interval(answer[1])]
+        said = winners_interval(answer[1])
+        return [said[0].lower() + said[1:]]
     alone = all(row["replicates"] == 1 for row in kept)
     unknown = "one replicate each cannot show by how much" if alone else "single replicates' values are not stored"
     return [f"optimistic, because it was selected as the best; {unknown}"]
@@ -184,16 +195,41 @@ def _environment(results: Results) -> dict[str, object]:
 
 def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Value]]:
     """Return the measurements of every replicate that ran to the end, by configuration and seed."""
-    table = both.sql(
-        f"SELECT * FROM final WHERE sweep = '{sweep}' AND status = 'completed' AND split IN ('val', 'test')"
+    found = _measured(both, f"SELECT * FROM final WHERE sweep = '{sweep}' AND status = 'completed'")
+    return {key: values for key, epochs in found.items() for values in epochs.values()}
+
+
+def _evaluated(both: SeveralResults, sweep: str) -> dict[Key, dict[int, dict[str, Value]]]:
+    """Return the measurements of every replicate at every epoch, by configuration and seed."""
+    return _measured(
+        both,
+        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate) "
+        f"WHERE sweep = '{sweep}' AND status <> 'failed'",
     )
-    found: dict[Key, dict[str, Value]] = {}
+
+
+def _measured(both: SeveralResults, sql: str) -> dict[Key, dict[int, dict[str, Value]]]:
+    table = both.sql(f"SELECT * FROM ({sql}) WHERE split IN ('val', 'test')")
+    found: dict[Key, dict[int, dict[str, Value]]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
-    columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
+    columns = ["config_hash", "seed", "epoch", "split", *sorted(wanted & set(table.column_names))]
     for row in table.select(columns).to_pylist():
-        values = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
-        found.setdefault((row["config_hash"], row["seed"]), {}).update(values)
+        values = {f"{row['split']}_{name}": row[name] for name in columns[4:]}
+        found.setdefault((row["config_hash"], row["seed"]), {}).setdefault(row["epoch"], {}).update(values)
     return found
+
+
+def _at_last_common_epochs(*sides: Mapping[Key, Mapping[int, dict[str, Value]]]) -> list[dict[Key, dict[str, Value]]]:
+    """Return each configuration's measurements at the last epoch at which all of its replicates in both have one."""
+    epochs: dict[str, set[int]] = {}
+    for side in sides:
+        for key, found in side.items():
+            epochs[key[0]] = epochs.get(key[0], {*found}) & {*found}
+    shared = {key[0] for key in sides[0]} & {key[0] for key in sides[1]}
+    return [
+        {key: found[max(epochs[key[0]])] for key, found in side.items() if key[0] in shared and epochs[key[0]]}
+        for side in sides
+    ]
 
 
 def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
@@ -274,6 +310,8 @@ def count_sentence(comparison: Comparison) -> str:
     )
     if not comparison.metrics:
         return sentence + "; no pairs to compare"
+    if comparison.stopped:
+        sentence += ". Each is compared at the last epoch at which both evaluated it"
     seeds = "with equal seeds" if comparison.equal_seeds else "with different seeds"
     return f"{sentence}, paired by {comparison.unit} {seeds}"
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Columns of listings outside a terminal."""
 
+DESCRIBED = "?"
+"""What `--columns` asks for without names: what columns there are, and what they hold."""
+
 SHOWN_SWEEPS = 5
 """Sweeps whose links `sweeper ui` prints, the newest."""
 
@@ -58,7 +61,8 @@ def results_(
         names: Names or paths of one or more sweeps.
         sql: SQL query over the tables and the view `final`. (default: the best trials)
         everything: Print all trials, not the best ten.
-        columns: Columns to print, e.g. test_nll,loss_gamma; repeatable. (default: the summary's)
+        columns: Columns to print, e.g. test_nll,loss_gamma; repeatable. Without names, what every column of every table
+            holds. (default: the summary's)
         sort: Column to sort by; -NAME for the largest first. (default: best first)
         form: Output format: table, json, csv or parquet.
     """
@@ -74,7 +78,11 @@ def results_(
         raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
     names, folder = all_here([*names], output_folder(output), address)
     marks = [f"{each}: {mark}" for each in names for mark in load(each, folder).marks]
-    if sql is not None:
+    if [*columns] == [DESCRIBED]:
+        from sweeper.results.columns import columns_table
+
+        rows = columns_table(load(names[0], folder))
+    elif sql is not None:
         found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
         rows = found.sql(sql)
     elif form != "table":
@@ -180,13 +188,15 @@ def ui(
     output: Output = None,
     tracking_uri: Tracking = None,
     port: Annotated[int, CommandOption(least=1, most=65535)] = 5000,
+    host: str = "127.0.0.1",
     say: Say = lambda line: None,
 ) -> Shown[None]:
     """Browse sweeps in MLflow. Each opens in a view with all its trials.
 
     Args:
         name: Sweep to open. [default: the newest]
-        port: Port on 127.0.0.1.
+        port: Port of this machine.
+        host: Address to listen on; 0.0.0.0 lets everybody in who reaches this machine.
         say: takes the addresses and search filters.
     """
     from sweeper.storage.places import READING, place_of
@@ -196,14 +206,14 @@ def ui(
     for line in as_lines(questions()):
         say(f"  {line}")
     uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
-    server = uri if uri.startswith("http") else f"http://127.0.0.1:{port}"
+    server = uri if uri.startswith("http") else f"http://{host}:{port}"
     found = experiments(uri, name)
     for sweep, identifier in found[:SHOWN_SWEEPS]:
         say(f"{sweep}: {address(server, identifier)}")
     if len(found) > SHOWN_SWEEPS:
         say(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}")
     say(f"MLflow runs at {server} (Ctrl-C to stop)")
-    return Shown(None, exit_code=serve(uri, port))
+    return Shown(None, exit_code=serve(uri, port, host))
 
 
 def export(

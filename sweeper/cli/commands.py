@@ -50,7 +50,11 @@ class Command(typer.core.TyperCommand):
             new = next((each for each in OLD_FLAGS.get(flag, ()) if each in known), flag)
             return word if flag in known else f"{new}{equals}{value}"
 
-        return super().parse_args(ctx, [*map(renamed, args)])
+        words = [*map(renamed, args)]
+        for at, word in enumerate(words):
+            if word == "--columns" and (at + 1 == len(words) or words[at + 1].startswith("-")):
+                words[at] = "--columns=?"  # without names: what columns there are
+        return super().parse_args(ctx, words)
 
 
 MOST_WORDS = 64

@@ -87,6 +87,71 @@ DECISIONS_SCHEMA = pa.schema(
     ]
 )
 
+COLUMN_WORDS: dict[str, str] = dict(
+    line.split(": ", 1)
+    for line in """
+sweep: name of the sweep
+trial: name of the trial: configuration and all its replicates
+replicate: number of the replicate, from 0
+seed: random seed of the replicate
+config_hash: the same for equal configurations, in every sweep
+status: waiting, running, completed, early_stopped, failed or interrupted
+stop_kind: why it ended, in a word
+stop_reason: why it ended, in a sentence
+stop_rung: epoch of the rung at which it was stopped
+epochs: epochs trained
+last_evaluation_epoch: epoch of its last evaluation
+wall_seconds: seconds of training, this replicate's share
+device: what it was trained on
+packing: how replicates shared processes
+reused_from: sweep from which it was taken over
+reused_epochs: epochs that were taken over
+error: what failed
+objective: the objective, at the last evaluation
+attempt: number of the driver that trained it last
+epoch: epoch, from 1
+split: data that were measured on: train, val, test or a split of the search space
+stage: rung, or end: trained to the last epoch
+train_loss: mean training loss of the epoch
+lr: learning rate at the end of the epoch
+seconds: seconds that the epoch took
+rung: epoch at which trials are compared
+kind: continue, pause, stop, complete or fail
+reason: the decision in a sentence
+metric: the objective, mean over replicates
+cutoff: the value that it was held against
+competitors: how many others had reached the rung
+stratum: trials it was compared within
+decided_at: time, UTC
+arithmetic: precision and memory format of training
+rehearsal: whether the sweep only shows that it works
+bin: number of the bin, from 0
+lower: least confidence of the bin
+upper: largest confidence of the bin
+n: samples in the bin
+confidence: mean confidence
+sample: number of the sample within its split
+target: class
+logits: one number a class
+loss: the loss whose Hessian was measured
+eigenvalue: place on the axis of eigenvalues
+density: spectral density there
+weight: weight of the eigenvalue
+method: post-hoc method, none for the network itself
+options: JSON of its options that differ from defaults
+bins: bins of calibration errors
+temperature: fitted temperature
+gamma: fitted or given γ
+parameters: JSON of all fitted parameters
+metrics: JSON of further metrics
+unavailable: why it could not be fitted
+samples: samples measured on
+last_layer_weight_norm: Frobenius norm of the last layer's weights
+feature_norm: mean norm of the last layer's inputs
+""".strip().splitlines()
+)
+"""What columns hold that are no metric, method, statistic or hyperparameter, by name."""
+
 NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 """What an evaluation measures of the network itself (mukhoti Figs. 3–4)."""
 

@@ -49,7 +49,7 @@ def draw(results: Results) -> Figure | None:
     goal = objective(results)
     judged = JUDGED_SQL.format(stratum=stratum_column(results))
     rows = results.rows(judged)
-    if not any(row["cutoff"] is not None for row in rows):
+    if not any(row["cutoff"] is not None or row["verdict"] == "stop" for row in rows):
         return None
     limit = epoch_limit(results)
     queries = [judged, SAVED_SQL.format(limit=limit)]
@@ -147,7 +147,7 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
 def hover(row: Row, words: str) -> str:
     """Return what a point says of itself."""
     against = (
-        "no competitors"
+        f"compared with {row['competitors'] or 'none'}"  # by its place, where trials are promoted
         if row["cutoff"] is None
         else f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
     )

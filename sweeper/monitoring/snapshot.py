@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -40,6 +40,8 @@ class Snapshot:
         leaders: the LEADERS best trials, best first.
         epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
         seconds: since this driver began.
+        paused: rung → how many trials pause there.
+        compares: whether trials are compared at rungs.
     """
 
     counts: dict[str, int]
@@ -49,6 +51,8 @@ class Snapshot:
     epochs: float
     epochs_expected: float
     seconds: float
+    paused: dict[int, int] = field(default_factory=dict)
+    compares: bool = True
 
     @property
     def best(self) -> TrialState | None:
@@ -56,11 +60,16 @@ class Snapshot:
         return self.leaders[0] if self.leaders else None
 
     @property
+    def over(self) -> bool:
+        """Whether every trial has ended."""
+        return sum(self.counts[status] for status in ENDED) == sum(self.counts.values())
+
+    @property
     def share(self) -> float:
-        """The share of the work that is done, 0 to 1, by trials that have ended."""
-        total = sum(self.counts.values())
-        ended = sum(self.counts[s] for s in ENDED)
-        return ended / total if total else 1.0
+        """The share of the work that is done, 0 to 1, by epochs: what the time left is estimated from."""
+        if self.over or self.epochs_expected <= 0:
+            return float(self.over)
+        return min(1.0, max(0.0, self.epochs) / self.epochs_expected)
 
     @property
     def seconds_left(self) -> float | None:
@@ -90,6 +99,7 @@ class _Counted:
     epochs: int
     trained: float
     stop_rung: int | None
+    pause_rung: int | None
     rank: Rank | None
 
 
@@ -104,7 +114,7 @@ class Tally:
         self._state, self._schedule, self._rungs = state, schedule, schedule.rungs
         self._counted: dict[int, _Counted] = {}
         self._statuses = dict.fromkeys((*state.count(), PAUSED), 0)
-        self._passed, self._stopped, self._towards = (Counter[int]() for _ in range(3))
+        self._passed, self._stopped, self._paused, self._towards = (Counter[int]() for _ in range(4))
         self._trained = 0.0
         self._resting_epochs = 0
         self._open: Counter[float] = Counter()
@@ -129,7 +139,10 @@ class Tally:
         towards = {rung: self._towards[rung] for rung in self._rungs}
         done = self._trained - epochs_before
         counts = {status: count for status, count in self._statuses.items() if count or status != PAUSED}
-        return Snapshot(counts, rungs, towards, leaders, done, expected - epochs_before, seconds)
+        paused = {rung: self._paused[rung] for rung in self._rungs}
+        return Snapshot(
+            counts, rungs, towards, leaders, done, expected - epochs_before, seconds, paused, self._schedule.compares
+        )
 
     def _count(self, indices: Iterable[int]) -> None:
         lost = False
@@ -153,7 +166,8 @@ class Tally:
         self._statuses[trial.status] += sign
         self._trained += sign * trial.trained
         for rung in self._rungs:
-            self._passed[rung] += sign * (trial.epochs >= rung and trial.stop_rung != rung)
+            self._passed[rung] += sign * (trial.epochs >= rung and rung not in (trial.stop_rung, trial.pause_rung))
+            self._paused[rung] += sign * (trial.pause_rung == rung)
             self._stopped[rung] += sign * (trial.stop_rung == rung)
         if trial.status in RESTING:
             self._resting_epochs += sign * trial.epochs
@@ -166,7 +180,8 @@ class Tally:
 
 def _counted(trial: TrialState, schedule: Scheduler) -> _Counted:
     status, rank = PAUSED if trial.paused else trial.status, rank_of(trial, schedule.mode)
-    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, rank)
+    waits = trial.epochs if trial.paused else None
+    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, rank)
 
 
 BAR = 24
@@ -195,7 +210,7 @@ def speed_text(now: Snapshot) -> str:
 
 def left_text(now: Snapshot) -> str:
     """Return the time left, e.g. `about 2 min left`; empty before an estimate exists and when no trial is left."""
-    return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and now.share < 1 else ""
+    return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and not now.over else ""
 
 
 def progress_line(now: Snapshot, metric: str) -> str:
@@ -222,12 +237,12 @@ def progress_panel(
     times = Table.grid(padding=(0, 2))
     words = (
         duration(now.seconds),
-        left_text(now) or ("estimating time left" if now.share < 1 else ""),
+        left_text(now) or ("" if now.over else "estimating time left"),
         speed_text(now),
     )
     bar = ProgressBar(total=1.0, completed=now.share, width=BAR)
     times.add_row(bar, Text(" · ".join(word for word in words if word)))
-    lines: list[RenderableType] = [counts, times, rungs_table(now)]
+    lines: list[RenderableType] = [counts, times, *([rungs_table(now)] if now.compares else [])]
     lines += [Text(note, style="dim") for note in notes]
     for place, trial in enumerate(now.leaders):
         value = f"{metric} {trial.objective:.4f}" if place else best_text(trial, metric)
@@ -238,11 +253,13 @@ def progress_panel(
 
 
 def rungs_table(now: Snapshot) -> Table:
-    """Return one column per rung: trials running towards it, promoted beyond it, and stopped at it."""
+    """Return one column per rung: trials running towards it, past it, paused and stopped at it."""
     table = Table(box=None, padding=(0, 2), show_edge=False)
-    for heading in ("", *(f"rung {rung}" for rung in now.rungs)):
+    for heading in ("", *(f"epoch {rung}" for rung in now.rungs)):
         table.add_column(heading, justify="right" if heading else "left", header_style="bold")
     table.add_row("running", *(str(now.towards[rung]) for rung in now.rungs))
-    table.add_row("promoted", *(str(passed) for passed, _ in now.rungs.values()))
+    table.add_row("passed", *(str(passed) for passed, _ in now.rungs.values()))
+    if any(now.paused.values()):
+        table.add_row("paused", *(str(count) for count in now.paused.values()), style="dim")
     table.add_row("stopped", *(str(stopped) for _, stopped in now.rungs.values()), style="dim")
     return table

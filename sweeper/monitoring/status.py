@@ -84,14 +84,16 @@ def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
 def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:
     """Return one row per sweep: trials by status, best value, driver; of `entries`, the latest first, date and size."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    headings = ["sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"]
-    for heading in (*headings, *(("began (UTC)", "data set", "size") if entries else ())):
+    found, known = [*statuses], entries or {}
+    driven = any(each.driver for each in found) or not known
+    headings = ["sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best"]
+    for heading in (*headings, *(["driver"] * driven), *(("began (UTC)", "size") if known else ())):
         table.add_column(heading, no_wrap=True)
-    known = entries or {}
     places = {name: at for at, name in enumerate(known)}
-    for each in sorted(statuses, key=lambda one: places.get(one.sweep, len(places))):
+    for each in sorted(found, key=lambda one: places.get(one.sweep, len(places))):
         entry = known.get(each.sweep)
-        table.add_row(*each.row(), *(() if entry is None else entry.row()))
+        began = () if entry is None else entry.row()[::2]
+        table.add_row(*each.row()[: len(headings) + driven], *began)
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -57,7 +58,14 @@ def _images() -> Check:
         module = importlib.import_module("torchvision")
     except (ImportError, RuntimeError) as error:
         return Check("torchvision", False, str(error), "install the torchvision that fits the installed torch")
-    return Check("torchvision", True, f"{module.__version__} imports with this torch")
+    alone = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True, check=False)
+    if alone.returncode == 0:
+        return Check("torchvision", True, f"{module.__version__} imports with this torch")
+    said = (
+        f"{module.__version__} is of another torch: sweeps add what it lacks, your own `import timm` would fail; "
+        "`pip install --force-reinstall torchvision` of torch's own index mends that"
+    )
+    return Check("torchvision", True, said)
 
 
 def _gpus() -> Check:

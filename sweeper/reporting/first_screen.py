@@ -116,6 +116,8 @@ def comparison(found: Matrix, place: str, axis: int) -> str:
     alike, worse, unknown = said[False], said[True], said[None]
     if len(cells) == 1:
         return f"{first}."
+    if best["status"] != FINISHED:
+        return f"{first} is ahead at epoch {best['epochs']}; none was trained to the end, so none is compared."
     if not measured.judged:
         return f"{first} has the best mean. {judgement(measured)}"
     parts = [f"undecided between {_named(alike)}" if len(alike) > 1 else first]
@@ -358,10 +360,10 @@ def setting_sentence(settings: Sequence[Setting]) -> str:
         lines = [f"{_where(each)}: {each.answer}" for each in decided[:MOST_NAMED]]
         rest = len(mine) - len(lines)
         return "\n".join([*lines, *([f"{rest} more: see the report"] if rest else [])])
+    name, remedy = mine[0].name, f" ({REMEDY})" if mine[0].name == "γ" else ""
     if len(mine) == 1:
-        return f"{mine[0].answer} ({REMEDY})."
-    name = mine[0].name
-    return f"undecided: no two values of {name} were trained to the end with all else equal ({REMEDY})."
+        return f"{mine[0].answer}{remedy}."
+    return f"undecided: no two values of {name} were trained to the end with all else equal{remedy}."
 
 
 def _where(setting: Setting) -> str:

@@ -125,8 +125,7 @@ function brief(value) {
 
 function spread(pair, scale) {
   const [mean, deviation] = pair.map((part) => (part === null ? null : part * scale));
-  if (deviation === null) return String(Number(mean.toPrecision(3)));
-  if (deviation === 0) return `${Number(mean.toPrecision(4))} ± 0`;
+  if (!deviation) return String(Number(mean.toPrecision(3)));
   const places = Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(deviation))));
   return `${mean.toFixed(places)} ± ${deviation.toFixed(places)}`;
 }
@@ -309,6 +308,10 @@ async function unpackTheRest(tables) {
       setUpTable(section);
     }
     for (const plot of allPlots()) await unpack(plot.dataset.plot);
+  }
+  for (const plot of allPlots()) { // so that a picture of the whole page has them all
+    await new Promise((resolve) => setTimeout(resolve));
+    if (!drawn.has(plot)) await draw(plot);
   }
   root.dataset.unpacked = "yes";
 }

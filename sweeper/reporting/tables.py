@@ -19,6 +19,7 @@ from sweeper.results.overview import stratum_column
 from sweeper.text.cells import Row, Rows, Value, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, label, number, plural, short
 from sweeper.text.paper_tables import DAGGER, NumberCell, TableText
+from sweeper.text.reasons import plain_reason
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
 
@@ -78,19 +79,19 @@ def trials_table(board: Leaderboard) -> DataTable:
     ]
     measured = [line for line in measured if board.rows and line[0] in board.rows[0]]
     first = measured[:FIRST]
-    columns = [column("trial", "text"), column("status", "status")]
+    columns = [column("trial", "text"), column("status", "status"), column("epoch")]
     columns += [column(heading, kind) for _, heading, kind in first]
     columns += [column("configuration", "text")]
     columns += [column(heading, kind) for _, heading, kind in measured[FIRST:]]
-    columns += [column("epoch"), column("replicates")]
+    columns += [column("replicates")]
     columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
     rows: list[list[object]] = [
         [
-            *(f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"], row["status"]),
+            *(f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"], row["status"], row["epochs"]),
             *([row[name], row[f"{name}_sd"]] for name, _, _ in first),
             board.describe(row),
             *([row[name], row[f"{name}_sd"]] for name, _, _ in measured[FIRST:]),
-            *(row["epochs"], row["replicates"]),
+            row["replicates"],
             *(row[name] for name in board.varying),
         ]
         for row in board.rows
@@ -122,7 +123,8 @@ def decisions_table(results: Results) -> DataTable:
         "Why each trial continued or was stopped, newest first: its metric, the cut-off, and the number of competitors "
         "(of its stratum, where trials compete within strata)."
     )
-    values: list[list[object]] = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
+    shown = [{**row, "reason": plain_reason(str(row["reason"] or "")), "at": stamp(row["decided_at"])} for row in rows]
+    values: list[list[object]] = [[value for name, value in row.items() if name != "decided_at"] for row in shown]
     return DataTable("decisions", "Scheduler decisions", caption, columns, values, query, ("decisions",))
 
 
@@ -148,8 +150,11 @@ def stamp(moment: Value) -> str | None:
     return f"{moment:%Y-%m-%d %H:%M:%S}" if isinstance(moment, datetime) else None
 
 
-HEADINGS = {"ece": ("Expected calibration error, %", 100.0), "ada_ece": ("Equal-mass calibration error, %", 100.0),
-            "nll": ("Negative log-likelihood", 1.0)}  # fmt: skip
+HEADINGS = {
+    "ece": "Expected calibration error",
+    "ada_ece": "Equal-mass calibration error",
+    "nll": "Negative log-likelihood",
+}
 
 BINNED = ("ece", "ada_ece")
 
@@ -223,7 +228,7 @@ def posthoc_tables(results: Results) -> PosthocTables | None:
 
 def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     """Return one metric's table."""
-    title, scale = HEADINGS[metric]
+    title = HEADINGS[metric]
     rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
     variants = [v for v in measured.variants if any((r["method"], r["options"]) == (v.method, v.options) for r in rows)]
     replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)
@@ -232,7 +237,7 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     for trial, name in measured.names.items():
         cells = [cell_of(rows, trial, variant, metric) for variant in variants]
         marked = zip(cells, marks_of(cells), strict=True)
-        lines.append((trial, name, [cell_text(cell, mark, scale, replicates, notes) for cell, mark in marked]))
+        lines.append((trial, name, [cell_text(cell, mark, replicates, notes) for cell, mark in marked]))
     if metric in BINNED:
         title += f", {plural(bins, 'bin')}"
     heading = f"{title} · {plural(replicates, 'replicate')}"
@@ -270,7 +275,7 @@ def alike(cell: MethodCell, best: MethodCell) -> bool:
     return bool(abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5)
 
 
-def cell_text(cell: MethodCell, mark: str, scale: float, replicates: int, notes: list[str]) -> CellText:
+def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str]) -> CellText:
     """Return a displayed cell; a new reason for missing replicates is added to `notes`."""
     letters = ""
     if cell.reason is not None and len(cell.values) < replicates:
@@ -280,7 +285,7 @@ def cell_text(cell: MethodCell, mark: str, scale: float, replicates: int, notes:
     if not cell.values:
         return CellText("–", False, "", letters, cell.reason)
     found = spread(list(cell.values.values()))
-    text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, scale=scale)
+    text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
     few = f" n = {found.n}" if found.n < replicates else ""

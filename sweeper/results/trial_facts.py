@@ -19,6 +19,7 @@ from sweeper.results.leaderboard import leaderboard
 from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
+from sweeper.text.reasons import plain_reason
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest
@@ -158,7 +159,7 @@ def rungs(decisions: Rows) -> Grid | None:
             str(row["epoch"]),
             str(row["kind"]),
             *(number_of(row, name) for name in ("metric", "cutoff", "competitors")),
-            str(row["reason"] or ""),
+            plain_reason(str(row["reason"] or "")),
         ]
         for row in decisions
     ]

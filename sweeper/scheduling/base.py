@@ -154,6 +154,11 @@ class Scheduler(ABC):
         return None
 
     @property
+    def compares(self) -> bool:
+        """Whether trials are compared at rungs."""
+        return True
+
+    @property
     def pauses(self) -> bool:
         """Whether a trial may wait at a rung until it is promoted."""
         return False

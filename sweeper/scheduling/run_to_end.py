@@ -36,6 +36,11 @@ class RunToEnd(Scheduler):
             self.max_epochs,
         )
 
+    @property
+    def compares(self) -> bool:
+        """Whether trials are compared: never."""
+        return False
+
     def begin(self) -> Arrivals:
         """Return the state before the first record."""
         return Arrivals(self)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, get_args
 
@@ -296,7 +297,7 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
     if detail["type"] == "missing":
         return Fault(path, "missing")
     rule = detail["msg"].removeprefix("Value error, ")
-    rule = rule.replace("Input should be a valid dictionary or instance of", "must be a mapping:")
+    rule = re.sub("Input should be a valid dictionary or instance of .*", "must be a mapping of keys to values", rule)
     rule = rule.replace("Input should be", "must be")
     shown = repr(detail["input"]) if keys[:1] != ["notify"] else "its value"  # which may be a secret
     return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")

@@ -53,8 +53,9 @@ def artifacts(
     for table in (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else [])):
         source = ds.dataset(paths.tables / table, format="parquet")
         yield write_parquet(folder / f"{table}.parquet", source.schema, source.to_batches()), "tables"
-    if paths.report.is_file():
-        yield paths.report, None
+    for file in (paths.report, paths.sweep_file):
+        if file.is_file():
+            yield file, None
     best = best_trial(state, judging)
     if best is not None:
         name = trial_name(best.configuration)

@@ -144,6 +144,10 @@ class Tracker(ABC):
         """Set a tag of the sweep's run."""
         self._tags[key] = value
 
+    def describe(self, answer: str) -> None:
+        """Show the sweep's answer where its runs are listed; called only where `takes_files`."""
+        raise NotImplementedError
+
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Attach a file to the sweep's run, in `folder`; called only where `takes_files`."""
         raise NotImplementedError

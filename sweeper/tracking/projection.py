@@ -23,11 +23,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sweeper.analysis.selection import best_set_line
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import JournalTail, generation
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import contents, last_sequence
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.overview import headline
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.spec import SweepSpec, spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
@@ -121,6 +125,8 @@ class Projection:
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
+        with self._asking():
+            self._store.describe(answer(self.paths.root))
         with tempfile.TemporaryDirectory() as folder:
             for path, target in artifacts(self.paths, self._runs.state, self._judging, Path(folder)):
                 with self._asking(path.stat().st_size / ARTIFACT_BYTES_A_SECOND):
@@ -184,6 +190,16 @@ class Projection:
                     "it logs everything; run `sweeper sync` after the sweep has ended",
                 ) from error
             yield
+
+
+def answer(root: Path) -> str:
+    """Return which configuration of a sweep is best, and how sure that is."""
+    try:
+        with Results(root).snapshot() as results:
+            board = leaderboard(results)
+            return f"**Best:** {headline(board)} {best_set_line(results, board)}".strip()
+    except SweeperError as error:  # damaged tables, of which the sweep itself tells
+        return str(error)
 
 
 def sentence(error: Exception) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.records import Record, Suggested, configuration_of
-from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
+from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
+from sweeper.text.reasons import plain_reason
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate
 from sweeper.tracking.points import MOST_TRIALS, epoch_points, evaluation_points, is_core, thinned
 from trainables.worker.trial_reports import Row, of_kept_weights
@@ -25,6 +26,9 @@ GENERATION_TAG = "journal_generation"
 
 LONGEST_TEXT = 5000
 """Longer tag values are cut: MLflow's servers refuse them (MLflow 3)."""
+
+STOPPED_SIGN = "○ "
+"""Before the names of runs whose trials were stopped early: MLflow calls these finished, too."""
 
 LONGEST_NAME = 120
 """Longer names of runs are cut: no page shows more of them."""
@@ -43,7 +47,7 @@ class SweepDescription:
         generation: of its journal, see `sweeper.journal.journal.generation`: runs of another hold what is no longer
             true.
         configurations: nested values by index; those that a searcher chose are in the journal instead.
-        varying: the hyperparameter columns that become params; the others become tags.
+        varying: the hyperparameter columns that vary, the first of the params.
         tags: of the parent run.
         every: epochs between two points of a measurement; see `epochs_between_points`.
         objective: what is optimised; a column of evaluations or epochs with its split, as `val_nll`.
@@ -170,12 +174,11 @@ class RunProjection:
         configuration = self._configuration(index)
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         varying = self._description.varying
-        tags = {key: _text(value) for key, value in flat.items() if key not in varying}
-        tags |= {key: value for key, value in self._description.tags.items() if key in EVERYWHERE}
+        tags = {key: value for key, value in self._description.tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
         return RunUpdate(
             place=index,
-            name=self.name_of(index),
+            name=f"{STOPPED_SIGN if status == EARLY_STOPPED else ''}{self.name_of(index)}",
             identity={
                 **self._identity(index),
                 "trial": trial_name(index),
@@ -183,8 +186,9 @@ class RunProjection:
             },
             start_time=self._began[index],
             status=status,
-            end_time=None if status in (RUNNING, WAITING) else self._changed_at[index],
-            params={key: _text(value) for key, value in flat.items() if key in varying},
+            # What a page calls its duration: without the time in which it paused.
+            end_time=None if status in (RUNNING, WAITING) else self._began[index] + round(1000 * trial.wall_seconds),
+            params={key: _text(flat[key]) for key in sorted(flat, key=lambda key: key not in varying)},
             tags=tags,
             points=self._points.get(index, []),
             sequence=self.state.sequence,
@@ -240,7 +244,7 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
         "attempt": trial.attempt,
         "epochs": trial.epochs,
         "stop_kind": trial.stop_kind,
-        "decision": trial.stop_reason,
+        "decision": None if trial.stop_reason is None else plain_reason(trial.stop_reason),
         "stop_rung": trial.stop_rung,
         "error": trial.error,
         "device": trial.device,

@@ -271,7 +271,7 @@ def _require(options: RunsOn, resources: Resources) -> None:
     if options.address is not None:
         raise SweeperError(
             f"the executor is local, but the cluster is {options.address}",
-            "omit --executor local, or --address (and unset RAY_ADDRESS)",
+            "omit --executor local, or --ray (and unset RAY_ADDRESS)",
         )
     if takes_cards(resources):
         raise SweeperError(

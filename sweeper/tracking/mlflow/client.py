@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
-from sweeper.tracking.mlflow.pages import TAG, as_markdown, questions, shared_view
+from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, shared_view
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
@@ -161,6 +161,13 @@ class MlflowTracker(Tracker):
         self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
         self._tags[key] = value
 
+    def describe(self, answer: str) -> None:
+        """Put the sweep's answer before the experiment's description."""
+        asked = questions(self._sweep.losses, self._sweep.metric, self._sweep.first_rung)
+        runs = f"[All trials]({address('', self._experiment_id).lstrip('/')})"
+        text = f"{runs} · {answer}\n\n{as_markdown(asked)}"
+        self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
+
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Attach a file to the parent run, in `folder`."""
         self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
@@ -233,6 +240,8 @@ class MlflowTracker(Tracker):
             self._client.update_run(run_id, status=status)
         else:
             self._client.set_terminated(run_id, status=status, end_time=update.end_time)
+        if update.status == "early_stopped":
+            self._client.update_run(run_id, name=update.name)
         self._statuses[update.place] = status
 
     def _log(self, run_id: str, update: RunUpdate, new: bool) -> None:

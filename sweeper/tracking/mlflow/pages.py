@@ -225,23 +225,26 @@ NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """MLflow starts eight processes that carry out jobs of its generative AI; no sweep has any. The environment may ask."""
 
 
+LOOPBACK = "127.0.0.1"
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve(tracking_uri: str, port: int) -> int:
+def serve(tracking_uri: str, port: int, host: str = LOOPBACK) -> int:
     """Run MLflow's server until it is interrupted; return its exit status.
 
     Args:
         tracking_uri: the store; an `http` address is a server already and needs none.
-        port: on 127.0.0.1.
+        port: of this machine.
+        host: the address to listen on.
 
     Raises SweeperError when the store is a server already, or the port is taken.
     """
     if tracking_uri.startswith("http"):
         raise SweeperError(f"{tracking_uri} is already a server", "open it in a browser")
     if _taken(port):
-        raise SweeperError(f"port {port} of 127.0.0.1 is taken", "choose another port with --port")
-    command = python_module("mlflow", "server", "--backend-store-uri", tracking_uri, "--host", "127.0.0.1")
+        raise SweeperError(f"port {port} of this machine is taken", "choose another port with --port")
+    command = python_module("mlflow", "server", "--backend-store-uri", tracking_uri, "--host", host)
     # Without a folder, uvicorn puts the working directory first on its path (`--app-dir`, uvicorn 0.3x).
     command += ["--port", str(port), "--workers", "1", "--uvicorn-opts", f"--app-dir {shlex.quote(str(OUR_ROOT))}"]
     with _ended_by_signals():

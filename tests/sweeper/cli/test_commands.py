@@ -19,7 +19,7 @@ from sweeper.cli.printing import GIVEN, display
 from sweeper.text.display import Shown
 
 LISTED = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-PRINTING = {"timings", "json", "wait"}
+PRINTING = {"timings", "form", "wait"}
 """Options of what prints answers."""
 
 

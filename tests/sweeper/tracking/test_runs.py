@@ -107,7 +107,10 @@ def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_tria
     runs.apply(made_record(2, "started", 3.0, {"configuration": 1, "attempt": 1}))
     (update,) = runs.take()
     assert update.place == 1 and update.start_time == 3000
-    assert update.params == {"config_loss_name": "focal", "config_loss_gamma": "2.5"}
+    own = {"config_loss_name": "focal", "config_loss_gamma": "2.5"}
+    assert update.params == {**own, "config_optimizer_lr": "0.1"} and {*[*update.params][:2]} == {*own}, (
+        "what varies first"
+    )
     assert update.identity["config_hash"] == config_hash(values)
 
 

@@ -1,0 +1,33 @@
+"""Every column of every table is described."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from sweeper.cli.main import app
+from sweeper.results.columns import columns_table, meaning
+from tests.sweeper.held import held
+
+
+def test_every_column_of_every_table_is_described(quickstart_folder: Path) -> None:
+    results = held(quickstart_folder)
+    rows = columns_table(results).to_pylist()
+    assert {row["table"] for row in rows} >= {"trials", "epochs", "evaluations", "decisions", "final"}
+    for table in ("trials", "final"):
+        assert [row["column"] for row in rows if row["table"] == table] == results.columns(table)
+    assert all(row["meaning"] for row in rows)
+
+
+def test_a_column_is_described_by_its_declaration() -> None:
+    assert meaning("ece").endswith("in [0, 1]; smaller is better")
+    assert meaning("ece_se") == "standard error of ECE"
+    assert meaning("posthoc_temperature_nll").startswith("NLL after temperature: ")
+    assert meaning("config_loss_gamma") == "hyperparameter gamma of the loss"
+    assert meaning("status").startswith("waiting, running, completed")
+
+
+def test_columns_without_names_are_described_on_the_command_line(quickstart_folder: Path) -> None:
+    done = CliRunner().invoke(app, ["results", str(quickstart_folder), "--columns"])
+    assert done.exit_code == 0 and "negative log-likelihood, in [0, inf)" in done.output
