@@ -170,6 +170,6 @@ def best_set_line(results: Results, board: Leaderboard) -> str:
     elif len(trials) == found.configurations:
         who = f"Any of the {found.configurations:,} trained to the end may be the best {sure}"
     else:
-        named = ", ".join(trials[:NAMED]) + (", …" if len(trials) > NAMED else "")
+        named = ", ".join(trials[:NAMED]) + (f" and {len(trials) - NAMED} more" if len(trials) > NAMED else "")
         who = f"{len(trials)} of {found.configurations:,} trained to the end may be the best {sure}: {named}"
     return f"{who}. {winners_interval(found)}."
