@@ -1,4 +1,4 @@
-"""The README's commands: taken out of its `sh` blocks, and what each needs to be run."""
+"""The commands of README and guides: taken out of their `sh` blocks, and what each needs to be run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tests.release.distribution import ROOT
 
-TEXT = (ROOT / "README.md").read_text("utf-8")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "guides").glob("*.md")))
+TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 

@@ -1,4 +1,4 @@
-"""The README: each command and option it names exists; each command in it runs, in a fresh clone with an empty home."""
+"""README and guides: each command and option it names exists; each command in it runs, in a fresh clone with an empty home."""
 
 from __future__ import annotations
 
@@ -84,8 +84,12 @@ def test_commands_in_the_text_exist(words: list[str]) -> None:
 
 
 def test_files_that_it_names_are_there() -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme.TEXT)
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme.PAGES[0].read_text("utf-8"))
     assert links and [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(readme.PAGES[0].read_text("utf-8").splitlines()) <= 150
 
 
 @pytest.mark.slow
