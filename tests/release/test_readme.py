@@ -1,4 +1,4 @@
-"""README and guides: each command and option it names exists; each command in it runs, in a fresh clone with an empty home."""
+"""README and guides: commands and options that they name exist; commands run, in a fresh clone with an empty home."""
 
 from __future__ import annotations
 
