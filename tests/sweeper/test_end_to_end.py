@@ -218,7 +218,7 @@ def test_every_run_shows_its_own_reliability_diagram_and_says_what_it_is(finishe
     assert len(children) == 10
     for run in children:
         trial = run.data.tags["trial"]
-        assert run.info.run_name == f"{trial} {sweep.describe(int(trial[1:]))}"
+        assert run.info.run_name.removeprefix("○ ") == f"{trial} {sweep.describe(int(trial[1:]))}"
         assert run.data.tags["reliability_epoch"] == run.data.tags["epochs"]
         assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["reliability_diagram.svg"]
         diagram = Path(client.download_artifacts(run.info.run_id, "reliability_diagram.svg")).read_text()

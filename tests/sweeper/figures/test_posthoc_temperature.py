@@ -56,7 +56,7 @@ class Tables(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._place == "h3":
             self._heading = data
-        elif self._place:
+        elif self._place and self._heading:  # the first screen has emphasis, too
             self.tables[self._heading][-1][-1] += data
             if self._place == "strong":
                 self.bold.append(data)
@@ -97,7 +97,7 @@ def test_the_table_holds_means_deviations_and_temperatures(results: Results, pag
     for index, line in enumerate(ece[1:]):
         found = results.rows(sql.format(f"c{index:05d}"))
         values = [row["ece"] for row in found]
-        text = spread_text(float(np.mean(values)), float(np.std(values, ddof=1)), scale=100)
+        text = spread_text(float(np.mean(values)), float(np.std(values, ddof=1)))
         assert text in line[3]
         assert f"({np.mean([row['temperature'] for row in found]):.2f})" in line[3]
     own = results.rows(
