@@ -71,7 +71,7 @@ def init(
 
 
 def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) -> Shown[SweepSpec]:
-    """Check a search space and report all errors at once. Nothing is trained; of a table of yours, what it holds is said."""
+    """Check a search space and report all errors at once. Nothing is trained; what a table of yours holds is said."""
     from sweeper.planning.preparation import what_is_found
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec

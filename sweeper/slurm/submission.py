@@ -134,7 +134,10 @@ def slurm_sweeps(output: str) -> list[str]:
     """Return the names of a folder's sweeps that were submitted to Slurm."""
     if is_store_address(output):
         return []
-    return sorted(file.parent.name for file in Path(output).glob(f"{FOLDER}/*/{HEAD}"))
+    try:
+        return sorted(file.parent.name for file in Path(output).glob(f"{FOLDER}/*/{HEAD}"))
+    except OSError:  # a name that can be no folder's: whoever looks for its other sweeps says so
+        return []
 
 
 def jobs_lines(output: str, name: str | None) -> list[str]:
