@@ -12,7 +12,8 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import set_code_root
 
-pytestmark = pytest.mark.integration  # importing transformers takes seconds
+# A warning of theirs would be sent to xdist's main process by its class, for which that imports the whole library.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]  # importing transformers takes seconds
 
 
 def test_the_example_is_short_and_resumes_to_the_bit():
