@@ -119,6 +119,8 @@ class TrainerLoop(TrainingLoop):
         """Continue from it; what is predicted before the next epoch is of its weights."""
         if state["name"] is None:
             return
+        if outside := [name for name in (state["name"], *state["files"]) if Path(name).name != name]:
+            raise ValueError(f"a checkpoint names {outside[0]!r}, which is outside its folder: it is not a Trainer's")
         folder = Path(self.folder.name) / state["name"]
         folder.mkdir(exist_ok=True)
         for name, content in state["files"].items():

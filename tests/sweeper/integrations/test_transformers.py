@@ -24,3 +24,17 @@ def test_the_example_is_short_and_resumes_to_the_bit():
     assert isinstance(found, LoopData) and found.classes == 10 and found.columns == ("grad_norm",)
     assert (len(found.val), len(found.test)) == (397, 400)
     set_code_root(None)
+
+
+@pytest.mark.parametrize("state", [{"name": "../out", "files": {}}, {"name": "one", "files": {"../../out": b""}}])
+def test_a_checkpoint_writes_into_its_own_folder_alone(tmp_path, state):
+    pytest.importorskip("transformers")
+    from types import SimpleNamespace
+
+    from sweeper.integrations.transformers import TrainerLoop
+
+    loop = TrainerLoop.__new__(TrainerLoop)
+    loop.folder = SimpleNamespace(name=str(tmp_path / "own" / "trainer"))
+    with pytest.raises(ValueError, match="outside its folder"):
+        loop.load_state_dict(state)
+    assert not list(tmp_path.iterdir())
