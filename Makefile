@@ -16,7 +16,7 @@ BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trial
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
-	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
+	install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -161,6 +161,15 @@ audit: $(RELEASE)
 # What an installation brings: build/clean is made by `make check-wheel`.
 sbom: $(RELEASE)
 	$(BIN)/cyclonedx-py environment build/clean/bin/python --pyproject pyproject.toml --output-file dist/sbom.cdx.json
+
+# Everything that a release needs but the network's list of vulnerabilities (`make audit`): versions and changelog, both
+# distributions as PyPI would take them, the wheel at work in an empty environment, the bill of materials.
+release-check: $(RELEASE)
+	$(BIN)/python -m tests.release.check_release
+	$(MAKE) check-wheel
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(MAKE) sbom
+	$(BIN)/python -m tests.release.check_release dist
 
 notices: $(RELEASE)
 	$(BIN)/python -m tests.release.notices > THIRD_PARTY_NOTICES.md

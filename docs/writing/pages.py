@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = {
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",
+    "security": ".github/SECURITY.md",
     "runbook": "deploy/RUNBOOK.md",
     "gpu_sharing": "deploy/GPU_SHARING.md",
     "statistics": "tests/benchmarks/STATISTICS.md",
@@ -40,7 +41,7 @@ PROJECT = {
 }
 """Pages of the site that are files of the project."""
 
-PAGES = {"how_sure": "docs/how_sure.md"}
+PAGES = {"how_sure": "docs/how_sure.md", "deprecation": "docs/deprecation.md"}
 """Files of the project that are pages of the site."""
 
 ARROWS = {"min": "lower is better", "max": "higher is better", None: "good at neither end"}

@@ -1,0 +1,61 @@
+"""Draws the paper's figures from the measured tables of the project: `python docs/paper/figures.py`, PNG beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+HERE = Path(__file__).resolve().parent
+MEASURED = HERE.parent / "guides" / "measured.md"
+STATISTICS = HERE.parents[1] / "tests" / "benchmarks" / "STATISTICS.md"
+
+
+def peers() -> dict[str, tuple[float, float, float]]:
+    """Return median, minimum and maximum of each tool's wall time [s]."""
+    text = MEASURED.read_text("utf-8").partition("| tool | wall time |")[2]
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+) s \(([\d.]+) … ([\d.]+)\)", text, re.MULTILINE)
+    return {re.sub(r", two processes.*", "", name): (float(a), float(b), float(c)) for name, a, b, c in rows}
+
+
+def power() -> dict[int, dict[int, float]]:
+    """Return seeds → spreads by which three quarters are worse → share of the worse that were found."""
+    text = STATISTICS.read_text("utf-8").partition("## best set")[2].partition("\n## ")[0]
+    pattern = r"equal spreads, k = 8, n = (\d); three quarters worse by (\d) spreads \| 250 \|[^|]*\| holds \| ([\d.]+)"
+    found: dict[int, dict[int, float]] = {}
+    for seeds, spreads, share in re.findall(pattern, text):
+        found.setdefault(int(seeds), {})[int(spreads)] = float(share)
+    return found
+
+
+def main() -> None:
+    """Draw both."""
+    figure, axes = pyplot.subplots(figsize=(6.5, 2.4), layout="constrained")
+    for at, (median, low, high) in enumerate(reversed(peers().values())):
+        axes.barh(at, median, xerr=[[median - low], [high - median]], color="#4c78a8", capsize=3)
+    axes.set_yticks(range(len(peers())), list(reversed(peers())))
+    axes.set(xlabel="wall time [s]", xlim=(0, None))
+    _save(figure, "peers.png")
+    figure, axes = pyplot.subplots(figsize=(5, 2.8), layout="constrained")
+    for seeds, found in sorted(power().items()):
+        axes.plot(list(found), list(found.values()), marker="o", label=f"{seeds} seeds")
+    axes.set(xscale="log", xlabel="worse by [standard deviations of a seed]", ylabel="share found", ylim=(0, 1.03))
+    axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    _save(figure, "power.png")
+
+
+def _save(figure: pyplot.Figure, name: str) -> None:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(HERE / name, dpi=160, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
