@@ -115,7 +115,7 @@ def peak() -> float:
 
 def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -> dict[str, float]:
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
-    import sweeper.execution.driver.driver
+    import sweeper.execution.driver.assignments
     from sweeper.execution.assembly import open_tables
     from sweeper.execution.driver.context import DriverSettings
     from sweeper.execution.driver.driver import Driver
@@ -127,17 +127,18 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     from sweeper.storage.sweeps import create_sweep
     from sweeper.tracking.follower import Follower
     from sweeper.tracking.sync import sync
+    from trainables.datasets import load_dataset
 
     space = folder / "no-op.yaml"
     space.write_text(SPACE % (last, last, trials))
     if not together:
-        sweeper.execution.driver.driver.BATCH_LIMIT = 1
+        sweeper.execution.driver.assignments.BATCH_LIMIT = 1
     spec = load_spec(space)
     made = create_sweep(spec, "no-op", None, folder / "results", {})
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     cores = len(os.sched_getaffinity(0))
     began, processor = time.perf_counter(), time.process_time()
-    tables = open_tables(made, 10, SharedFolder(made.paths))
+    tables = open_tables(made, load_dataset("digits"), SharedFolder(made.paths))
     driver = Driver(
         made.paths,
         made.configurations,

@@ -174,6 +174,17 @@ def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: An
     assert_complete(sweep, uri)
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel shares cores among processes alone")
+def test_the_session_of_a_follower_has_the_lowest_priority_too(random_sweep: Any, tmp_path: Path) -> None:
+    """Niceness counts within a session only where the kernel shares cores among sessions first."""
+    sweep = random_sweep(1, count=1)
+    sweep.write_spec()
+    with Follower(sweep.paths, f"sqlite:///{tmp_path / 'mlflow.db'}") as follower:
+        pid = follower._process.pid
+        assert Path(f"/proc/{pid}/autogroup").read_text().split("nice")[1].strip() == "19"
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_a_killed_follower_is_started_once_more(random_sweep: Any, tmp_path: Path, last: bool) -> None:
     """In the middle of a sweep, or after its last record."""
@@ -215,6 +226,8 @@ def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_s
         driver.kill()
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, pid, 0)  # else its few seconds of work take minutes beside busy cores
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("0")
     wait_for_ends(pid, seconds=60)
     assert_complete(sweep, uri, abandoned=True)
     drive(sweep, 10_000)
