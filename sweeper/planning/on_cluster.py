@@ -61,14 +61,14 @@ class NodeGroup:
 class ClusterFile:
     """A cluster as its file describes it: head, workers, the most of them over all groups, and when idle ones go.
 
-    `job_hours` is how long one of Slurm's jobs may run, `None` elsewhere.
+    `jobs` is how many jobs Slurm is asked for at once and the hours that each may run, `None` elsewhere.
     """
 
     head: NodeGroup
     workers: Sequence[NodeGroup]
     most_workers: int
     idle_minutes: float
-    job_hours: float | None = None
+    jobs: tuple[int, float] | None = None
 
 
 def read_cluster(path: Path) -> ClusterFile:
@@ -125,9 +125,11 @@ def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
 
 
 def _slurm(asked: SlurmSettings) -> ClusterFile:
-    group = NodeGroup("slurm", asked.cpus, asked.gpus, asked.slots, asked.machine, None)
-    head = NodeGroup("head", 0, 0, 1, None, None)
-    return ClusterFile(head, [group], asked.slots, 0.0, seconds_of(asked.time) / 3600)
+    card = asked.card or asked.gpu_type
+    name = "node" if asked.nodes is not None else "job"
+    group = NodeGroup(name, asked.cpus, asked.gpus, asked.slots, card and card.upper(), None)
+    jobs = (1 if asked.nodes is not None else asked.slots, seconds_of(asked.time) / 3600)
+    return ClusterFile(NodeGroup("head", 0, 0, 1, None, None), [group], asked.slots, 0.0, jobs)
 
 
 def _kuberay(spec: Document) -> ClusterFile:
@@ -357,10 +359,13 @@ def plan_on_cluster(
     known = [prices.machines.get(machine) if machine else None for machine in (a.machine for a in nodes)]
     head = prices.machines.get(cluster.head.machine or "")
     unknown = [asked.machine or f"the machine of {asked.group}" for asked, p in zip(nodes, known, strict=True) if not p]
-    if head is None and cluster.job_hours is None:  # Slurm's head is a core of a node
+    if head is None:
         unknown.append(cluster.head.machine or "the head's machine")
     price = None
-    if unknown:
+    if cluster.jobs is not None:  # Slurm's hours have no price
+        busy = sum(asked.nodes for asked in nodes)
+        notes += _jobs(hours, cluster.jobs, cluster.workers[0], busy) if hours is not None else []
+    elif unknown:
         notes.append(f"no price: {', '.join(unknown)} is not in the price table; give your own with --prices")
     elif hours is not None and head is not None:
         pairs = [(asked.nodes, p) for asked, p in zip(nodes, known, strict=True) if p is not None]
@@ -369,12 +374,19 @@ def plan_on_cluster(
         high = paid[1] * (head.on_demand + sum(count * p.on_demand for count, p in pairs))
         price = (low, high)
         notes.append(f"prices: {prices.source}, {prices.date}; give your own with --prices")
-    if hours is not None and cluster.job_hours is not None:
-        jobs, limit = sum(asked.nodes for asked in nodes), cluster.job_hours
-        low, high = (math.ceil(each / limit) * jobs for each in hours)
-        notes.append(f"in jobs of {duration(3600 * limit)}: {low:,} to {high:,}, each requeued where it left off")
     idle = head.on_demand if head else None
     return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes), each)
+
+
+def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup, busy: int) -> Iterator[str]:
+    """Yield what a sweep of so many hours takes of Slurm, and how much of what it is asked for would have no work."""
+    at_once, limit = jobs
+    counts = dict.fromkeys(f"{math.ceil(each / limit) * at_once:,}" for each in hours)
+    cards = " to ".join(f"{each * group.gpu * group.most:,.1f}" for each in hours)
+    used = f", {cards} GPU-hours" if group.gpu else ""
+    yield f"jobs of {duration(3600 * limit)}: {' to '.join(counts)}{used}; each goes on where the one before it stopped"
+    if busy < group.most:
+        yield f"{group.most - busy} of {group.most} {group.name}s would have no trial: ask for fewer"
 
 
 def _workers_on(group: NodeGroup, worker: Mapping[str, float]) -> int:
@@ -392,12 +404,13 @@ def _hours(
         return (planned.seconds.low / 3600, planned.seconds.high / 3600), [planned.note] if planned.note else []
     if planned.estimate is None:
         return None, ["no hours: the data set's size is unknown without its files"]
-    speed_low = speed_high = 0.0
+    speed_low, speed_high, known = 0.0, 0.0, f"known: {', '.join(planned.estimate.gpu_hours)}"
     for asked in nodes:
         price = prices.machines.get(asked.machine or "")
-        card = planned.estimate.gpu_hours.get(price.card or "") if price else None
+        card = planned.estimate.gpu_hours.get((price.card if price else asked.machine) or "")
         if card is None:
-            return None, [f"no hours: the price table does not say which GPU {asked.machine or asked.group} has"]
+            which = f"which GPU {asked.machine or 'a ' + asked.group} has"
+            return None, [f"no hours: neither the price table nor `card` of slurm.yaml says {which}; {known}"]
         busy = min(asked.cards, waiting * trial["gpu"])
         speed_low, speed_high = speed_low + busy / card[0], speed_high + busy / card[1]
     return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; GPUs idle during the last trials"]

@@ -1,6 +1,6 @@
 """The head's job: a Ray cluster without cores of its own, and the driver of the sweep, requeued until it is over.
 
-    python -m sweeper.slurm.head [--interface NAME] FOLDER -- run SPACE --name NAME …
+    python -m sweeper.slurm.head FOLDER run SPACE --name NAME …
 
 Slurm sends SIGUSR1 some time before the job's limit: the driver stops cleanly and the job requeues itself. On SIGTERM
 it stops too, and leaves it to Slurm whether the job comes back: preempted jobs do, cancelled ones do not.
@@ -8,7 +8,6 @@ it stops too, and leaves it to Slurm whether the job comes back: preempted jobs 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +28,7 @@ from sweeper.remote.tokens import create_token
 from sweeper.slurm.exchange import Exchange, Head
 from sweeper.slurm.jobs import ROOM, cancel, ensure_workers, jobs_left, requeue
 from sweeper.slurm.ray_node import RayNode, address_here, answers, environment, free_port, ray_folder
+from sweeper.slurm.script import WORKERS
 
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 3.0
@@ -37,7 +36,7 @@ WORKERS_SECONDS = 60.0
 """So often a head looks whether workers are left; administrators ask for no more than that of squeue."""
 
 FRUITLESS_STARTS = 3
-"""After so many starts in a row without a new journal record a head is not requeued any more, nor are its workers."""
+"""After so many starts in a row in which no trial reported a head is not requeued any more, nor are its workers."""
 
 BAD_INPUT = 2
 
@@ -51,11 +50,11 @@ class HeadJob:
         self._signal: int | None = None
         self._look_at, self._resubmitted = 0.0, list[int]()
 
-    def run(self, interface: str | None) -> int:
+    def run(self) -> int:
         """Run the driver to its end; return the exit status."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._signalled)
-        exchange, here = self._exchange, address_here(interface)
+        exchange, here = self._exchange, address_here()
         address, job = f"{here}:{free_port(here)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
         anew = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
         exchange.begin(anew=anew)
@@ -114,7 +113,7 @@ class HeadJob:
         self._look_at = time.monotonic() + WORKERS_SECONDS
         if ensure_workers(self._exchange.folder):
             self._resubmitted.append(last_sequence(self._paths.journal))
-            if _fruitless(self._resubmitted) and not self._exchange.stop.exists():
+            if fruitless(self._paths.journal, self._resubmitted) and not self._exchange.stop.exists():
                 _say(f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why")
                 self._exchange.stop.touch()
                 self._signal = signal.SIGTERM
@@ -137,8 +136,8 @@ class HeadJob:
             return self.give_up("the driver refused its input", code)
         if not near and code == 1 and self._ended_cleanly():
             return self.give_up("the sweep ended with trials that are not complete", code)
-        starts = exchange.starts()
-        if _fruitless(starts) and starts[-1] == last_sequence(self._paths.journal):
+        waited = near and code is None and (exchange.folder / WORKERS).exists()  # as long as the queue of workers is
+        if not waited and fruitless(self._paths.journal, exchange.starts()):
             return self.give_up(f"{FRUITLESS_STARTS} starts without progress: not requeued again", code or 1)
         _say("the time limit is near: requeued" if near else f"the driver ended with status {code}: requeued")
         requeue(job)
@@ -146,8 +145,8 @@ class HeadJob:
 
     def _ended_cleanly(self) -> bool:
         """Whether the driver wrote in the journal that it ended."""
-        last = deque(read_journal(self._paths.journal), maxlen=1)
-        return bool(last) and last[0].kind == "ended"
+        last = last_sequence(self._paths.journal)
+        return any(record.kind == "ended" for record in read_journal(self._paths.journal, last - 1))
 
     def give_up(self, why: str, code: int) -> int:
         """Say that the sweep is over, and why; release the workers, and return `code`."""
@@ -173,9 +172,12 @@ def _head_options(address: str, token: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _fruitless(records: list[int]) -> bool:
-    """Whether the last starts began with the same number of journal records."""
-    return len(records) >= FRUITLESS_STARTS and len(set(records[-FRUITLESS_STARTS:])) == 1
+def fruitless(journal: Path, starts: Sequence[int]) -> bool:
+    """Return whether no trial has reported since the last starts; `starts` has the newest record's number at each."""
+    if len(starts) < FRUITLESS_STARTS:
+        return False
+    # Every driver writes that it started, and what it started: neither is progress.
+    return not any(each.kind in ("replicate", "report") for each in read_journal(journal, starts[-FRUITLESS_STARTS]))
 
 
 def _say(text: str) -> None:
@@ -184,18 +186,11 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Be the head."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--interface")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
-    command = given.command[1:] if given.command[:1] == ["--"] else given.command
-    folder: Path = given.folder
-    paths = SweepPaths(folder.parent.parent / folder.name)
-    head = HeadJob(Exchange(folder), command, paths)
+    folder, command = Path(sys.argv[1]), sys.argv[2:]
+    head = HeadJob(Exchange(folder), command, SweepPaths(folder.parent.parent / folder.name))
     try:
         with writing_to(folder, ROOM):
-            sys.exit(head.run(given.interface))
+            sys.exit(head.run())
     except SweeperError as error:
         with suppress(OSError):  # the disk may be full
             head.give_up(f"{error.message}; {error.remedy}", 1)

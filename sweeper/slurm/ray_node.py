@@ -92,12 +92,13 @@ def environment(token: Path) -> dict[str, str]:
     return values
 
 
-def address_here(interface: str | None) -> str:
-    """Return this machine's address on a network interface, or that of its name.
+def address_here() -> str:
+    """Return this machine's address on the network interface that the script names, or that of its name.
 
     Raises SweeperError where there is no such interface.
     """
-    if interface is None:
+    interface = os.environ.get("SWEEPER_SLURM_INTERFACE")
+    if not interface:
         with suppress(OSError):
             return socket.gethostbyname(socket.gethostname())
         return "127.0.0.1"

@@ -24,9 +24,8 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
         folder: what the jobs say to each other lies here, on a file system that all nodes share.
         command: of the driver, without Python.
     """
-    interface = ["--interface", settings.interface] if settings.interface is not None else []
-    head = [*_python(settings, folder), "-m", "sweeper.slurm.head", *interface, str(folder), "--", *command]
-    worker = [*_python(settings, folder), "-m", "sweeper.slurm.worker", *interface, str(folder)]
+    head = [*_python(settings, folder), "-m", "sweeper.slurm.head", str(folder), *command]
+    worker = [*_python(settings, folder), "-m", "sweeper.slurm.worker", str(folder)]
     if settings.nodes is not None:
         asked = [*_options(settings), f"--nodes={settings.nodes}", "--ntasks-per-node=1", *_size(settings)]
         body = [
@@ -48,16 +47,17 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
 def _script(settings: SlurmSettings, name: str, folder: Path, asked: Iterable[str], body: Sequence[str]) -> str:
     log = "%A_%a" if any(option.startswith("--array") for option in asked) else "%j"
     common = [
-        f"--job-name={PREFIX}{name}", f"--output={_escaped(folder)}/{log}.log", "--open-mode=append", "--requeue",
+        f"--job-name={PREFIX}{name}", f"--output={_log(folder, log)}", "--open-mode=append", "--requeue",
         f"--signal=B:USR1@{settings.warning}",
     ]  # fmt: skip
     lines = [
         "#!/bin/bash",
-        f"# Written {datetime.now(UTC):%Y-%m-%d} by `sweeper submit --slurm`; submit it with sbatch.",
+        f"# {datetime.now(UTC):%Y-%m-%d}, by `sweeper submit --slurm`; `sweeper resume --slurm` submits it again.",
         *(f"#SBATCH {option}" for option in [*common, *asked]),
         "",
         *(f"module load {module}" for module in settings.modules),
         *settings.setup,
+        f"export SWEEPER_SLURM_INTERFACE={shlex.quote(settings.interface or '')}",
         f"export SWEEPER_SLURM_SCRATCH={settings.scratch}",
         *body,
     ]
@@ -86,6 +86,6 @@ def _python(settings: SlurmSettings, folder: Path) -> list[str]:
     return [settings.python or sys.executable]
 
 
-def _escaped(folder: Path) -> str:
-    """Return a path in which sbatch finds no pattern of its own (`%j` and the like)."""
-    return str(folder).replace("%", "%%")
+def _log(folder: Path, pattern: str) -> str:
+    """Return where a job's log lies as a line `#SBATCH` has it: `%` and blanks of the folder mean themselves."""
+    return shlex.quote(f"{folder}/".replace("%", "%%") + f"{pattern}.log")

@@ -78,7 +78,7 @@ class SlurmSettings(_Asked):
         cpus: of a worker, or of each node.
         gpu_type: `--gres=gpu:TYPE:N`; by default any.
         head: the driver's own job, where it has one.
-        machine: of a price table, for estimates: `sweeper plan --slurm`.
+        card: of the workers, for `sweeper plan --slurm`: `A100`; by default `gpu_type`.
         interface: network by which workers reach the head, e.g. `ib0`; by default that of the machine's name.
         modules: loaded by `module load`.
         setup: lines of shell before anything starts, e.g. `source ~/venv/bin/activate`.
@@ -95,7 +95,7 @@ class SlurmSettings(_Asked):
     cpus: Annotated[int, Field(ge=1)] = 1
     gpu_type: Line | None = None
     head: HeadSettings = HeadSettings()
-    machine: Line | None = None
+    card: Line | None = None
     interface: Line | None = None
     modules: tuple[Line, ...] = ()
     setup: tuple[Line, ...] = ()

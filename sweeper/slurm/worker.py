@@ -1,6 +1,6 @@
 """A worker's job: a node of the sweep's Ray cluster for as long as there is a head to work for.
 
-    python -m sweeper.slurm.worker [--interface NAME] FOLDER
+    python -m sweeper.slurm.worker FOLDER
 
 It may come before its head, outlive one head and join the next, and be preempted at any time: what it trained since
 the last checkpoint is trained again elsewhere.
@@ -8,7 +8,6 @@ the last checkpoint is trained again elsewhere.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
@@ -33,9 +32,9 @@ JOINED_SECONDS = 60.0
 class WorkerJob:
     """One start of a worker's job."""
 
-    def __init__(self, exchange: Exchange, interface: str | None) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         """Prepare to work for the heads that announce themselves here."""
-        self._exchange, self._interface = exchange, interface
+        self._exchange = exchange
         self._signal: int | None = None
 
     def run(self) -> int:
@@ -65,7 +64,7 @@ class WorkerJob:
         folder = ray_folder(self._exchange.token).parent  # Ray makes there what the head says
         job = own_job() or f"{head.job}-{os.environ.get('SLURM_PROCID', '0')}"
         node = RayNode(
-            [f"--address={head.address}", f"--node-ip-address={address_here(self._interface)}", *size],
+            [f"--address={head.address}", f"--node-ip-address={address_here()}", *size],
             environment(self._exchange.token),
             self._exchange.folder / f"ray-{job}.txt",
         )
@@ -89,11 +88,7 @@ def own_job() -> str | None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--interface")
-    parser.add_argument("folder", type=Path)
-    given = parser.parse_args()
     try:
-        sys.exit(WorkerJob(Exchange(given.folder), given.interface).run())
+        sys.exit(WorkerJob(Exchange(Path(sys.argv[1]))).run())
     except SweeperError as error:
         sys.exit(f"worker: {error}")

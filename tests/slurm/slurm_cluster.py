@@ -109,10 +109,15 @@ class SlurmCluster:
     folder: Path
 
     @property
+    def configuration(self) -> str:
+        """The file that Slurm's programs read."""
+        return str(self.folder / "slurm.conf")
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a login node's shell has."""
         path = f"{os.environ['PATH']}:/usr/sbin"
-        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
+        return {**os.environ, "SLURM_CONF": self.configuration, "PATH": path}
 
     def ask(self, *command: str) -> str:
         """Run one of Slurm's commands; return what it prints."""
@@ -122,11 +127,11 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
-        self.ask("slurmd", "-f", str(self.folder / "slurm.conf"), "-N", name)
+        self.ask("slurmd", "-f", self.configuration, "-N", name)
 
     def start_controller(self) -> None:
         """Start the controller, with what it knew before."""
-        self.ask("slurmctld", "-f", str(self.folder / "slurm.conf"))
+        self.ask("slurmctld", "-f", self.configuration)
 
     def kill(self, daemon: str) -> None:
         """SIGKILL a daemon, `slurmctld` or `slurmd-n1`."""
@@ -138,7 +143,7 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """SIGKILL a node: its daemon, and every process of its jobs; the controller would notice in five minutes."""
         self.kill(f"slurmd-{name}")
-        here = {"SLURMD_NODENAME": name, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        here = {"SLURMD_NODENAME": name, "SLURM_CONF": self.configuration}
         doomed: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import random
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweeper.core.ids import SweepPaths
@@ -24,6 +24,7 @@ from sweeper.space.loading import load_spec
 from tests.running import write_space
 from tests.seeds import drawn_seed
 from tests.slurm.slurm_cluster import SlurmCluster, missing, slurm_cluster
+from tests.slurm.small_file_systems import Resize, fill, small_disk, small_quota
 from tests.slurm.user import SPACE, User
 
 pytestmark = [
@@ -162,44 +163,35 @@ def test_what_slurm_or_a_rule_refuses_is_one_sentence_and_leaves_nothing(user: U
     user.waits(Exchange(user.folder), lambda: user.slurm.ask("squeue", "--noheader") == "")  # cancelled ones linger
 
 
-def test_a_full_file_system_is_one_sentence_and_leaves_nothing(user: User) -> None:
+@pytest.mark.parametrize(
+    ("small", "size", "said"),
+    [(small_disk, "64k", "No space left on device"), (small_quota, "1M", "Disk quota exceeded")],
+)
+def test_a_full_file_system_is_one_sentence_and_leaves_nothing(
+    user: User, small: Callable[[Path, str], AbstractContextManager[Resize]], size: str, said: str
+) -> None:
     (user.folder / "slurm.yaml").write_text(SHAPES["array"])
     write_space(user.folder, SPACE, "a")
-    with small_file_system(user.folder / "results", "64k") as place:
-        filled = place / "filled"
-        with filled.open("wb", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(bytes(4096))
+    place = user.folder / "results"
+    with small(place, size):
+        fill(place / "filled")
         done = user.says("submit", "a.yaml", "--slurm")
         assert (done.returncode, done.stderr.count("\n")) == (1, 2), done.stderr
-        assert "cannot be written: No space left on device\n  free space" in done.stderr
-        assert [*place.iterdir()] == [filled] or not any((place / ".slurm").iterdir())
-
-
-@contextmanager
-def small_file_system(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of a size at `folder`, which all jobs see; a full quota looks the same to programs."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("nothing may be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        assert f"cannot be written: {said}\n  free space" in done.stderr
+        assert not [path for path in place.rglob("*") if path.name not in ("filled", ".slurm")]
 
 
 @pytest.mark.slow
 def test_a_quota_that_fills_up_is_said_and_with_more_room_the_sweep_goes_on(
     user: User, without_slurm: Callable[[str], User]
 ) -> None:
-    with small_file_system(user.folder / "results", "300k") as place:
+    with small_quota(user.folder / "results", "2M") as resize:
         exchange = user.submits(SPACE, SHAPES["array"])
         user.waits(exchange, lambda: user.slurm.ask("squeue", "--noheader") == "", 600)
         said = user.logs(exchange)
         print(said)
-        assert "No space left on device" in said
-        subprocess.run(["mount", "-o", "remount,size=50m", str(place)], check=True)
+        assert "Disk quota exceeded" in said
+        resize("64M")
         again = user.says("resume", "a", "--slurm")
         assert again.returncode == 0, again.stderr
         user.waits(exchange, lambda: exchange.over is not None)
@@ -207,14 +199,37 @@ def test_a_quota_that_fills_up_is_said_and_with_more_room_the_sweep_goes_on(
         user.slurm.wait_until_idle()
 
 
+@pytest.mark.slow
+def test_a_driver_that_dies_at_each_start_is_given_up(user: User) -> None:
+    exchange, journal = user.submits(SPACE, SHAPES["array"]), SweepPaths(user.folder / "results" / "a").journal
+
+    def over() -> bool:
+        if (starts := exchange.starts()) and last_sequence(journal) > starts[-1]:
+            _kill_driver(user.slurm)
+        return exchange.over is not None
+
+    user.waits(exchange, over, 400)
+    assert exchange.over == f"{FRUITLESS_STARTS} starts without progress: not requeued again", user.logs(exchange)
+    assert len(exchange.starts()) == FRUITLESS_STARTS
+
+
+def _kill_driver(slurm: SlurmCluster) -> None:
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        with suppress(psutil.Error):
+            if words[1:4] == ["-m", "sweeper", "run"] and process.environ().get("SLURM_CONF") == slurm.configuration:
+                process.kill()
+
+
 FAULTS = ("requeue head", "cancel worker", "kill node", "restart controller", "requeue worker")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_twenty_random_faults_lose_nothing(user: User, without_slurm: Callable[[str], User]) -> None:
-    rng, number = random.Random(drawn_seed()), 0
-    while number < 20:
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(4))
+def test_twenty_random_faults_lose_nothing(user: User, without_slurm: Callable[[str], User], part: int) -> None:
+    rng, number = random.Random(f"{drawn_seed()} {part}"), 0
+    while number < 5:
         exchange = user.submits(SPACE, SHAPES["array"])
         number += _disturbed_sweep(user, exchange, rng)
         same(user, without_slurm(SPACE))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 from sweeper.slurm.exchange import Exchange
 from tests.patience import patient
-from tests.running import write_space
+from tests.running import in_process, write_space
 from tests.slurm.slurm_cluster import SlurmCluster
 
 SPACE = """
@@ -35,13 +36,11 @@ class User:
     def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
         self.slurm, self.folder = slurm, folder
 
-    def says(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run `sweeper` with these words."""
-        environment = {**self.slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-m", "sweeper", *words]
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=patient(seconds)
-        )
+    def says(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `sweeper` with these words, in this process: its imports would take longer than all else."""
+        values = {**self.slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+        with mock.patch.dict(os.environ, values):
+            return in_process(*words, cwd=self.folder)
 
     def submits(self, space: str, settings: str, name: str = "a") -> Exchange:
         """Submit a sweep; return what its jobs say to each other."""

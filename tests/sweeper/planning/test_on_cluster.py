@@ -134,6 +134,32 @@ def test_what_is_not_known_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "nodes", "said"),
+    [
+        # 8 to 32 hours of one card, on ten, after minutes of start.
+        ("workers: 10\ntime: 1:00:00\ngpu_type: l4", 10, ["jobs of 1 h: 10 to 40, 8.3 to 33.7 GPU-hours; each goes"]),
+        (
+            "workers: 16\ntime: 1-00:00:00\ncard: L4",
+            10,
+            ["jobs of 1 d: 16, 13.3 to 53.9 GPU-hours", "6 of 16 jobs"],
+        ),
+        ("nodes: 10\ntime: 1:00:00\ncard: L4", 10, ["jobs of 1 h: 1 to 4, 8.3 to 33.7 GPU-hours; each goes"]),
+        ("workers: 10\ncard: V100", 10, ["which GPU V100 has; known: L4"]),
+        ("workers: 10", 10, ["which GPU a job has; known: L4"]),
+    ],
+)
+def test_slurm_s_jobs_and_hours_as_computed_by_hand(tmp_path: Path, text: str, nodes: int, said: list[str]) -> None:
+    file = tmp_path / "slurm.yaml"
+    file.write_text(f"{text}\ngpus: 1\ncpus: 8")
+    there = plan_on_cluster(_planned(40), GPU_TRIAL, read_cluster(file), PRICES)
+    assert [each.nodes for each in there.nodes] == [nodes] and there.price is None
+    notes = [note for note in there.notes if not note.startswith("hours: ")]
+    assert len(notes) == len(said)
+    for note, expected in zip(notes, said, strict=True):
+        assert expected in note
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: 1", "neither a Ray launcher file"),

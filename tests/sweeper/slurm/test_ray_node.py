@@ -13,10 +13,12 @@ from sweeper.remote.tokens import create_token
 from sweeper.slurm.ray_node import address_here, environment, free_port, ray_folder
 
 
-def test_an_interface_has_its_address_and_one_that_is_not_there_a_sentence() -> None:
-    assert address_here("lo") == "127.0.0.1"
+def test_an_interface_has_its_address_and_one_that_is_not_there_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_SLURM_INTERFACE", "lo")
+    assert address_here() == "127.0.0.1"
+    monkeypatch.setenv("SWEEPER_SLURM_INTERFACE", "ib9")
     with pytest.raises(SweeperError, match=r"interface 'ib9': this machine has .*lo"):
-        address_here("ib9")
+        address_here()
 
 
 def test_a_port_is_free() -> None:

@@ -32,7 +32,7 @@ def test_bash_reads_them_and_the_command_arrives_as_it_was(tmp_path: Path, shape
         assert checked.returncode == 0, checked.stderr
     head = scripts(SlurmSettings.model_validate({**FULL, **shape}), "a", folder, COMMAND)[HEAD]
     words = shlex.split(head.splitlines()[-1])
-    assert words == ["exec", "python3", "-m", "sweeper.slurm.head", str(folder), "--", *COMMAND]
+    assert words == ["exec", "python3", "-m", "sweeper.slurm.head", str(folder), *COMMAND]
 
 
 def test_workers_ask_for_their_own_card_and_the_head_for_none(tmp_path: Path) -> None:
@@ -64,6 +64,7 @@ def test_an_image_runs_python_with_its_cards(tmp_path: Path) -> None:
         assert f"exec apptainer exec --nv {bound} /shared/sweeper.sif python -m sweeper.slurm." in text
 
 
-def test_a_folder_with_a_percent_sign_is_no_pattern_of_sbatch(tmp_path: Path) -> None:
-    found = scripts(SlurmSettings.model_validate({"workers": 1}), "a", tmp_path / "50%j", COMMAND)
-    assert any(option == f"--output={tmp_path}/50%%j/%j.log" for option in options(found[HEAD]))
+@pytest.mark.parametrize(("name", "written"), [("50%j", "{}/50%%j/%j.log"), ("my results", "'{}/my results/%j.log'")])
+def test_a_folder_s_name_is_no_pattern_of_sbatch_and_no_two_words(tmp_path: Path, name: str, written: str) -> None:
+    found = scripts(SlurmSettings.model_validate({"workers": 1}), "a", tmp_path / name, COMMAND)
+    assert f"--output={written.format(tmp_path)}" in options(found[HEAD])

@@ -19,11 +19,11 @@ from tests.patience import patient
 def test_a_worker_no_head_comes_for_gives_its_node_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.05)
-    assert WorkerJob(Exchange(tmp_path), "lo").run() == 0
+    assert WorkerJob(Exchange(tmp_path)).run() == 0
 
 
 def test_a_waiting_worker_ends_with_the_sweep(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sweeper.slurm.worker", "--interface", "lo", str(tmp_path)]
+    command = [sys.executable, "-m", "sweeper.slurm.worker", str(tmp_path)]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}) as waiting:
         time.sleep(1)
         assert waiting.poll() is None
