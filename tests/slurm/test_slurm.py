@@ -50,8 +50,10 @@ def slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def user(slurm: SlurmCluster, tmp_path: Path) -> Iterator[User]:
-    """A user whose jobs are cancelled in the end."""
-    yield User(slurm, tmp_path)
+    """A user, in a folder with a blank in its name, whose jobs are cancelled in the end."""
+    folder = tmp_path / "my sweeps"
+    folder.mkdir()
+    yield User(slurm, folder)
     slurm.ask("scancel", "--user=root")
     slurm.wait_until_idle()
 
