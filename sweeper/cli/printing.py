@@ -208,8 +208,8 @@ def given_to_slurm(found: SlurmSubmission) -> None:
     from sweeper.text.labels import plural
 
     if not found.jobs:
-        for file, text in found.scripts.items():
-            typer.echo(f"# {found.folder / file}\n{text}")
+        typer.echo("\n".join(f"# {found.folder / file}\n{text}" for file, text in found.scripts.items()))
+        say(f"nothing was submitted: these are the scripts that {_short(found.asked or found.folder)} makes")
         return
     where = f"--output {shlex.quote(str(found.folder.parent.parent))}"
     by = f", as {_short(found.asked)} says" if found.asked is not None else ""

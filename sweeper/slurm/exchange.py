@@ -35,7 +35,7 @@ class Exchange:
 
     @property
     def stop(self) -> Path:
-        """Exists once somebody asked the sweep to stop: nothing is to be requeued then."""
+        """Exists once somebody asked the sweep to stop, and says why if it was the head: nothing is requeued then."""
         return self.folder / "stop"
 
     @property

@@ -98,9 +98,7 @@ class HeadJob:
         _say("waiting for the first worker")
         while self._signal is None and node.alive and not self._exchange.stop.exists():
             self._look_after_workers()
-            done = subprocess.run(
-                [ray, "status", "--address", address], env=values, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run([ray, "status", "--address", address], env=values, capture_output=True, text=True)
             if re.search(r"/([1-9]\d*)\.\d+ CPU", done.stdout):
                 return True
             time.sleep(LOOK_SECONDS)
@@ -114,8 +112,8 @@ class HeadJob:
         if ensure_workers(self._exchange.folder):
             self._resubmitted.append(last_sequence(self._paths.journal))
             if fruitless(self._paths.journal, self._resubmitted) and not self._exchange.stop.exists():
-                _say(f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why")
-                self._exchange.stop.touch()
+                why = f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why"
+                self._exchange.stop.write_text(why, "utf-8")
                 self._signal = signal.SIGTERM
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
@@ -127,7 +125,7 @@ class HeadJob:
         if code == 0:
             return self.give_up("the sweep is finished", 0)
         if exchange.stop.exists():
-            return self.give_up("the sweep was asked to stop", code or 1)
+            return self.give_up(exchange.stop.read_text("utf-8") or "the sweep was asked to stop", code or 1)
         if self._signal == signal.SIGTERM:
             _say("stopped by Slurm; requeued, it continues")
             return 1

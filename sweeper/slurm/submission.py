@@ -141,7 +141,10 @@ def slurm_sweeps(output: str) -> list[str]:
 
 
 def jobs_lines(output: str, name: str | None) -> list[str]:
-    """Return where the jobs stand of each sweep of a folder that is Slurm's and not over, or of one, a line each."""
+    """Return where the jobs stand of each sweep of a folder that is Slurm's, or of one, a line each.
+
+    Of all sweeps, those that are over are left out where there are results to speak for them.
+    """
     folders = [folder_of(Path(output), each) for each in slurm_sweeps(output) if name in (None, each)]
     ended = {folder: why for folder in folders if (why := Exchange(folder).over) is not None}
     waited = [folder for folder in folders if folder not in ended]
@@ -152,7 +155,8 @@ def jobs_lines(output: str, name: str | None) -> list[str]:
         }
     except SweeperError as error:
         return [f"Slurm: {error.message}"]
-    return [f"{folder.name} · Slurm: {text}" for folder, text in (stand if name is None else stand | ended).items()]
+    told = {each: why for each, why in ended.items() if name is not None or not (Path(output) / each.name).exists()}
+    return [f"{folder.name} · Slurm: {text}" for folder, text in (stand | told).items()]
 
 
 def job_logs(output: str, name: str) -> list[Path]:

@@ -215,6 +215,16 @@ def test_a_driver_that_dies_at_each_start_is_given_up(user: User) -> None:
     assert len(exchange.starts()) == FRUITLESS_STARTS
 
 
+@pytest.mark.slow
+def test_workers_that_end_at_once_each_time_are_given_up(user: User) -> None:
+    ends = 'setup: ["[ -z \\"$SLURM_ARRAY_TASK_ID\\" ] || exit 3"]'
+    exchange = user.submits(SPACE, f"{SHAPES['array']}\n{ends}")
+    user.waits(exchange, lambda: exchange.over is not None, 400)
+    assert exchange.over == f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why"
+    assert exchange.over in user.says("status", "a").stdout and exchange.over in user.says("status").stdout
+    user.slurm.wait_until_idle()
+
+
 def _kill_driver(slurm: SlurmCluster) -> None:
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
