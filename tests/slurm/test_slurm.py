@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from sweeper.scheduling.base import audit
 from sweeper.slurm.exchange import Exchange
 from sweeper.slurm.head import FRUITLESS_STARTS
 from sweeper.space.loading import load_spec
+from tests.patience import patient
 from tests.running import write_space
 from tests.seeds import drawn_seed
 from tests.slurm.slurm_cluster import SlurmCluster, missing, slurm_cluster
@@ -136,9 +138,11 @@ def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[st
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_slurm: Callable[[str], User]) -> None:
-    # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal).
-    exchange = user.submits(LONGER, SHAPES["array"] + "\nwarning: 15\nhead: {time: 0:02:00}")
-    user.waits(exchange, lambda: exchange.over is not None, 600)
+    # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal); what is left must be enough to train.
+    minutes = math.ceil(patient(60) / 60)
+    exchange = user.submits(LONGER, SHAPES["array"] + f"\nwarning: 15\nhead: {{time: {minutes}}}")
+    user.waits(exchange, lambda: exchange.over is not None, 900)
+    print(f"limit {minutes} min, {len(exchange.starts())} starts")
     starts = exchange.starts()
     assert user.logs(exchange).count("the time limit is near: requeued") == len(starts) - 1 > 0
     assert starts == sorted(set(starts)), "each job made progress"
