@@ -138,7 +138,7 @@ def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[st
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_slurm: Callable[[str], User]) -> None:
-    # Slurm warns up to a minute earlier than it was asked to (sbatch(1), --signal); what is left must be enough to train.
+    # Slurm warns up to a minute early (sbatch(1), --signal); what is left must be enough to train.
     minutes = math.ceil(patient(60) / 60)
     exchange = user.submits(LONGER, SHAPES["array"] + f"\nwarning: 15\nhead: {{time: {minutes}}}")
     user.waits(exchange, lambda: exchange.over is not None, 900)
