@@ -16,7 +16,7 @@ BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trial
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
-	install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
+	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -87,6 +87,11 @@ format: $(DEVELOPMENT)
 docs: $(DEVELOPMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/build/html
+
+# Live reports for the site, at most 20 MB in build/gallery/pages: a sweep is run where build/gallery/results lacks it, forty
+# minutes on two cores in all, and needs Debian's dataset-fashion-mnist. `make docs` then adds the pages.
+gallery: $(DEVELOPMENT)
+	$(BIN)/python -m docs.writing.gallery
 
 check-docs: $(DEVELOPMENT)
 	rm -rf docs/build docs/reference docs/project

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -15,7 +15,7 @@ from writing import pages  # noqa: E402
 
 project = "Calibration sweeper"
 author = "the calibration sweeper's authors"
-release = metadata.version("calibration-sweeper")
+release = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -24,6 +24,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 exclude_patterns = ["build", "writing", "paper", "Thumbs.db"]
+html_extra_path = [str(each) for each in (HERE.parent / "build/gallery/pages",) if each.is_dir()]  # of `make gallery`
 html_theme = "furo"
 html_title = f"Calibration sweeper {release}"
 html_show_sphinx = False

@@ -37,8 +37,9 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def packaged_files() -> dict[str, Path]:
-    """Return the shipped search space files by name: `{"quickstart": …/quickstart.yaml}`."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    """Return the shipped search space files by name: `{"quickstart": …/quickstart.yaml, "tutorials/…": …}`."""
+    files = [*FOLDER.glob("*.yaml"), *FOLDER.glob("tutorials/*.yaml")]
+    return {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(files)}
 
 
 def locate(path: str | Path) -> Path:
@@ -46,14 +47,11 @@ def locate(path: str | Path) -> Path:
 
     `examples/NAME` is a file of `search_spaces/examples`, whose components lie beside it.
     """
-    given = Path(path)
-    shipped = packaged_files()
+    given, name = Path(path), str(path).removesuffix(".yaml")
     if _exists(given):
         return given
-    if given.name == str(path):
-        return shipped.get(given.name.removesuffix(".yaml"), given)
-    example = FOLDER / "examples" / f"{given.name.removesuffix('.yaml')}.yaml"
-    return example if given.parent == Path("examples") and example.is_file() else given
+    example = FOLDER / f"{name}.yaml"
+    return example if given.parent == Path("examples") and example.is_file() else packaged_files().get(name, given)
 
 
 def _exists(path: Path) -> bool:

@@ -26,7 +26,7 @@ from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC
 from trainables.registry import Component, Registry
 from trainables.training.recipe import OPTIMIZERS
-from writing import examples
+from writing import examples, gallery
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +123,7 @@ def write_all(folder: Path) -> None:
     _put(folder / "commands.md", commands())
     _put(folder / "search_space.md", search_space())
     _put(folder / "api.md", python())
+    _put(folder.parent / "project" / "gallery.md", gallery.listing())
     for name, source in PROJECT.items():
         _put(folder.parent / "project" / f"{name}.md", (ROOT / source).read_text(encoding="utf-8"))
 

@@ -3,7 +3,7 @@
 GROUPS = {
     "Run": {
         **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
-        **dict.fromkeys(("init", "validate", "spaces"), "housekeeping"),
+        **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),

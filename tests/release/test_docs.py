@@ -10,6 +10,7 @@ import pytest
 import typer
 import yaml
 
+from docs.writing import gallery
 from sweeper.cli.main import app
 from sweeper.space.loading import load_spec
 
@@ -58,6 +59,12 @@ def test_commands_and_options_exist(page: str, line: str) -> None:
         options = {name for each in known[words[1]].params for name in (*each.opts, *each.secondary_opts)}
         given = {word.partition("=")[0] for word in words[2:] if word.startswith("--")}
         assert given <= options | {"--help"}, (page, line, given - options)
+
+
+def test_pages_of_the_gallery_link_to_nothing_that_is_not_published() -> None:
+    page = '<a href="#top">up</a> <a class="x" href="trials/c00001.html">one <b>trial</b></a> <a href="https://x.y">out</a>'
+    kept = '<a href="#top">up</a> one <b>trial</b> <a href="https://x.y">out</a>'
+    assert gallery.without_dead_links(page) == kept
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)

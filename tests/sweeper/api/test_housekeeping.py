@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lookup import sweep_names
+from tests.patience import patient
 
 
 def typed(*words: str) -> tuple[int, str]:
@@ -34,6 +38,30 @@ def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:
         typed("init", file)
     with pytest.raises(SweeperError, match="PATH=VALUES"):
         typed("init", str(tmp_path / "other.yaml"), "--grid", "loss.gamma")
+
+
+def test_the_tutorial_is_a_valid_space_and_a_notebook_that_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "first"
+    status, said = typed("tutorial", str(folder))
+    assert status == 0 and f"sweeper run {folder / 'first_sweep.yaml'}" in said
+    assert typed("validate", str(folder / "first_sweep.yaml"))[0] == 0
+    cells = json.loads((folder / "first_sweep.ipynb").read_text("utf-8"))["cells"]
+    assert any("first_sweep.yaml" in cell["source"] for cell in cells) and not any(c.get("outputs") for c in cells)
+    with pytest.raises(SweeperError, match=r"first_sweep\.yaml already exists"):
+        typed("tutorial", str(folder))
+
+
+@pytest.mark.integration
+def test_the_tutorial_s_notebook_runs(tmp_path: Path) -> None:
+    typed("tutorial", str(tmp_path))
+    space = (tmp_path / "first_sweep.yaml").read_text("utf-8")
+    (tmp_path / "first_sweep.yaml").write_text(
+        space.replace("max_epochs: 27, grace_epochs: 9", "max_epochs: 3"), "utf-8"
+    )
+    notebook = nbformat.read(tmp_path / "first_sweep.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=patient(300), resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [str(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+    assert "focal" in outputs[2] and "tempered" in outputs[2] and "svg" in outputs[3]
 
 
 def test_every_fault_of_a_file_is_reported(tmp_path: Path) -> None:

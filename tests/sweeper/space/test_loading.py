@@ -398,6 +398,8 @@ def test_any_space_gives_a_spec_or_faults(changes):
 def test_shipped_files_are_found_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert locate("quickstart") == locate("quickstart.yaml") == packaged_files()["quickstart"]
+    assert locate("tutorials/first_sweep") == locate("tutorials/first_sweep.yaml")
+    assert locate("tutorials/first_sweep").is_file() and not locate("tutorials/no_such").is_file()
     (tmp_path / "quickstart.yaml").write_text("")
     assert locate("quickstart.yaml").name == str(locate("quickstart.yaml"))  # one's own file comes first
 

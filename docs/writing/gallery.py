@@ -1,0 +1,155 @@
+"""`make gallery`: live reports for the site, in build/gallery/pages; sweeps that build/gallery/results lacks are run.
+
+    python -m docs.writing.gallery [--no-run]
+
+Pages share one copy of plotly's script, which each report.html holds by itself; with chromium there are pictures, too.
+Without `--no-run`, about forty minutes on two cores. Exit status 1 where a page is missing or all are too large.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "gallery"
+RESULTS, PAGES = FOLDER / "results", FOLDER / "pages" / "gallery"
+LIMIT = 20 * 2**20
+"""Bytes of all pages: a site that a phone can load."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page of the gallery.
+
+    Attributes:
+        name: of its file.
+        command: what makes it: `run SPACE` or `paper NAME`.
+        title: above it.
+        about: what to look at, in a sentence.
+    """
+
+    name: str
+    command: str
+    title: str
+    about: str
+
+    @property
+    def made(self) -> Path:
+        """The page that the command writes."""
+        verb, what, *_ = self.command.split()
+        return RESULTS / (f"paper-{what}.html" if verb == "paper" else f"{Path(what).name}/report.html")
+
+
+ENTRIES = (
+    Entry("quickstart", "run quickstart", "Quickstart", "seven families of losses on two networks, stopped early"),
+    Entry(
+        "fashion_mnist",
+        "run tutorials/gamma_per_network",
+        "Fashion-MNIST: which γ",
+        "five γ on two networks, all else equal",
+    ),
+    Entry(
+        "label_noise",
+        "run tutorials/coverage_under_label_noise",
+        "Label noise",
+        "the share of wrong labels is an axis like any other",
+    ),
+    Entry(
+        "shift",
+        "run tutorials/corrupted_test_set",
+        "Corrupted test set",
+        "calibration over severity, with the temperature of clean data",
+    ),
+    Entry(
+        "curvature",
+        "run tutorials/curvature_and_calibration",
+        "Curvature",
+        "λ_max and trace beside calibration, for γ and sharpness-aware steps",
+    ),
+    Entry(
+        "paper",
+        "paper curvature --rehearse",
+        "A paper, rehearsed",
+        "every table and figure of one paper at toy size: a test of the machinery, never a result",
+    ),
+)
+
+
+def make(entry: Entry, *, run: bool) -> Path | None:
+    """Run what makes a page unless it is there; return the page in the gallery, `None` where it could not be made."""
+    if run and not entry.made.is_file():
+        again = ["--continue"] if entry.command.startswith("run ") else []
+        words = [sys.executable, "-m", "sweeper", *entry.command.split(), *again]
+        subprocess.run([*words, "--output", str(RESULTS), "--no-mlflow"], cwd=ROOT, check=False)
+    if not entry.made.is_file():
+        return None
+    page = entry.made.read_text("utf-8").replace(
+        f"<script>{get_plotlyjs()}</script>", '<script src="plotly.js"></script>'
+    )
+    target = PAGES / f"{entry.name}.html"
+    target.write_text(without_dead_links(page), "utf-8")
+    return target
+
+
+def without_dead_links(page: str) -> str:
+    """Return a page whose links to files of its results folder, which is not published, are plain text."""
+    return re.sub(r'<a\b[^>]*\bhref="(?!#|https?:|data:|mailto:)[^"]*"[^>]*>(.*?)</a>', r"\1", page, flags=re.DOTALL)
+
+
+def picture(page: Path) -> None:
+    """Take a picture of a page's beginning, where there is chromium."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return
+    with tempfile.TemporaryDirectory() as profile:
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}"]
+        wait = ["--window-size=1000,640", "--virtual-time-budget=8000", f"--screenshot={page.with_suffix('.png')}"]
+        subprocess.run([browser, *options, *wait, page.as_uri()], check=False, capture_output=True, timeout=120)
+
+
+def listing() -> str:
+    """Return the site's page of the gallery: what is there, or how it is made."""
+    parts = [
+        "# Gallery",
+        "Live reports, each the one file that a sweep writes: pictures, tables, and the SQL of every figure. Hover, "
+        "zoom and unfold them as you would your own.",
+    ]
+    there = [entry for entry in ENTRIES if (PAGES / f"{entry.name}.html").is_file()]
+    for entry in there:
+        shown = f'<img src="../gallery/{entry.name}.png" alt="" style="border: 1px solid #8884; max-width: 100%">'
+        image = f"{shown}<br>" if (PAGES / f"{entry.name}.png").is_file() else ""
+        link = f'<a href="../gallery/{entry.name}.html">{image}Open the report</a>'
+        parts += [f"## {entry.title}", f"{entry.about.capitalize()}: `sweeper {entry.command}`.", f"<p>{link}</p>"]
+    if not there:
+        parts.append("This site was built without it. `make gallery` runs its sweeps, and `make docs` adds the pages.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Make every page."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    PAGES.mkdir(parents=True)
+    (PAGES / "plotly.js").write_text(get_plotlyjs(), "utf-8")
+    missing = []
+    for entry in ENTRIES:
+        page = make(entry, run="--no-run" not in sys.argv)
+        if page is None:
+            missing.append(entry.name)
+        else:
+            picture(page)
+    size = sum(path.stat().st_size for path in PAGES.iterdir())
+    print(f"{len(ENTRIES) - len(missing)} pages, {size / 2**20:.1f} MiB: {PAGES}")
+    if missing or size > LIMIT:
+        raise SystemExit(f"missing: {', '.join(missing) or 'none'}; at most {LIMIT >> 20} MiB")
+
+
+if __name__ == "__main__":
+    main()
