@@ -7,7 +7,7 @@ GROUPS = {
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
-        "compare": "analyses",
+        **dict.fromkeys(("compare", "certify"), "analyses"),
         **dict.fromkeys(("figure", "table", "ui"), "exports"),
     },
     "After training": {

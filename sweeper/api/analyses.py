@@ -17,6 +17,7 @@ from sweeper.remote.reach import all_here, local_sweep
 from sweeper.text.display import Shown, format_table
 
 if TYPE_CHECKING:
+    from sweeper.analysis.certificates import Certificate
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison import Comparison
     from sweeper.analysis.papers.computed import ComputedFigure
@@ -50,6 +51,29 @@ def compare(
 
     (first, second), folder = all_here([first, second], output_folder(output))
     found = compare_sweeps(load(first, folder), load(second, folder))
+    return Shown(found, view(found))
+
+
+def certify(
+    name: Name, first: str, second: str, *, network: str | None = None, output: Output = None
+) -> Shown[list[Certificate]]:
+    """Say whether one loss is better than another by every estimator, before and after each post-hoc method.
+
+    Args:
+        first: A loss, for which its best finished configuration on each network stands, or a trial.
+        second: What it is compared with.
+        network: Only this network. (default: every one that both were trained on)
+
+    Returns:
+        A certificate for each network, and their table.
+
+    Raises:
+        SweeperError: a side has no finished configuration, or there are no predictions.
+    """
+    from sweeper.analysis.certificates import certify as certified
+    from sweeper.analysis.certificates import view
+
+    found = certified(_loaded(name, output), first, second, network)
     return Shown(found, view(found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -200,8 +200,11 @@ def finished_members(results: Results, most: int) -> list[StoredPredictions]:
     Raises:
         SweeperError: none finished with predictions of both splits, or they were measured on different samples.
     """
-    board = leaderboard(results)
-    trials = [text_of(row, "trial") for row in board.finished[:most]]
+    return members_of(results, [text_of(row, "trial") for row in leaderboard(results).finished[:most]])
+
+
+def members_of(results: Results, trials: Sequence[str]) -> list[StoredPredictions]:
+    """Return the networks of these trials at their last evaluation, trial by trial. Raises as `finished_members`."""
     last = results.rows("SELECT trial, replicate, max(epoch) AS epoch FROM final GROUP BY trial, replicate")
     wanted = {
         (text_of(row, "trial"), int_of(row, "replicate"), int_of(row, "epoch"))

@@ -235,8 +235,8 @@ def measure_all(
         same = list(group)
         asked = hyperparameter_values(same[0].options)
         options = [with_training_gamma(method, asked, loss) for loss in losses]
-        fitted = _fitted(batch, method, options)
-        for predictions, given, calibrator, rows in zip(batch, options, fitted, found, strict=True):
+        calibrators = fitted(batch, method, options)
+        for predictions, given, calibrator, rows in zip(batch, options, calibrators, found, strict=True):
             outcomes = dict(_applied(predictions, calibrator))
             gamma = given.get("gamma")
             stated: dict[str, Value] = {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
@@ -251,7 +251,7 @@ Fitted = Calibrator | UnusablePredictions | None
 """A calibrator, why there is none, or nothing for softmax alone."""
 
 
-def _fitted(
+def fitted(
     batch: Sequence[StoredPredictions], method: str, options: Sequence[Mapping[str, HyperparameterValue]]
 ) -> list[Fitted]:
     """Return a method fitted on the validation split of each evaluation, with its options."""

@@ -1,0 +1,373 @@
+"""Whether one loss is better than another, whatever the estimator: from stored logits, nothing is trained.
+
+A paper's "A is better calibrated than B" may hold for ECE of 15 bins and not for 10, before temperature scaling and not
+after, or hang on one seed. A certificate recomputes the difference for every estimator, before and after each post-hoc
+method. It counts as decided where its 95 % interval excludes zero and its sign is the same without each seed, and on
+each half of the validation data with the method fitted on the other half.
+
+The interval's variance is that of the mean over seeds plus that of the test samples, which all seeds share; a spread
+over seeds alone takes the test set for the whole truth. The latter is the delete-a-group jackknife's (Kott 2001, "The
+delete-a-group jackknife", J. Official Statistics 17, Eq. 1), the degrees of freedom are Satterthwaite's. Assumed: seeds
+are independent, so are samples, and differences of an estimator that its bias shifts alike on both sides. The best
+configuration of a loss was chosen on validation data; choosing among few on the same data can still favour one side on
+the halves, never on test data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.analysis.recalibration.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of
+from sweeper.analysis.recalibration.recalibrating import fitted
+from sweeper.analysis.recalibration.request import UNCALIBRATED, method_label, options_that_differ
+from sweeper.analysis.statistics.differences import Mean, difference_of, mean_of
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.text.cells import Row, text_of
+from sweeper.text.labels import plural
+from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Integers, UnusablePredictions, softmax64
+from trainables.metrics.evaluate import confidence_metrics
+from trainables.metrics.refinement import refinement
+from trainables.metrics.smooth import smooth_calibration_error
+from trainables.posthoc import POSTHOC
+from trainables.posthoc.focal_map import with_training_gamma
+from trainables.registry import HyperparameterValue, hyperparameter_values
+from trainables.registry.names import did_you_mean
+
+GROUPS = 20
+"""Of the jackknife: 19 degrees of freedom, and a twentieth of the samples left out at a time keeps the bins filled."""
+
+BETTER, WORSE, UNDECIDED = "✓", "✗", "undecided"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One network's predictions on N samples: what the estimators are computed from.
+
+    Attributes:
+        confidence: of the predicted class [N].
+        correct: whether it is the target's [N].
+        nll, brier: of each sample [N].
+        targets: [N].
+        logits: [N, K] of the network itself; none after a post-hoc method, which refinement does not depend on.
+    """
+
+    confidence: Floats
+    correct: Floats
+    nll: Floats
+    brier: Floats
+    targets: Integers
+    logits: Floats | None
+
+    @staticmethod
+    def of(probabilities: Floats, targets: Integers, logits: Floats | None = None) -> Scored:
+        """Return what probabilities [N, K] come to."""
+        top, own = probabilities.argmax(axis=1), probabilities[np.arange(len(targets)), targets]
+        brier = (probabilities**2).sum(axis=1) - 2 * own + 1
+        nll = -np.log(np.maximum(own, SMALLEST_PROBABILITY))
+        return Scored(probabilities.max(axis=1), (top == targets).astype(float), nll, brier, targets, logits)
+
+    def at(self, rows: Integers) -> Scored:
+        """Return the samples of these rows."""
+        logits = None if self.logits is None else self.logits[rows]
+        return Scored(
+            self.confidence[rows], self.correct[rows], self.nll[rows], self.brier[rows], self.targets[rows], logits
+        )
+
+
+def _binned(name: str, bins: int) -> Callable[[Scored], float]:
+    return lambda of: confidence_metrics(of.confidence, of.correct.astype(bool), bins)[name]
+
+
+ESTIMATORS: Mapping[str, Callable[[Scored], float]] = {
+    **{f"ECE, {bins} bins": _binned("ece", bins) for bins in (10, 15, 20)},
+    "equal-mass ECE, 15 bins": _binned("ada_ece", 15),
+    "smooth ECE": lambda of: smooth_calibration_error(of.confidence, of.correct),
+    "NLL": lambda of: float(of.nll.mean()),
+    "Brier": lambda of: float(of.brier.mean()),
+    "refinement NLL": lambda of: math.nan if of.logits is None else refinement(of.logits, of.targets).nll,
+}
+"""Smaller is better by each."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """One trained network of a side: its seed, its predictions on test data and on either half of validation data."""
+
+    seed: int
+    test: Scored
+    halves: tuple[Scored, Scored]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One estimator at one stage.
+
+    Attributes:
+        estimator: its name in ESTIMATORS.
+        difference: first minus second, over seeds, on test data; negative where the first is better.
+        verdict: BETTER (the first), WORSE or UNDECIDED.
+        reason: why it is undecided, in a few words; empty where it is not.
+    """
+
+    estimator: str
+    difference: Mean
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Two configurations of one network, compared by every estimator before and after each post-hoc method.
+
+    Attributes:
+        network: the architecture.
+        sides: what was asked for, and the configuration that stands for it.
+        stages: post-hoc method in words → its judgements; `uncalibrated` first.
+        seeds: of either side.
+        paired: whether both were trained on the same seeds.
+        samples: of test data.
+    """
+
+    network: str
+    sides: tuple[tuple[str, str], tuple[str, str]]
+    stages: Mapping[str, Sequence[Judgement]]
+    seeds: tuple[int, int]
+    paired: bool
+    samples: int
+
+    def sentence(self) -> str:
+        """Return the answer in one sentence."""
+        (first, a), (second, b) = self.sides
+        parts = []
+        for stage, found in self.stages.items():
+            counts = [sum(each.verdict == verdict for each in found) for verdict in (BETTER, WORSE, UNDECIDED)]
+            said = zip(counts, ("better", "worse", "undecided"), strict=True)
+            parts.append(f"{stage}: {', '.join(f'{count} {word}' for count, word in said if count)}")
+        seeds = plural(self.seeds[0], "seed") if self.paired else f"{self.seeds[0]} and {self.seeds[1]} seeds"
+        return (
+            f"{self.network}: {first} ({a}) against {second} ({b}), by estimators, {'; '.join(parts)}. "
+            f"{seeds}{', paired' if self.paired else ''}, {self.samples:,} test samples."
+        )
+
+
+def judged(estimator: str, first: Sequence[Network], second: Sequence[Network]) -> Judgement | None:
+    """Return whether `first` is better than `second` by one estimator; None where it has no value."""
+    measure = ESTIMATORS[estimator]
+    sides = [{each.seed: each for each in side} for side in (first, second)]
+    common = sorted(set(sides[0]) & set(sides[1]))
+    if len(common) == len(sides[0]) == len(sides[1]):
+        sides = [{seed: side[seed] for seed in common} for side in sides]
+    values = [np.array([measure(each.test) for each in side.values()]) for side in sides]
+    if not all(np.isfinite(side).all() for side in values):
+        return None
+    paired = list(sides[0]) == list(sides[1])
+    over_seeds = mean_of(values[0] - values[1]) if paired else difference_of(*values)
+    if not over_seeds.freedom:
+        return Judgement(estimator, over_seeds, UNDECIDED, "one seed says nothing of others")
+    difference = with_samples(over_seeds, sample_error([*sides[0].values()], [*sides[1].values()], measure))
+    interval = difference.interval()
+    assert interval is not None
+    sign = np.sign(difference.value)
+    if interval[0] <= 0 <= interval[1]:
+        return Judgement(estimator, difference, UNDECIDED, "the interval includes 0")
+    if any(np.sign(each) != sign for each in _without_each(*values, paired=paired)):
+        return Judgement(estimator, difference, UNDECIDED, "one seed decides")
+    for half in (0, 1):
+        means = [np.mean([measure(each.halves[half]) for each in side.values()]) for side in sides]
+        if np.sign(means[0] - means[1]) != sign:
+            return Judgement(estimator, difference, UNDECIDED, "half of the validation data disagrees")
+    return Judgement(estimator, difference, BETTER if sign < 0 else WORSE, "")
+
+
+def _without_each(first: Floats, second: Floats, *, paired: bool) -> list[float]:
+    """Return the difference of the means without each seed in turn."""
+    if paired:
+        return [float(np.delete(first - second, at).mean()) for at in range(len(first))]
+    return [
+        *(float(np.delete(first, at).mean() - second.mean()) for at in range(len(first))),
+        *(float(first.mean() - np.delete(second, at).mean()) for at in range(len(second))),
+    ]
+
+
+def sample_error(first: Sequence[Network], second: Sequence[Network], measure: Callable[[Scored], float]) -> float:
+    """Return the standard error of the mean difference that the test samples cause: the delete-a-group jackknife's."""
+    samples = len(first[0].test.targets)
+    group = np.random.default_rng(0).permutation(samples) % min(GROUPS, samples)
+    left = []
+    for each in range(group.max() + 1):
+        rows = np.flatnonzero(group != each)
+        means = [np.mean([measure(network.test.at(rows)) for network in side]) for side in (first, second)]
+        left.append(means[0] - means[1])
+    values = np.array(left)
+    return float(np.sqrt((len(values) - 1) / len(values) * ((values - values.mean()) ** 2).sum()))
+
+
+def with_samples(over_seeds: Mean, error: float) -> Mean:
+    """Return a mean over seeds with the test samples' error added; skewness stays the seeds' third moment."""
+    total = math.hypot(over_seeds.error, error)
+    freedom = total**4 / (over_seeds.error**4 / over_seeds.freedom + error**4 / (GROUPS - 1))
+    return replace(
+        over_seeds, error=total, skewness=over_seeds.skewness * (over_seeds.error / total) ** 3, freedom=freedom
+    )
+
+
+def certify(results: Results, first: str, second: str, network: str | None = None) -> list[Certificate]:
+    """Return a certificate for each network on which both sides have a finished configuration.
+
+    Args:
+        results: of the sweep.
+        first, second: a loss, which its best finished configuration on each network stands for, or a trial.
+        network: only this one.
+
+    Raises:
+        SweeperError: a side that no finished configuration has, or no predictions to compute from.
+    """
+    board = leaderboard(results)
+    chosen = [_sides(board.finished, each, results.name) for each in (first, second)]
+    shared = [name for name in chosen[0] if name in chosen[1] and network in (None, name)]
+    if not shared:
+        known = ", ".join(sorted({*chosen[0], *chosen[1]}))
+        raise SweeperError(
+            f"{first} and {second} have no {network or 'network'} in common (finished on: {known})",
+            "name two losses, or two trials, that ran to the end on one network",
+        )
+    found = []
+    for name in shared:
+        rows = chosen[0][name], chosen[1][name]
+        trials = [text_of(row, "trial") for row in rows]
+        if trials[0] == trials[1]:
+            raise SweeperError(f"{first} and {second} are both {trials[0]}", "name two that differ")
+        seeds = _seeds(results)
+        members = members_of(results, trials)
+        sides = [[each for each in members if each.trial == trial] for trial in trials]
+        stages = {}
+        for method, options in _methods(results):
+            networks = [_networks(side, row, method, options, seeds) for side, row in zip(sides, rows, strict=True)]
+            if all(networks):
+                judgements = (judged(estimator, *networks) for estimator in ESTIMATORS)
+                label = "uncalibrated" if method == UNCALIBRATED else f"after {method_label(method, options)}"
+                stages[label] = [each for each in judgements if each is not None]
+        own = [{seeds[each.trial, each.replicate] for each in side} for side in sides]
+        named = (first, trials[0]), (second, trials[1])
+        samples = len(members[0].targets[MEASURED_ON])
+        found.append(Certificate(name, named, stages, (len(own[0]), len(own[1])), own[0] == own[1], samples))
+    return found
+
+
+def _sides(finished: Sequence[Row], asked: str, sweep: str) -> dict[str, Row]:
+    """Return network → the best finished configuration that `asked` names: a loss or a trial."""
+    found: dict[str, Row] = {}
+    for row in finished:
+        if asked in (row["trial"], row["loss"]):
+            found.setdefault(str(row["architecture"]), row)
+    if not found:
+        known = sorted({str(row["loss"]) for row in finished})
+        raise SweeperError(
+            f"no configuration of {sweep!r} that ran to the end has the loss, or is the trial, {asked!r}"
+            f"{did_you_mean(asked, tuple(known))}",
+            f"losses with finished configurations: {', '.join(known) or 'none yet'}",
+        )
+    return found
+
+
+def _seeds(results: Results) -> dict[tuple[str, int], int]:
+    rows = results.rows("SELECT DISTINCT trial, replicate, seed FROM trials")
+    return {(str(row["trial"]), int(str(row["replicate"]))): int(str(row["seed"])) for row in rows}
+
+
+def _methods(results: Results) -> list[tuple[str, dict[str, object]]]:
+    """Return no method, temperature scaling, and what else of ours the sweep measured, each with its options."""
+    written = results.specification.get("evaluation", {}).get("posthoc", [])
+    asked = [dict(each) if isinstance(each, Mapping) else {"name": each} for each in written]
+    named = [(str(each.pop("name")), each) for each in asked]
+    ours = [(name, options_that_differ(POSTHOC[name], each)) for name, each in named if not POSTHOC.is_own(name)]
+    return [(UNCALIBRATED, {}), TEMPERATURE, *(each for each in ours if each != TEMPERATURE)]
+
+
+TEMPERATURE: tuple[str, dict[str, object]] = ("temperature", {})
+
+
+def _networks(
+    side: Sequence[StoredPredictions],
+    row: Row,
+    method: str,
+    options: Mapping[str, object],
+    seeds: Mapping[tuple[str, int], int],
+) -> list[Network]:
+    """Return a side's networks after a method; none where it cannot be fitted."""
+    loss = {"name": row["loss"], "gamma": row.get("config_loss_gamma")}
+    given = with_training_gamma(method, hyperparameter_values(options), loss)
+    found = []
+    try:
+        for each in side:
+            folds = np.arange(len(each.targets[FITTED_ON])) % 2
+            halves = [_after(each, method, given, folds != half, folds == half) for half in (0, 1)]
+            test = _after(each, method, given, folds >= 0, None)
+            found.append(Network(seeds[each.trial, each.replicate], test, (halves[0], halves[1])))
+    except UnusablePredictions:
+        return []
+    return found
+
+
+def _after(
+    of: StoredPredictions,
+    method: str,
+    options: Mapping[str, HyperparameterValue],
+    fit_on: np.ndarray,
+    rows: np.ndarray | None,
+) -> Scored:
+    """Return predictions after a method fitted on these validation samples: on others of them, or on test data."""
+    values, targets = of.logits[FITTED_ON], of.targets[FITTED_ON]
+    part = StoredPredictions(
+        of.trial, of.replicate, of.epoch, {FITTED_ON: values[fit_on]}, {FITTED_ON: targets[fit_on]}
+    )
+    calibrator = fitted([part], method, [options])[0]
+    if isinstance(calibrator, UnusablePredictions):
+        raise calibrator
+    if rows is None:
+        values, targets = of.logits[MEASURED_ON], of.targets[MEASURED_ON]
+    else:
+        values, targets = values[rows], targets[rows]
+    logits = values.astype(np.float64)
+    if calibrator is None:
+        return Scored.of(softmax64(logits), targets, logits)
+    return Scored.of(calibrator(logits), targets)
+
+
+def view(certificates: Sequence[Certificate]) -> RenderableType:
+    """Return a table for each network: estimators down, post-hoc methods across; then the answer in one sentence."""
+    parts: list[RenderableType] = []
+    for each in certificates:
+        (first, _), (second, _) = each.sides
+        table = Table(title=f"{each.network}: is {first} better than {second}?", title_justify="left")
+        for heading in ("estimator", *each.stages):
+            table.add_column(heading)
+        for name in ESTIMATORS:
+            cells = [next((_cell(one) for one in found if one.estimator == name), "") for found in each.stages.values()]
+            if any(cells):
+                table.add_row(name, *cells)
+        parts += [table, Text(each.sentence()), Text("")]
+    return Group(*parts, Text(CAPTION))
+
+
+CAPTION = (
+    f"{BETTER} the first is better, {WORSE} the second; differences (first − second, smaller is better by every "
+    "estimator) with 95 % intervals over seeds and test samples. Decided only where the interval excludes 0 and "
+    "neither a seed left out nor a half of the validation data turns the sign."
+)
+
+
+def _cell(one: Judgement) -> str:
+    interval = one.difference.interval()
+    limits = "" if interval is None else f" ({interval[0]:+.4f} … {interval[1]:+.4f})"
+    mark = one.verdict if one.verdict != UNDECIDED else "?"
+    return f"{mark} {one.difference.value:+.4f}{limits}".replace("-", "−")
