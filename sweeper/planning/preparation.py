@@ -14,6 +14,7 @@ from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.components import variants
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.evaluation import split_faults
+from sweeper.space.parts import Evaluation
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DATASETS, DataSet, batch_fault
@@ -21,6 +22,7 @@ from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
+from trainables.metrics.base import bin_faults
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.registry import OWN
 from trainables.training.acceleration import acceleration_fault, compiler_fault, graphs_fault
@@ -88,11 +90,19 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("training", names, lambda each: acceleration_fault(each, training)),
         *_faults("training.graphs", recipes if training.graphs else (), lambda recipe: graphs_fault(recipe, training)),
         *_faults("resources.workers", recipes if workers > 1 else (), lambda recipe: ranks_fault(recipe, workers)),
+        *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *streaming_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
         *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
         *_faults("dataset", variants(spec.space), lambda variant: _variant_fault(variant, dataset)),
     ]
+
+
+def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:
+    """Return why a split that every evaluation measures on is too small for the bins; translations bin tokens."""
+    names = ("val", "test", *measured.own_splits) if dataset.translation is None else ()
+    faults = (bin_faults(len(dataset.splits[name]), measured.bins) for name in names)
+    return next((rule for found in faults for rule in found), None)
 
 
 def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:

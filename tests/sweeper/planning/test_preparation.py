@@ -30,3 +30,12 @@ def test_steps_that_no_graph_can_hold_are_named_with_their_loss():
     assert len(graphs) == 2
     assert any("cannot train selective_risk, which keeps a state that each step changes" in rule for rule in graphs)
     assert any("cannot train hessian_trace, which draws on the host in each step" in rule for rule in graphs)
+
+
+def test_more_bins_than_samples_are_refused_before_the_first_trial():
+    assert len(prepare_dataset(build_spec({**SPACE, "evaluation": {"bins": 359}})).val) == 359
+    with pytest.raises(InvalidSearchSpace) as caught:
+        prepare_dataset(build_spec({**SPACE, "evaluation": {"bins": 360}}))
+    assert [(fault.path, fault.rule) for fault in caught.value.faults] == [
+        ("evaluation.bins", "359 samples are fewer than 360 bins: use at most 359 bins or more samples")
+    ]
