@@ -8,92 +8,69 @@ milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
-from trainables.registry import Component, Hyperparameter, Options, Registry
+from trainables.registry import Hyperparameter, Options, Registry, hyperparameters_of
 
-OPTIMIZERS = Registry("optimizer")
+OPTIMIZERS = Registry("optimizer", leading=["model"])
 
 EPOCH_TOLERANCE = 1e-6  # a milestone scaled in floating point still falls on its whole epoch
 
-FINE_TUNING = (
-    Hyperparameter(
-        "freeze", "integer", None, minimum=1, reason="the number of layers frozen, from the input; 1 is the stem alone"
-    ),
-    Hyperparameter(
-        "layer_decay",
-        "number",
-        None,
-        range="(0, 1]",
-        reason="a layer's rate as a share of the next one's",
-        source="BEiT (arXiv:2106.08254) app. H: 0.65 to 0.85",
-    ),
-    Hyperparameter(
-        "ema",
-        "number",
-        None,
-        range="(0, 1)",
-        reason="the share of the average that a step keeps",
-        source="0.999 to 0.9999 are usual",
-    ),
-    Hyperparameter("sharpness", "text", None, choices=("sam", "asam"), source="arXiv:2010.01412, arXiv:2102.11600"),
-    Hyperparameter("rho", "number", None, minimum=0, source="0.05 for sam, 0.5 for asam; 0 takes plain steps"),
-)
-"""Hyperparameters without a default: a recipe that does not name them is what it always was."""
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every optimiser's recipe may say besides the optimiser's own hyperparameters.
+
+    Those whose default is `None` change nothing where they are not named.
+
+    Attributes:
+        batch_size: [mukhoti App. D, posterior, selective].
+        milestones: a milestone is an epoch (1 or more) or a fraction of the run (below 1) [mukhoti App. D: 150 and 250
+            of 350].
+        decay: [mukhoti App. D].
+        recipe_epochs: the number of epochs for which the recipe's milestones were written.
+        warmup_start: a share of the learning rate [our choice].
+        final_factor: [Loshchilov & Hutter 2017, eta_min 0].
+        gradient_clip: a bound of 0 would stop training; leave it out for no clipping [mukhoti's released code clips at
+            2].
+        reduction: [mukhoti's released code clips the gradient of the loss summed over the batch].
+        checkpoint: [mukhoti App. D].
+        checkpoint_after: [selective: 40 of 200, 20 of 90].
+        freeze: the number of layers frozen, from the input; 1 is the stem alone.
+        layer_decay: a layer's rate as a share of the next one's [BEiT (arXiv:2106.08254) app. H: 0.65 to 0.85].
+        ema: the share of the average that a step keeps [0.999 to 0.9999 are usual].
+        sharpness: [arXiv:2010.01412, arXiv:2102.11600].
+        rho: [0.05 for sam, 0.5 for asam; 0 takes plain steps].
+    """
+
+    batch_size: Annotated[int, "[1, inf)"] = 128
+    schedule: Literal["constant", "cosine", "step", "inverse_sqrt"] = "constant"
+    milestones: Annotated[Sequence[float], "(0, inf)"] = (150, 250)
+    decay: Annotated[float, "(0, 1]"] = 0.1
+    recipe_epochs: Annotated[float | None, "(0, inf)"] = None
+    warmup_epochs: Annotated[float, "[0, inf)"] = 0
+    warmup_start: Annotated[float, "[0, 1]"] = 0.01
+    final_factor: Annotated[float, "[0, 1]"] = 0.0
+    gradient_clip: Annotated[float | None, "(0, inf)"] = None
+    reduction: Literal["mean", "sum"] = "mean"
+    checkpoint: Literal["last", "best_val_nll", "best_val_accuracy"] = "last"
+    checkpoint_after: Annotated[float, "[0, inf)"] = 0
+    freeze: Annotated[int | None, "[1, inf)"] = None
+    layer_decay: Annotated[float | None, "(0, 1]"] = None
+    ema: Annotated[float | None, "(0, 1)"] = None
+    sharpness: Literal["sam", "asam"] | None = None
+    rho: Annotated[float | None, "[0, inf)"] = None
+
+
+COMMON = hyperparameters_of(Recipe, "Recipe", [], ())
 
 ALONE = ("freeze", "layer_decay", "ema", "sharpness")
 """Those of them that lanes do not know."""
-
-COMMON = (
-    Hyperparameter("batch_size", "integer", 128, minimum=1, source="mukhoti App. D, posterior, selective"),
-    Hyperparameter("schedule", "text", "constant", choices=("constant", "cosine", "step", "inverse_sqrt")),
-    Hyperparameter(
-        "milestones",
-        "numbers",
-        (150, 250),
-        range="(0, inf)",
-        reason="a milestone is an epoch (1 or more) or a fraction of the run (below 1)",
-        source="mukhoti App. D: 150 and 250 of 350",
-    ),
-    Hyperparameter("decay", "number", 0.1, range="(0, 1]", source="mukhoti App. D"),
-    Hyperparameter(
-        "recipe_epochs",
-        "number",
-        None,
-        range="(0, inf)",
-        reason="the number of epochs for which the recipe's milestones were written",
-    ),
-    Hyperparameter("warmup_epochs", "number", 0, minimum=0),
-    Hyperparameter(
-        "warmup_start", "number", 0.01, range="[0, 1]", reason="a share of the learning rate", source="our choice"
-    ),
-    Hyperparameter("final_factor", "number", 0.0, range="[0, 1]", source="Loshchilov & Hutter 2017, eta_min 0"),
-    Hyperparameter(
-        "gradient_clip",
-        "number",
-        None,
-        range="(0, inf)",
-        reason="a bound of 0 would stop training; leave it out for no clipping",
-        source="mukhoti's released code clips at 2",
-    ),
-    Hyperparameter(
-        "reduction",
-        "text",
-        "mean",
-        choices=("mean", "sum"),
-        source="mukhoti's released code clips the gradient of the loss summed over the batch",
-    ),
-    Hyperparameter(
-        "checkpoint", "text", "last", choices=("last", "best_val_nll", "best_val_accuracy"), source="mukhoti App. D"
-    ),
-    Hyperparameter("checkpoint_after", "number", 0, minimum=0, source="selective: 40 of 200, 20 of 90"),
-    *FINE_TUNING,
-)
 
 
 def build_optimizer(model: nn.Module, settings: Options) -> torch.optim.Optimizer:
@@ -265,55 +242,86 @@ def check_recipe(values: Options) -> str | None:
     return None
 
 
-def _optimizer(
-    kind: Callable[..., torch.optim.Optimizer], own: Sequence[Hyperparameter], model: nn.Module, **values: Any
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+Rate = Annotated[float, "(0, inf)"]
+Decay = Annotated[float, "[0, inf)"]
+_KINGMA = Hyperparameter(source="Kingma & Ba 2015")
+Beta = Annotated[float, "[0, 1)", _KINGMA]
+Epsilon = Annotated[float, "(0, inf): it divides", _KINGMA]
+
+
+@OPTIMIZERS.add("sgd", "stochastic gradient descent with (Nesterov) momentum", more=COMMON, check=check_recipe)
+def sgd(
+    model: nn.Module,
+    lr: Rate = 0.1,
+    momentum: Annotated[float, "[0, 1)"] = 0.9,
+    nesterov: bool = False,
+    weight_decay: Decay = 5e-4,
+    **_: Any,
 ) -> torch.optim.Optimizer:
-    """Return torch's optimiser `kind` of the trainable parameters, with its `own` hyperparameters among `values`."""
-    options = {each.name: values.get(each.name, each.default) for each in own}
-    if "beta1" in options:
-        options |= {"betas": (options.pop("beta1"), options.pop("beta2")), "eps": options.pop("epsilon")}
-    return kind([parameter for parameter in model.parameters() if parameter.requires_grad], **options)
+    """Return SGD over the trainable parameters of `model`.
+
+    Args:
+        model: the network.
+        lr: [mukhoti App. D].
+        momentum: [mukhoti App. D].
+        nesterov: [mukhoti App. D uses plain momentum].
+        weight_decay: [mukhoti App. D].
+    """
+    return torch.optim.SGD(_trained(model), lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
 
-def _lr(default: float, source: str) -> Hyperparameter:
-    return Hyperparameter("lr", "number", default, range="(0, inf)", source=source)
+@OPTIMIZERS.add("adam", "Adam", more=COMMON, check=check_recipe)
+def adam(
+    model: nn.Module,
+    lr: Rate = 1e-3,
+    beta1: Beta = 0.9,
+    beta2: Beta = 0.999,
+    epsilon: Epsilon = 1e-8,
+    weight_decay: Annotated[float, "[0, inf)", _KINGMA] = 0,
+    **_: Any,
+) -> torch.optim.Optimizer:
+    """Return Adam over the trainable parameters of `model`.
+
+    Args:
+        model: the network.
+        lr: [mukhoti App. D, text].
+    """
+    betas = beta1, beta2
+    return torch.optim.Adam(_trained(model), lr=lr, betas=betas, eps=epsilon, weight_decay=weight_decay)
 
 
-def _weight_decay(default: float, source: str) -> Hyperparameter:
-    return Hyperparameter("weight_decay", "number", default, minimum=0, source=source)
+@OPTIMIZERS.add("adamw", "Adam with decoupled weight decay", more=COMMON, check=check_recipe)
+def adamw(
+    model: nn.Module,
+    lr: Rate = 1e-3,
+    beta1: Beta = 0.9,
+    beta2: Beta = 0.999,
+    epsilon: Epsilon = 1e-8,
+    weight_decay: Decay = 0.01,
+    **_: Any,
+) -> torch.optim.Optimizer:
+    """Return AdamW over the trainable parameters of `model`.
+
+    Args:
+        model: the network.
+        lr: [Loshchilov & Hutter 2019].
+        weight_decay: [PyTorch's default].
+    """
+    betas = beta1, beta2
+    return torch.optim.AdamW(_trained(model), lr=lr, betas=betas, eps=epsilon, weight_decay=weight_decay)
 
 
-_KINGMA = "Kingma & Ba 2015"
+@OPTIMIZERS.add("adagrad", "AdaGrad", more=COMMON, check=check_recipe)
+def adagrad(model: nn.Module, lr: Rate = 0.05, weight_decay: Decay = 1e-4, **_: Any) -> torch.optim.Optimizer:
+    """Return AdaGrad over the trainable parameters of `model`.
 
-ADAM = (
-    Hyperparameter("beta1", "number", 0.9, range="[0, 1)", source=_KINGMA),
-    Hyperparameter("beta2", "number", 0.999, range="[0, 1)", source=_KINGMA),
-    Hyperparameter("epsilon", "number", 1e-8, range="(0, inf)", reason="it divides", source=_KINGMA),
-)
-
-SGD = (
-    _lr(0.1, "mukhoti App. D"),
-    Hyperparameter("momentum", "number", 0.9, range="[0, 1)", source="mukhoti App. D"),
-    Hyperparameter("nesterov", "boolean", False, source="mukhoti App. D uses plain momentum"),
-    _weight_decay(5e-4, "mukhoti App. D"),
-)
-
-for _name, _kind, _summary, _own in (
-    ("sgd", torch.optim.SGD, "stochastic gradient descent with (Nesterov) momentum", SGD),
-    ("adam", torch.optim.Adam, "Adam", (_lr(1e-3, "mukhoti App. D, text"), *ADAM, _weight_decay(0, _KINGMA))),
-    (
-        "adamw",
-        torch.optim.AdamW,
-        "Adam with decoupled weight decay",
-        (_lr(1e-3, "Loshchilov & Hutter 2019"), *ADAM, _weight_decay(0.01, "PyTorch's default")),
-    ),
-    (
-        "adagrad",
-        torch.optim.Adagrad,
-        "AdaGrad",
-        (_lr(0.05, "mukhoti App. D, text"), _weight_decay(1e-4, "mukhoti App. D, text")),
-    ),
-):
-    OPTIMIZERS.register(
-        Component(_name, partial(_optimizer, _kind, _own), (*_own, *COMMON), summary=_summary, check=check_recipe)
-    )
+    Args:
+        model: the network.
+        lr: [mukhoti App. D, text].
+        weight_decay: [mukhoti App. D, text].
+    """
+    return torch.optim.Adagrad(_trained(model), lr=lr, weight_decay=weight_decay)
