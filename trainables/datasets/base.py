@@ -161,6 +161,17 @@ class Split:
             return self.inputs.index_select(0, indices.to(self.inputs.device))
         return self.source.read(indices)
 
+    def read_ahead(self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None = None) -> Iterator[Tensor]:
+        """Yield the stored inputs at each of `places` on the targets' device, the next ones read or sent meanwhile.
+
+        Args:
+            places: indices on the CPU, int64 [B] each.
+            seeds: of what a source changes at random, int64 [B] each; `None` for nothing.
+        """
+        if self.source is not None:
+            return self.source.batches(places, seeds, self.targets.device)
+        return streamed(self.inputs, places, self.targets.device)
+
     def head(self, count: int) -> Tensor:
         """Return the network inputs of the first `count` samples."""
         if self.source is None:
@@ -343,16 +354,11 @@ def batches(
         draws = split.augmentation.draw(samples, generator).to(split.targets.device)
     whole = [slice(start, min(start + batch_size, samples)) for start in range(0, samples, batch_size)][skip:]
     parts = [(part(rows), rows) for rows in whole]
-    if split.source is not None:
+    if split.source is not None or split.streamed:
         drawn = None if seeds is None else [seeds[own] for own, _ in parts]
-        read = split.source.batches([chosen[own] for own, _ in parts], drawn, split.targets.device)
-        for (_, rows), found in zip(parts, read, strict=True):
-            yield split.prepare(found), split.targets[order[rows]]
-        return
-    if split.streamed:
-        stored = streamed(split.inputs, (chosen[own] for own, _ in parts), split.targets.device)
-        for (own, rows), gathered in zip(parts, stored, strict=True):
-            yield split.prepare(gathered, None if draws is None else draws[own]), split.targets[order[rows]]
+        stored = split.read_ahead([chosen[own] for own, _ in parts], drawn)
+        for (own, rows), found in zip(parts, stored, strict=True):
+            yield split.prepare(found, None if draws is None else draws[own]), split.targets[order[rows]]
         return
     if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
         inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
@@ -391,17 +397,10 @@ def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.G
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B])."""
     parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
-    if split.source is not None:
+    if split.source is not None or (split.streamed and len(parts) > 1):
         places = torch.arange(len(split))
-        read = split.source.batches([places[rows] for rows in parts], None, split.targets.device)
-        for rows, found in zip(parts, read, strict=True):
+        for rows, found in zip(parts, split.read_ahead([places[rows] for rows in parts]), strict=True):
             yield split.prepare(found), split.targets[rows]
-        return
-    if split.streamed and len(parts) > 1:
-        places = torch.arange(len(split))
-        stored = streamed(split.inputs, (places[rows] for rows in parts), split.targets.device)
-        for rows, gathered in zip(parts, stored, strict=True):
-            yield split.prepare(gathered), split.targets[rows]
         return
     for rows in parts:
         yield split.prepare(split.inputs[rows]), split.targets[rows]

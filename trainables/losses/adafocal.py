@@ -91,10 +91,6 @@ class SignedFocal(FocalTypeLoss):
         super().__init__(smoothing, smoothing_form)
         self.gamma = gamma
 
-    def gammas(self, true_log_p: Tensor) -> Number:
-        """Return the given γ."""
-        return self.gamma
-
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log(1 − u), or |γ|·log(1 + u) where γ is negative."""
         return signed_log_modulation(log_p, log_complement, gamma)

@@ -43,10 +43,6 @@ class DualFocal(FocalTypeLoss):
         self.gamma = gamma
         self.variant = variant
 
-    def gammas(self, true_log_p: Tensor) -> Number:
-        """Return the one γ."""
-        return self.gamma
-
     def log_modulation_true(
         self, logits: Tensor, targets: Tensor, logs: tuple[Tensor, Tensor], gamma: Tensor
     ) -> Tensor:

@@ -40,22 +40,19 @@ class FocalTypeLoss(Loss):
     """A loss of the form −w(u)^γ log u at the true class's probability u, or against soft targets.
 
     With `smoothing` α > 0 the target becomes a vector v and the loss −Σ_k v_k w(u_k)^γ log u_k (posterior §6.1).
-    Subclasses say what γ·log w is, and may choose γ sample by sample.
+    Subclasses have a `gamma`, may say otherwise what γ·log w is, and may choose γ sample by sample.
     """
 
     takes_lanes = True
+    gamma: Number
 
     def __init__(self, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
         self.smoothing = smoothing
         self.smoothing_form = smoothing_form
 
     def gammas(self, true_log_p: Tensor) -> Number:
-        """Return γ: one number, or [N] chosen without gradient from the true classes' log p_y [N].
-
-        Raises:
-            TypeError: the subclass does not define it.
-        """
-        raise TypeError(f"{type(self).__name__} does not say which γ it uses")
+        """Return γ: the one number, or [N] chosen without gradient from the true classes' log p_y [N]."""
+        return self.gamma
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log w, elementwise, from log u and log(1 − u)."""
@@ -102,10 +99,6 @@ class Focal(FocalTypeLoss):
         super().__init__(smoothing, smoothing_form)
         self.gamma = gamma
 
-    def gammas(self, true_log_p: Tensor) -> Number:
-        """Return the one γ."""
-        return self.gamma
-
 
 SCHEDULES = {"flsc_532": (5.0, 3.0, 2.0), "flsc_531": (5.0, 3.0, 1.0)}
 
@@ -150,10 +143,6 @@ class FocalScheduled(FocalTypeLoss):
         self.schedule = SCHEDULES[variant]
         self.switches = (first_switch, second_switch)
         self.gamma: Number = self.schedule[0]
-
-    def gammas(self, true_log_p: Tensor) -> Number:
-        """Return the γ of the present epoch."""
-        return self.gamma
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
         """Set γ for epoch `epoch` (from 0) of `max_epochs`."""

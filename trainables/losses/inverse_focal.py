@@ -61,10 +61,6 @@ class InverseFocal(FocalTypeLoss):
         self.gamma = gamma
         self.allow_reversed_gradient = allow_reversed_gradient
 
-    def gammas(self, true_log_p: Tensor) -> Number:
-        """Return the one γ."""
-        return self.gamma
-
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log(1 + u)."""
         return gamma * torch.log1p(log_p.exp())

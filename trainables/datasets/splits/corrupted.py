@@ -23,23 +23,37 @@ LABELS = "labels.npy"
 REMEDY = "unpack CIFAR-10-C.tar of https://zenodo.org/records/2535967 and name its folder, or leave out folder"
 
 
+def check_corrupted(values: Any) -> str | None:
+    """Return the rule that kinds or severities break, or `None`."""
+    kinds, severities = values.get("kinds", KINDS), values.get("severities", SEVERITIES)
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds or len(set(kinds)) < len(kinds):
+        return f"kinds = {list(kinds)} must be different ones of {', '.join(KINDS)}"
+    if not severities or not set(severities) <= set(SEVERITIES) or len(set(severities)) < len(severities):
+        return f"severities = {list(severities)} must be different ones of 1, 2, 3, 4, 5"
+    return None
+
+
+@EVALUATION_SPLITS.add("corrupted", check=check_corrupted, apart=["same_classes", "detected"])
 @dataclass(frozen=True)
 class Corrupted:
-    """Kinds × severities of corruptions; see `EvaluationSplit`.
+    """The test images corrupted: 15 kinds at five severities.
+
+    Source: Hendrycks & Dietterich 2019, arXiv:1903.12261.
+
+    A folder has CIFAR-10-C's files, one `<kind>.npy` a kind with the test images at severity 1, then at 2 …, and
+    `labels.npy`. `samples` are test images of each kind and severity; `None` takes all.
 
     Attributes:
-        kinds: of `KINDS`.
-        severities: 1 to 5.
-        folder: of CIFAR-10-C's files, one `<kind>.npy` a kind with the test images at severity 1, then at 2 …, and
-            `labels.npy`; `None` computes them.
-        samples: test images of each kind and severity; `None` for all.
-        logits: whether logits are kept.
+        kinds: [Hendrycks & Dietterich 2019].
+        severities: [Hendrycks & Dietterich 2019].
+        folder: [computed unless CIFAR-10-C's own files are named].
     """
 
-    kinds: Sequence[str]
-    severities: Sequence[int]
+    kinds: Sequence[str] = KINDS
+    severities: Sequence[float] = SEVERITIES
     folder: str | None = None
-    samples: int | None = None
+    samples: Annotated[int | None, "[1, inf)"] = None
     logits: bool = False
     same_classes: bool = True
     detected: bool = False
@@ -47,7 +61,7 @@ class Corrupted:
     @property
     def names(self) -> tuple[str, ...]:
         """Each kind and severity, e.g. `corrupted_fog_3`."""
-        return tuple(corrupted_name(kind, severity) for kind in self.kinds for severity in self.severities)
+        return tuple(corrupted_name(kind, int(severity)) for kind in self.kinds for severity in self.severities)
 
     def fault(self, dataset: DataSet) -> str | None:
         """Return why images cannot be corrupted or read."""
@@ -118,36 +132,3 @@ def _array(path: Path) -> NDArray[Any]:
         raise DataSetUnavailableError(path, "the file is missing", REMEDY) from error
     except (OSError, ValueError, EOFError) as error:
         raise DataSetUnavailableError(path, f"cannot be read as .npy ({error})", REMEDY) from error
-
-
-def check_corrupted(values: Any) -> str | None:
-    """Return the rule that kinds or severities break, or `None`."""
-    kinds, severities = values.get("kinds", KINDS), values.get("severities", SEVERITIES)
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds or len(set(kinds)) < len(kinds):
-        return f"kinds = {list(kinds)} must be different ones of {', '.join(KINDS)}"
-    if not severities or not set(severities) <= set(SEVERITIES) or len(set(severities)) < len(severities):
-        return f"severities = {list(severities)} must be different ones of 1, 2, 3, 4, 5"
-    return None
-
-
-@EVALUATION_SPLITS.add("corrupted", check=check_corrupted)
-def _corrupted(
-    kinds: Sequence[str] = KINDS,
-    severities: Sequence[float] = SEVERITIES,
-    folder: str | None = None,
-    samples: Annotated[int | None, "[1, inf)"] = None,
-    logits: bool = False,
-) -> Corrupted:
-    """The test images corrupted: 15 kinds at five severities.
-
-    Return the corrupted test images.
-
-    Source: Hendrycks & Dietterich 2019, arXiv:1903.12261.
-
-    Args:
-        kinds: [Hendrycks & Dietterich 2019].
-        severities: [Hendrycks & Dietterich 2019].
-        folder: [computed unless CIFAR-10-C's own files are named].
-    """
-    return Corrupted(tuple(kinds), tuple(int(each) for each in severities), folder, samples, logits)

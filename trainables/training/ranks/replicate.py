@@ -23,7 +23,7 @@ from trainables.losses import LOSSES, build_loss
 from trainables.losses.hessian_trace import normalised_by, take_in_statistics
 from trainables.models import ARCHITECTURES
 from trainables.registry.component import Configuration
-from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, training_forward
+from trainables.training.acceleration import laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.loop import Replicate
 from trainables.training.prediction import FEATURE_SAMPLES, EpochRow, State, logits_and_norms, predict
@@ -40,29 +40,16 @@ class RankedReplicate(Replicate):
         self,
         configuration: Configuration,
         *,
-        seed: int,
-        dataset: DataSet,
-        max_epochs: int,
         ranks: Ranks,
-        device: torch.device | str = "cpu",
-        training: TrainingSettings = PLAIN,
-        bins: int = EvaluationSettings.bins,
+        **settings: Any,
     ) -> None:
-        """Build the network, its loss and its optimiser, as `Replicate` does; `ranks` train it."""
-        super().__init__(
-            configuration,
-            seed=seed,
-            dataset=dataset,
-            max_epochs=max_epochs,
-            device=device,
-            training=training,
-            bins=bins,
-        )
+        """Build the network, its loss and its optimiser, as `Replicate` does of its `settings`; `ranks` train it."""
+        super().__init__(configuration, **settings)
         self.ranks = ranks
         self._whole = WholeBatchNetwork(
-            self.model, ranks, normalisation=training.sync_batch_norm, fused=not self.loss.needs_model
+            self.model, ranks, normalisation=self.training.sync_batch_norm, fused=not self.loss.needs_model
         )
-        self._forward = training_forward(self._whole, training, self.device)
+        self._forward = training_forward(self._whole, self.training, self.device)
 
     def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's inputs of the next epoch's batches but for the first `skip`, and whole batches' targets."""
