@@ -54,10 +54,6 @@ class Lanczos:
         """The largest |Ritz value|, a lower bound on the operator's norm."""
         return max(abs(self.lambda_max), abs(self.lambda_min))
 
-    def ritz_vector(self, index: int) -> Tensor:
-        """Return the unit Ritz vector [P] of `values[index]`."""
-        return self.coordinates[:, index] @ self.basis
-
     @property
     def trace(self) -> float:
         """The operator's trace on the Krylov space."""

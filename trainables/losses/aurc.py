@@ -11,10 +11,10 @@ from trainables.losses.base import (
     LOSSES,
     SCORE_NAMES,
     Loss,
+    confidence_score,
     full_precision,
     score_from_log_probabilities,
     true_class,
-    widened,
 )
 from trainables.losses.cross_entropy import WeightedCrossEntropy
 
@@ -48,8 +48,7 @@ class AreaUnderRiskCoverage(Loss):
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return cross-entropy with the weights of these logits' ranks."""
         with torch.no_grad(), full_precision(logits):
-            log_p = torch.log_softmax(widened(logits), dim=-1)
-            return WeightedCrossEntropy(rank_weights(score_from_log_probabilities(self.score, log_p)))
+            return WeightedCrossEntropy(rank_weights(confidence_score(self.score, logits)))
 
 
 def rank_weights(scores: Tensor) -> Tensor:

@@ -134,8 +134,7 @@ def confidence_score(name: str, logits: Tensor) -> Tensor:
     Raises:
         ValueError: the name is none of `SCORE_NAMES`.
     """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return score_from_log_probabilities(name, torch.log_softmax(wide, dim=-1))
+    return score_from_log_probabilities(name, torch.log_softmax(widened(logits), dim=-1))
 
 
 State = dict[str, Tensor | float | int]

@@ -16,10 +16,10 @@ from trainables.losses.base import (
     Number,
     State,
     as_type,
+    confidence_score,
     full_precision,
     score_from_log_probabilities,
     true_class,
-    widened,
 )
 from trainables.losses.cross_entropy import WeightedCrossEntropy
 
@@ -94,19 +94,18 @@ class SelectiveRisk(Loss):
     def observe(self, logits: Tensor) -> None:
         """Add a batch's scores to the epoch's histogram (`history="epoch"`), where the call itself could not."""
         with torch.no_grad(), full_precision(logits):
-            log_p = torch.log_softmax(widened(logits), dim=-1)
-            self._add(histogram(score_from_log_probabilities(self.score, log_p)))
+            self._add(histogram(confidence_score(self.score, logits)))
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return the loss with counts and τ of these logits, which carry no gradient; through β there is one."""
         with torch.no_grad(), full_precision(logits):
-            scores = score_from_log_probabilities(self.score, torch.log_softmax(widened(logits), dim=-1))
+            scores = confidence_score(self.score, logits)
             return SelectiveRiskAt(self, self._all_counts(histogram(scores)), quantile(scores, self.coverage))
 
     def with_fixed_weights(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return cross-entropy with the weights β_i of these logits, as if β did not depend on the network."""
         with torch.no_grad(), full_precision(logits):
-            scores = score_from_log_probabilities(self.score, torch.log_softmax(widened(logits), dim=-1))
+            scores = confidence_score(self.score, logits)
             return WeightedCrossEntropy(self._weights(scores, histogram(scores)))
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:

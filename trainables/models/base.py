@@ -14,7 +14,7 @@ their import paths name. Layers that several networks share are here, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -200,6 +200,25 @@ class BasicBlock(nn.Module):
         """Map [N, in_channels, H, W] to [N, channels, H / stride, W / stride]."""
         hidden = functional.relu(self.bn1(self.conv1(inputs)))
         return functional.relu(self.bn2(self.conv2(hidden)) + self.shortcut(inputs))
+
+
+def staged(
+    block: Callable[[int, int, int], nn.Module], features: int, stages: Iterable[tuple[int, int]], expansion: int = 1
+) -> tuple[nn.Sequential, int]:
+    """Return the blocks of a residual network's stages, and the channels of the last one.
+
+    Args:
+        block: of its input channels, inner channels and stride, which is 2 where a stage other than the first begins.
+        features: channels of the first block's inputs.
+        stages: inner channels and number of blocks of each.
+        expansion: a block's output channels over its inner ones.
+    """
+    layers: list[nn.Module] = []
+    for stage, (channels, count) in enumerate(stages):
+        for number in range(count):
+            layers.append(block(features, channels, 2 if stage > 0 and number == 0 else 1))
+            features = channels * expansion
+    return nn.Sequential(*layers), features
 
 
 @torch.no_grad()

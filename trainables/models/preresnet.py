@@ -16,7 +16,7 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image
+from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image, staged
 from trainables.models.resnet_cifar import depth_fault
 
 EXPANSION = 4
@@ -83,14 +83,9 @@ class PreActivationResNet(nn.Module):
         """Create the network with `blocks` blocks in each stage."""
         super().__init__()
         self.conv1 = conv3x3(in_channels, stem_channels)
-        layers: list[nn.Module] = []
-        features = stem_channels
-        for stage, channels in enumerate(stage_channels):
-            for block in range(blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(PreActivationBlock(features, channels, stride, bottleneck, dropout, shortcut))
-                features = channels * EXPANSION if bottleneck else channels
-        self.blocks = nn.Sequential(*layers)
+        block = partial(PreActivationBlock, bottleneck=bottleneck, dropout=dropout, shortcut=shortcut)
+        stages = [(channels, blocks) for channels in stage_channels]
+        self.blocks, features = staged(block, stem_channels, stages, EXPANSION if bottleneck else 1)
         self.bn = nn.BatchNorm2d(features)
         self.classifier = nn.Linear(features, classes)
         initialise(self)

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import ARCHITECTURES, BasicBlock, conv1x1, conv3x3, initialise, projection, require_image
+from trainables.models.base import (
+    ARCHITECTURES,
+    BasicBlock,
+    conv1x1,
+    conv3x3,
+    initialise,
+    projection,
+    require_image,
+    staged,
+)
 from trainables.models.resnet_cifar import SMALL_RESNET
 
 EXPANSION = 4  # a bottleneck's output channels over its inner ones
@@ -53,16 +62,8 @@ class FourStageResNet(nn.Module):
         stages = [max(1, round(base * width)) for base in (64, 128, 256, 512)]
         self.conv1 = conv3x3(in_channels, stages[0])
         self.bn1 = nn.BatchNorm2d(stages[0])
-        layers: list[nn.Module] = []
-        features = stages[0]
-        for stage, (channels, count) in enumerate(zip(stages, blocks, strict=True)):
-            for block in range(count):
-                stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(
-                    Bottleneck(features, channels, stride) if bottleneck else BasicBlock(features, channels, stride)
-                )
-                features = channels * EXPANSION if bottleneck else channels
-        self.blocks = nn.Sequential(*layers)
+        block, expansion = (Bottleneck, EXPANSION) if bottleneck else (BasicBlock, 1)
+        self.blocks, features = staged(block, stages[0], zip(stages, blocks, strict=True), expansion)
         self.pool = pool
         self.classifier = nn.Linear(features * pool**2, classes)
         initialise(self)

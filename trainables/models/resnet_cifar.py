@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import ARCHITECTURES, BasicBlock, conv3x3, initialise, require_image
+from trainables.models.base import ARCHITECTURES, BasicBlock, conv3x3, initialise, require_image, staged
 from trainables.registry import number_in
 
 DEPTHS = (8, 20, 32, 44, 56, 110)
@@ -50,17 +50,13 @@ class ThreeStageResNet(nn.Module):
         super().__init__()
         self.conv1 = conv3x3(in_channels, stem_channels)
         self.bn1 = nn.BatchNorm2d(stem_channels)
-        layers: list[nn.Module] = []
-        features = stem_channels
-        for stage, channels in enumerate(stage_channels):
-            for block in range(blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                shortcut = None
-                if identity_shortcuts and features != channels:
-                    shortcut = IdentityShortcut(channels - features, stride)
-                layers.append(BasicBlock(features, channels, stride, shortcut))
-                features = channels
-        self.blocks = nn.Sequential(*layers)
+
+        def block(features: int, channels: int, stride: int) -> BasicBlock:
+            by_identity = identity_shortcuts and features != channels
+            shortcut = IdentityShortcut(channels - features, stride) if by_identity else None
+            return BasicBlock(features, channels, stride, shortcut)
+
+        self.blocks, features = staged(block, stem_channels, [(channels, blocks) for channels in stage_channels])
         self.classifier = nn.Linear(features, classes)
         initialise(self)
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import Bins
-from trainables.posthoc.base import POSTHOC, PosthocUnavailable, validation_data
+from trainables.posthoc.base import POSTHOC, validation_data
 from trainables.posthoc.focal_grid import GridValues, focal_grid
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
@@ -151,12 +151,6 @@ def fit_focal_temperature(
     Raises:
         PosthocUnavailable: unusable validation data, fewer samples than bins among them.
     """
-    known = ("ada_ece", "nll")
-    if objective not in known or gamma_objective not in (None, *known) or search not in ("grid", "line"):
-        raise PosthocUnavailable(
-            f"objective = {objective!r} and gamma_objective = {gamma_objective!r} must be ada_ece or nll, and search = "
-            f"{search!r} grid or line"
-        )
     values, labels = validation_data(logits, targets, bins)
     on_grid, grid = full_grid_search(values, labels, gamma_objective or objective, bins)
     on_line, line = line_search(values, labels, gamma_objective or objective, bins)

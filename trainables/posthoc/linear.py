@@ -13,8 +13,7 @@ samples each: that is the method as published, and what the penalties of the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -59,10 +58,12 @@ class AffineCalibrator(Calibrator):
         bias: b [K].
     """
 
-    def __init__(self, fitted: _Fitted, features: Features) -> None:
-        """Keep what was fitted."""
-        super().__init__(fitted.name, fitted.parameters, len(fitted.bias))
-        self.weights, self.bias, self._features = fitted.weights, fitted.bias, features
+    def __init__(
+        self, name: str, parameters: Mapping[str, float], weights: Floats, bias: Floats, features: Features
+    ) -> None:
+        """Keep what was fitted, and what is reported of it."""
+        super().__init__(name, parameters, len(bias))
+        self.weights, self.bias, self._features = weights, bias, features
 
     def _probabilities(self, logits: Floats) -> Floats:
         features = self._features(logits)
@@ -101,16 +102,6 @@ def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
     return log_softmax64(logits / temperature)
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """W [K] or [K, K], b [K] and what is reported of them."""
-
-    name: str
-    parameters: dict[str, float]
-    weights: Floats
-    bias: Floats
-
-
 @POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer)
 def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterations = 200) -> AffineCalibrator:
     """Softmax(w∘z + b), a scale and a shift for each class, by NLL.
@@ -123,7 +114,7 @@ def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterati
     """
     values, labels = validation_data(logits, targets)
     start = np.full(values.shape[1], 1 / _rough_temperature(values, labels))
-    return AffineCalibrator(_fit("vector", values, labels, start, max_iterations), raw)
+    return _fit("vector", raw, values, labels, start, max_iterations)
 
 
 @POSTHOC.add("matrix", columns=MATRIX_PARAMETERS, layer=AffineLayer)
@@ -152,7 +143,7 @@ def fit_matrix(
     values, labels = validation_data(logits, targets)
     start = np.eye(values.shape[1]) / _rough_temperature(values, labels)
     penalty = _off_diagonal_penalty(values.shape[1], off_diagonal, intercept)
-    return AffineCalibrator(_fit("matrix", values, labels, start, max_iterations, penalty), raw)
+    return _fit("matrix", raw, values, labels, start, max_iterations, penalty)
 
 
 @POSTHOC.add("dirichlet", columns=MATRIX_PARAMETERS, layer=AffineLayer)
@@ -176,10 +167,9 @@ def fit_dirichlet(
         max_iterations: [two seconds for 10,000 samples of 100 classes].
     """
     values, labels = validation_data(logits, targets)
-    features = log_softmax64(values)
     start = np.eye(values.shape[1]) / _rough_temperature(values, labels)
     penalty = _off_diagonal_penalty(values.shape[1], off_diagonal, intercept)
-    return AffineCalibrator(_fit("dirichlet", features, labels, start, max_iterations, penalty), log_softmax64)
+    return _fit("dirichlet", log_softmax64, values, labels, start, max_iterations, penalty)
 
 
 @POSTHOC.add("structured_matrix", columns=STRUCTURED_PARAMETERS, layer=AffineLayer)
@@ -218,8 +208,9 @@ def fit_structured_matrix(
         value = float((factors * moved**2).sum() + near * (bias**2).sum())
         return value, 2 * factors * moved, 2 * near * bias
 
-    fitted = _fit("structured_matrix", features(values), labels, identity, max_iterations, penalty)
-    return AffineCalibrator(replace(fitted, parameters={"temperature": temperature, **fitted.parameters}), features)
+    found = _fit("structured_matrix", features, values, labels, identity, max_iterations, penalty)
+    found.parameters = {"temperature": temperature, **found.parameters}
+    return found
 
 
 def _rough_temperature(logits: Floats, targets: Integers) -> float:
@@ -240,17 +231,18 @@ def _off_diagonal_penalty(classes: int, off_diagonal: float, intercept: float) -
 
 def _fit(
     name: str,
-    features: Floats,
+    features: Features,
+    logits: Floats,
     targets: Integers,
     start: Floats,
     max_iterations: int,
     penalty: Callable[[Floats, Floats], Slope] | None = None,
-) -> _Fitted:
+) -> AffineCalibrator:
     """Return W and b with the least mean NLL, plus `penalty`, by L-BFGS from W = `start` [K] or [K, K] and b = 0."""
     # torch's softmax, products and L-BFGS take a fraction of numpy's and scipy's time
 
-    samples, classes = features.shape
-    given, labels = torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(targets)[:, None]
+    samples, classes = logits.shape
+    given, labels = torch.from_numpy(np.ascontiguousarray(features(logits))), torch.from_numpy(targets)[:, None]
     share = torch.full(labels.shape, -1.0 / samples, dtype=torch.float64)
     flat = torch.from_numpy(np.concatenate([start.ravel(), np.zeros(classes)]))
     weights, bias = flat[:-classes].view(start.shape), flat[-classes:]
@@ -285,11 +277,12 @@ def _fit(
     )
     search.step(loss)
     iterations = search.state[flat]["n_iter"]
-    return _reported(name, weights.numpy().copy(), bias.numpy().copy(), iterations, iterations < max_iterations)
+    parameters = _reported(weights.numpy(), bias.numpy(), iterations, iterations < max_iterations)
+    return AffineCalibrator(name, parameters, weights.numpy().copy(), bias.numpy().copy(), features)
 
 
-def _reported(name: str, weights: Floats, bias: Floats, iterations: int, converged: bool) -> _Fitted:
-    """Return what was fitted with the parameters that are reported of it."""
+def _reported(weights: Floats, bias: Floats, iterations: int, converged: bool) -> dict[str, float]:
+    """Return the parameters that are reported of what was fitted."""
     classes = len(bias)
     diagonal = weights if weights.ndim == 1 else np.diag(weights)
     parameters = {
@@ -302,4 +295,4 @@ def _reported(name: str, weights: Floats, bias: Floats, iterations: int, converg
     if weights.ndim == 2:
         outside = weights - np.diag(diagonal)
         parameters["off_diagonal"] = float(np.sqrt((outside**2).sum() / (classes * (classes - 1))))
-    return _Fitted(name, parameters, weights, bias)
+    return parameters

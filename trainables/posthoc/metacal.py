@@ -76,8 +76,6 @@ def fit_metacal_mis(
             accepted.
     """
     values, labels = validation_data(logits, targets)
-    if not 0.0 < alpha < 1.0:
-        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is a share of correct predictions")
     correct = np.flatnonzero(values.argmax(axis=1) == labels)
     sample = min(len(correct) // 10, LARGEST_SAMPLE)
     if sample == 0:
@@ -119,8 +117,6 @@ def fit_metacal_acc(
             fewer than 20 drawn samples, or nothing accepted.
     """
     values, labels = validation_data(logits, targets)
-    if not 0.0 < accuracy < 1.0:
-        raise PosthocUnavailable(f"accuracy = {accuracy:g} is outside (0, 1): it is a share of accepted samples")
     sample = min(len(labels) // 10, LARGEST_SAMPLE)
     if sample < ENTROPY_BINS:
         raise PosthocUnavailable(

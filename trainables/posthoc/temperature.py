@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -275,8 +275,6 @@ def fit_temperature(
             )
         found = temperature_by_focal(values, labels, gamma)
         mapped = gamma if apply_focal_map else 0.0
-    elif objective == "ece":
-        found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
     else:
-        raise PosthocUnavailable(f"objective = {objective!r} must be one of {', '.join(get_args(Objective))}")
+        found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
     return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)
