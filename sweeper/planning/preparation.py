@@ -38,6 +38,7 @@ from trainables.training.lanes.packing import (
     packing_fault,
 )
 from trainables.training.loop import Replicate
+from trainables.training.mixing import mixes, mixing_fault
 from trainables.training.own_loop import own_data
 from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
@@ -80,12 +81,14 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     training, workers, packing = spec.training.settings, spec.resources.workers, spec.replicates.packing
     networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
     recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
+    mixed = [recipe for recipe in recipes if mixes(recipe["optimizer"])]
     names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
     named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
     sizes = [c["optimizer"]["batch_size"] for c in drawn]
     return [
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
+        *_faults("space.optimizer", mixed, lambda each: mixing_fault(each, dataset)),
         *_faults("replicates.packing", recipes, lambda recipe: packing_fault(recipe, packing, training)),
         *_faults("training", names, lambda each: acceleration_fault(each, training)),
         *_faults("training.graphs", recipes if training.graphs else (), lambda recipe: graphs_fault(recipe, training)),

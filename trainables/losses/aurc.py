@@ -35,6 +35,7 @@ class AreaUnderRiskCoverage(Loss):
     """
 
     batch_coupled = True
+    takes_soft_targets = True
 
     def __init__(self, score: Annotated[str, SCORE_NAMES] = "msp") -> None:
         self.score = score

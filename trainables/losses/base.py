@@ -155,6 +155,7 @@ class Loss:
             returns that part of the batch's value, so that the parts of several ranks add up to it.
         stateful: this instance keeps state between batches or epochs (`state_dict` is not empty).
         takes_lanes: `values` takes logits [L, N, K] and targets [L, N], with numbers [L, 1] as hyperparameters.
+        takes_soft_targets: at targets v of several classes the loss is Σ_k v_k·loss(k), up to what no network changes.
     """
 
     name: str = ""
@@ -163,6 +164,11 @@ class Loss:
     takes_share: bool = False
     stateful: bool = False
     takes_lanes: bool = False
+
+    @property
+    def takes_soft_targets(self) -> bool:
+        """One of independent samples is the mean over their targets; others say themselves."""
+        return not (self.batch_coupled or self.needs_model)
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over the batch, a scalar.

@@ -79,6 +79,11 @@ class SelectiveRisk(Loss):
         self.stateful = history == "epoch"
         self.counts: Tensor = torch.zeros(BINS, dtype=torch.float64)
 
+    @property
+    def takes_soft_targets(self) -> bool:
+        """Its weights follow from the scores; but counting a batch's samples twice would change them."""
+        return not self.stateful
+
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean of β_i·CE_i, and add the batch to the epoch's histogram for `history="epoch"`."""
         terms, batch_counts = self._terms(logits, targets)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.models import ARCHITECTURES
 from trainables.registry.component import Configuration
+from trainables.training.mixing import mixes
 
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
@@ -410,6 +411,8 @@ def graphs_fault(configuration: Configuration, settings: TrainingSettings) -> st
         return "graphs = true cannot be combined with compile = true, which launches its own kernels; choose one"
     if configuration.get("optimizer", {}).get("sharpness") is not None:
         return "graphs = true cannot take sharpness-aware steps, whose two passes draw alike; choose graphs: false"
+    if (mixed := mixes(configuration.get("optimizer", {}))) is not None:
+        return f"graphs = true cannot record {mixed}, which draws on the host in each step; choose graphs: false"
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if ARCHITECTURES.has_tag(network, "follows_data"):
         return f"graphs = true cannot train {network}, whose computation depends on each sample; choose graphs: false"

@@ -35,6 +35,7 @@ from trainables.training.fine_tuning import (
     radius_of,
     scale_by_depth,
 )
+from trainables.training.mixing import Mixing, mixes
 from trainables.training.prediction import (
     EpochRow,
     Predicting,
@@ -201,6 +202,7 @@ class Replicate:
             self.loss.load_state_dict(placed(self.loss.state_dict(), self.device))
         self._averaged: AveragedWeights | None = None
         self._sharpness: SharpnessAware | None = None
+        self._mixing = Mixing(configuration, seed, self.loss, dataset) if mixes(self.recipe) else None
         self.optimizer = self._fine_tuned()
         if training.compile:
             begin_network(
@@ -244,6 +246,8 @@ class Replicate:
             for inputs, targets in self.training_batches(progress.batches):
                 if changes_by_step(self.recipe):
                     set_learning_rate(self.optimizer, self.learning_rate_after(progress.samples))
+                if self._mixing is not None:
+                    inputs = self._mixing(inputs, self.epoch, progress.batches)
                 progress.add(self._step(inputs, targets), len(targets))
                 if after_step is not None:
                     after_step()
@@ -387,7 +391,7 @@ class Replicate:
         supervise = getattr(self.model, "supervised", None)
         nodes = supervise(inputs) if supervise is not None else None
         if nodes is None:
-            return self.loss(outputs, targets)
+            return self.loss(outputs, targets) if self._mixing is None else self._mixing.loss(outputs, targets)
         value = self.loss(outputs, nodes)
         # of trees the sum over each one's nodes and the mean over trees, as Tai et al. 2015 train
         return value * (len(nodes) / len(targets)) if getattr(self.model, "sums_parts", True) else value

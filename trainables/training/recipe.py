@@ -46,6 +46,8 @@ class Recipe:
         ema: the share of the average that a step keeps [0.999 to 0.9999 are usual].
         sharpness: [arXiv:2010.01412, arXiv:2102.11600].
         rho: [0.05 for sam, 0.5 for asam; 0 takes plain steps].
+        mixup: α, 0 for none [arXiv:1710.09412: 1, on ImageNet 0.1 to 0.4].
+        cutmix: α, 0 for none [arXiv:1905.04899: 1].
     """
 
     batch_size: Annotated[int, "[1, inf)"] = 128
@@ -65,11 +67,13 @@ class Recipe:
     ema: Annotated[float | None, "(0, 1)"] = None
     sharpness: Literal["sam", "asam"] | None = None
     rho: Annotated[float | None, "[0, inf)"] = None
+    mixup: Annotated[float | None, "[0, inf)"] = None
+    cutmix: Annotated[float | None, "[0, inf)"] = None
 
 
 COMMON = hyperparameters_of(Recipe, "Recipe", [], ())
 
-ALONE = ("freeze", "layer_decay", "ema", "sharpness")
+ALONE = ("freeze", "layer_decay", "ema", "sharpness", "mixup", "cutmix")
 """Those of them that lanes do not know."""
 
 
@@ -221,7 +225,7 @@ def setting(settings: Options, name: str) -> Any:
 
 def alone_fault(settings: Options) -> str | None:
     """Return why replicates with this recipe train one after the other, never as lanes of one network, or `None`."""
-    asked = [name for name in ALONE if settings.get(name) is not None]
+    asked = [name for name in ALONE if settings.get(name)]
     return f"{asked[0]} is not computed for lanes" if asked else None
 
 

@@ -26,6 +26,7 @@ from trainables.registry.component import Configuration
 from trainables.training.acceleration import laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.loop import Replicate
+from trainables.training.mixing import mixes
 from trainables.training.prediction import FEATURE_SAMPLES, EpochRow, State, logits_and_norms, predict
 from trainables.training.ranks.group import Build, Crew, Load, Predict, Ranks, Train, summed_over_ranks
 
@@ -157,6 +158,8 @@ def ranks_fault(configuration: Configuration, workers: int) -> str | None:
             f"workers = {workers} cannot train {network}, whose batches are not divided into samples of one size; "
             "choose workers: 1"
         )
+    if (mixed := mixes(configuration["optimizer"])) is not None:
+        return f"workers = {workers} cannot train with {mixed}, which mixes whole batches; choose workers: 1"
     loss = configuration["loss"]["name"]
     if not LOSSES.is_own(loss):
         return None
