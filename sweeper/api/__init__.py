@@ -4,6 +4,7 @@ GROUPS = {
     "Run": {
         **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
         **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
+        "import_": "commands",
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),

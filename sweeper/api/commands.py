@@ -193,6 +193,33 @@ def resume(
         return FinishedRun(resume_sweep(name, options, server), place, options.timings)
 
 
+def import_(
+    file: Annotated[Path | str, CommandOption(help="Parquet file of predictions.", kind=str)],
+    *,
+    set: Settings = None,
+    name: str | None = None,
+    output: Output = None,
+    tracking_uri: Tracking = None,
+    mlflow: Mlflow = True,
+) -> FinishedRun:
+    """Import predictions made elsewhere as a sweep, which all commands that read sweeps read.
+
+    Args:
+        name: Name of the sweep. (default: the file's name, numbered)
+
+    Raises:
+        SweeperError: what the file lacks, or what is wrong in it.
+    """
+    from sweeper.execution.importing import import_predictions
+    from sweeper.execution.options import RunOptions
+
+    place = output_folder(output)
+    options = RunOptions(
+        place, tracker=tracking_address(tracking_uri, place) if mlflow else None, progress=progress_view()
+    )
+    return FinishedRun(import_predictions(Path(file), overrides(set), name, options), place, options.timings)
+
+
 def _resume_remotely(
     name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool, allow_notify: bool
 ) -> Submitted:

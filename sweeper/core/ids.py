@@ -12,7 +12,7 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -73,15 +73,17 @@ class ReplicateSeeds:
     Attributes:
         sweep_seed: the sweep's, from which all follow.
         count: replicates of each configuration.
-        common: replicate r has the same seed in every configuration.
+        common: replicate r has the same seed in every configuration; or these seeds themselves, one a replicate.
     """
 
     sweep_seed: int
     count: int
-    common: bool = False
+    common: bool | Sequence[int] = False
 
     def of(self, configuration: int) -> list[int]:
         """Return the seed of each replicate of a configuration."""
+        if not isinstance(self.common, bool):
+            return list(self.common)
         return [replicate_seed(self.sweep_seed, configuration, r, common=self.common) for r in range(self.count)]
 
 

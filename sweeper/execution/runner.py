@@ -194,13 +194,13 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
-    outcome = _first_attempt(
+    outcome = first_attempt(
         sweep, dataset, options, place, targets, functools.partial(executor.create, options, server)
     )
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
-def _first_attempt(
+def first_attempt(
     sweep: Sweep,
     dataset: DataSet,
     options: RunOptions,

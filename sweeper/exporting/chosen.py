@@ -35,6 +35,7 @@ from trainables.datasets.base import DataSet
 from trainables.models import build_for
 from trainables.training.fine_tuning import measured_weights
 from trainables.training.lanes.packing import AUTO, FUSED
+from trainables.training.own_loop import IMPORTED
 from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, replicate_folder
 from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_tables import part_name
@@ -222,6 +223,10 @@ def chosen_networks(
         SweeperError: no such trial or replicate, its weights or predictions are gone, or the data set is not here.
     """
     sweep = open_sweep(name, output)
+    if sweep.spec.loop == IMPORTED:
+        raise SweeperError(
+            f"{name} has predictions that were imported, and no network", "export it where it was trained"
+        )
     if sweep.spec.loop is not None:
         raise SweeperError(
             f"{name} was trained by {sweep.spec.loop}, and export knows only networks of this program's loop",

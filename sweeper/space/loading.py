@@ -272,7 +272,7 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
             return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
         values["samples"] = 1
     samples, replicates = values["samples"], values.get("replicates")
-    common = isinstance(replicates, dict) and replicates.get("seeds") == "common"
+    common = isinstance(replicates, dict) and replicates.get("seeds", "own") != "own"
     if common and isinstance(samples, int) and samples > 1 and not is_random(space):
         rule = f"samples = {samples} would train every grid point {samples} times on the same seeds, which are common"
         return [Fault("samples", rule, "remove it, and raise replicates.count")]

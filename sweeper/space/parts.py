@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Values
@@ -180,18 +180,24 @@ class Replicates(Part):
     where they are measured to be faster.
 
     Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
-    difference of two configurations, and what holds for these seeds says less about others.
+    difference of two configurations, and what holds for these seeds says less about others. A list has these seeds.
     """
 
     count: int = Field(default=1, ge=1, le=1000)
     packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
     lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
-    seeds: Literal["own", "common"] = "own"
+    seeds: Literal["own", "common"] | list[Annotated[int, Field(ge=0, lt=2**63)]] = "own"
+
+    @model_validator(mode="after")
+    def _require_a_seed_each(self) -> Self:
+        if isinstance(self.seeds, list) and len(set(self.seeds)) != self.count:
+            raise ValueError(f"seeds = {self.seeds} must be as many different ones as count = {self.count}")
+        return self
 
     @property
-    def common_seeds(self) -> bool:
-        """Whether replicate r has the same seed in every configuration."""
-        return self.seeds == "common"
+    def common_seeds(self) -> bool | list[int]:
+        """Whether replicate r has the same seed in every configuration; the seeds themselves where these are given."""
+        return self.seeds if isinstance(self.seeds, list) else self.seeds == "common"
 
     @property
     def together(self) -> bool:

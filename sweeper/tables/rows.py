@@ -95,7 +95,7 @@ class TrialsTable:
         *,
         replicates: int,
         sweep_seed: int,
-        common_seeds: bool = False,
+        common_seeds: bool | Sequence[int] = False,
     ) -> None:
         """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
 

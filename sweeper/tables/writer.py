@@ -130,7 +130,7 @@ class ParquetSink:
         configurations: all of them, by index; `None` for each that a searcher chooses, which the journal has.
         replicates: of each configuration.
         sweep_seed: the replicates' seeds follow from it.
-        common_seeds: replicate r has the same seed in every configuration.
+        common_seeds: replicate r has the same seed in every configuration; or these seeds themselves.
         clock: seconds, for the time between flushes.
         arrivals: brings the trials' tables here where they put them into a store.
 
@@ -149,7 +149,7 @@ class ParquetSink:
         *,
         replicates: int,
         sweep_seed: int,
-        common_seeds: bool = False,
+        common_seeds: bool | Sequence[int] = False,
         clock: Callable[[], float] = time.monotonic,
         arrivals: Arrivals | None = None,
     ) -> None:

@@ -53,6 +53,8 @@ REQUIRED = ("train_epoch", "predict", "state_dict", "load_state_dict")
 STANDARD = ("train_loss", "lr")
 """What an epoch's metrics may hold that every `epochs` table has a column for."""
 
+IMPORTED = "imported"
+
 MOST_LINES = 10_000
 """Lines that a loop may print in one call; the log of a sweep is for people. Our choice."""
 
@@ -92,6 +94,24 @@ class TrainingLoop:
 
     def close(self) -> None:
         """Release what the loop holds. Called at the end of its trial."""
+
+
+class Imported(TrainingLoop):
+    """Stands for training elsewhere: somebody gives it each epoch's `predictions`, by split."""
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        """Begin with none."""
+        self.predictions: Mapping[str, tuple[Tensor, Tensor]] = {}
+
+    def train_epoch(self) -> Mapping[str, float]:
+        """Return no metrics: what was measured there is not known."""
+        return {}
+
+    def predict(self, split: str) -> tuple[Tensor, Tensor]:
+        """Return what was imported. Raises LookupError where nothing was."""
+        if split not in self.predictions:
+            raise LookupError("the sweep's predictions were imported, and nothing can be trained here")
+        return self.predictions[split]
 
 
 class _Limited(io.TextIOBase):
@@ -146,6 +166,7 @@ with suppress(ModuleNotFoundError):  # without torchvision, nothing imports it
     register_missing_operators()  # a loop's libraries import it by themselves: Lightning, transformers, timm
 
 LOOPS = Registry("training loop", OwnFamily("loops", _own_loop))
+LOOPS.register(Component(IMPORTED, Imported))
 
 
 def own_data() -> DataSet:

@@ -58,8 +58,8 @@ from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_reason
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
-TakenOver: TypeAlias = tuple[TrialReport, Reused]
-"""A report of another sweep, and where it was reused from."""
+TakenOver: TypeAlias = tuple[TrialReport, Reused | None]
+"""A report from elsewhere, and of which sweep it was reused; `None` where no sweep made it."""
 
 News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
 """An assignment, what its process reports of it, and whether that is the last."""
@@ -298,6 +298,11 @@ class Driver(Assignments):
         self._recorder.record(Ended(self.state.attempt, outcome, reason))
         self._recorder.settle()
         return outcome
+
+    def take_over(self, index: int, reports: Iterable[TakenOver]) -> None:
+        """Take a configuration's reports from where it was trained instead of training it."""
+        self._reusable = lambda each: reports
+        self._take_over([index])
 
     def _take_over(self, indices: Sequence[int]) -> None:
         """Judge reports from elsewhere as if they came in now; a trial that they do not carry to its end is trained."""

@@ -109,3 +109,7 @@ def test_a_sweeps_seeds_are_those_of_its_replicates():
     own, common = ReplicateSeeds(3, 4), ReplicateSeeds(3, 4, common=True)
     assert own.of(7) == [replicate_seed(3, 7, r) for r in range(4)] and own.of(7) != own.of(8)
     assert common.of(7) == common.of(8) == [replicate_seed(3, 0, r, common=True) for r in range(4)]
+
+
+def test_seeds_can_be_named():
+    assert [ReplicateSeeds(0, 2, [11, 7]).of(index) for index in (0, 5)] == [[11, 7], [11, 7]]

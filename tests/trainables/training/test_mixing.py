@@ -176,6 +176,7 @@ def test_a_search_space_is_told_before_it_starts(tmp_path, table, loss, recipe, 
         "dataset": file if table else {"name": "digits"},
         "space": {"loss": loss, "architecture": "mlp", "optimizer": {"name": "sgd", **recipe}},
         "scheduler": {"name": "none", "max_epochs": 1},
+        "samples": 3,
     }
     with pytest.raises(InvalidSearchSpace, match=sentence):
         prepare_dataset(load_spec(values))
