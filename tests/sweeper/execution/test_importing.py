@@ -74,7 +74,7 @@ def test_what_reads_a_sweep_reads_it(imported):
     _, _, folder = imported
     assert "lr" in (folder / "predictions" / "report.html").read_text()
     assert not sweeper.status("predictions", audit=True, output=folder).value
-    assert sweeper.recalibrate("predictions", method=["vector_scaling"], output=folder) is not None
+    assert sweeper.recalibrate("predictions", method=["vector"], output=folder) is not None
     assert sweeper.conformal("predictions", output=folder) is not None
     with pytest.raises(SweeperError, match="predictions that were imported, and no network"):
         sweeper.export("predictions", to=folder / "program", output=folder)

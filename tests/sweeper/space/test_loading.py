@@ -511,3 +511,11 @@ def test_a_begun_sweep_of_an_earlier_release_keeps_the_weights_it_measured_curva
     assert reopened_spec(values, "sweep.yaml").evaluation.curvature["weights"] == "differentiated"
     del values["evaluation"]["curvature"]["weights"]
     assert reopened_spec(values, "sweep.yaml").evaluation.curvature["weights"] == "fixed"
+
+
+def test_replicates_may_have_seeds_of_ones_own():
+    assert build_spec(_with(replicates={"count": 2, "seeds": [11, 7]}), REGISTRIES).replicate_seeds.of(3) == [11, 7]
+    assert (
+        "as many different ones as count = 3"
+        in _faults(_with(replicates={"count": 3, "seeds": [1, 1, 2]}))["replicates"]
+    )
