@@ -253,7 +253,8 @@ def _logits(file: Path, column: pa.ChunkedArray) -> NDArray[np.float32]:
     sizes = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(sizes) != 1 or sizes[0] < 2:
         raise SweeperError(f"rows of {file} have {', '.join(map(str, sorted(sizes)[:4])) or 'no'} logits", remedy)
-    return pc.list_flatten(column).cast(pa.float32()).to_numpy().reshape(-1, sizes[0])
+    flat: NDArray[np.float32] = pc.list_flatten(column).cast(pa.float32()).to_numpy()
+    return flat.reshape(-1, sizes[0])
 
 
 def _groups(table: pa.Table, own: Sequence[str]) -> tuple[list[Values], list[Rows]]:

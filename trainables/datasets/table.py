@@ -19,6 +19,7 @@ from trainables.datasets.arrays import splits_of
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.text import frequent_words, padded_ids, words_of
+from trainables.extensions.hugging_face import existing_folder, required_library
 from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
 
@@ -213,6 +214,21 @@ def load_table(
     return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes)
 
 
+def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[np.int32], int]:
+    """Return token ids [N, L] by a folder's tokenizer, padded behind to the longest text, and how many ids there are.
+
+    Raises:
+        DataSetUnavailableError: the folder, its pad token or the package is missing.
+    """
+    try:
+        place = existing_folder(folder, "tokenizer.json", "tokenizer_config.json")
+        found = required_library().AutoTokenizer.from_pretrained(place, local_files_only=True, padding_side="right")
+        ids = found([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
+    except (ValueError, OSError) as error:
+        raise DataSetUnavailableError(folder, str(error).splitlines()[0], "check dataset.tokenizer") from error
+    return ids.astype(np.int32), len(found)
+
+
 @DATASETS.add("text_table", found=found_in, stand_in={"form": "tokens", "classes": 10})
 def load_text_table(
     file: str,
@@ -220,6 +236,7 @@ def load_text_table(
     text: str,
     vocabulary: Annotated[int, "[2, inf)"] = 20_000,
     length: Annotated[int, "[1, inf)"] = 200,
+    tokenizer: str | None = None,
     group: str | None = None,
     split: str | None = None,
     validation_fraction: Fraction = 0.2,
@@ -235,13 +252,17 @@ def load_text_table(
         text: the column of texts.
         vocabulary: number of token ids: padding, and the most frequent words of training texts [as newsgroups20].
         length: words kept of each text, its last ones [our choice].
+        tokenizer: a folder with a tokenizer of Hugging Face transformers instead; `length` are then first tokens.
     """
     rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
     rows.require(text)
-    texts = [words_of(str(each or "")) for each in rows.table.column(text).to_pylist()]
-    words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)
-    inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
-    classes = rows.classes
+    written, classes = [str(each or "") for each in rows.table.column(text).to_pylist()], rows.classes
+    if tokenizer is None:
+        texts = [*map(words_of, written)]
+        words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)
+        inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
+    else:
+        inputs, vocabulary = tokenized(written, tokenizer, length)
     return divided(
         "text_table", inputs, rows.targets, rows.parts, len(classes), class_names=classes, vocabulary=vocabulary
     )

@@ -118,18 +118,21 @@ def test_no_parquet_is_one_sentence(tmp_path):
     (tmp_path / "bad.parquet").write_text("lr,target\n")
     with pytest.raises(SweeperError, match="cannot be read as Parquet"):
         read_predictions(tmp_path / "bad.parquet")
-    with pytest.raises(SweeperError, match="No such file"):
+    with pytest.raises(SweeperError, match=r"none\.parquet cannot be read as Parquet"):
         read_predictions(tmp_path / "none.parquet")
 
 
 def test_names_that_are_no_loss_of_ours_stay_the_files_own(tmp_path):
     written(tmp_path / "own.parquet", lambda row: {**row, "loss": f"my_{row['loss']}", "optimizer": "sgd"})
-    found = read_predictions(tmp_path / "own.parquet").configurations
-    assert found[0] | {"optimizer": None} == {
-        "loss": {"name": "own"}, "own_loss": "my_cross_entropy", "architecture": {"name": "own"}, "optimizer": None,
-        "lr": 0.1,
-    }  # fmt: skip
-    assert found[0]["optimizer"] == {"name": "sgd"} and found[1]["own_loss_gamma"] == 2.0
+    found = {repr(each["own_loss"]) + str(each["lr"]): each for each in _configurations(tmp_path / "own.parquet")}
+    own, optimizer = {"name": "own"}, {"name": "sgd"}
+    expected = {"loss": own, "architecture": own, "optimizer": optimizer, "own_loss": "my_cross_entropy", "lr": 0.1}
+    assert found["'my_cross_entropy'0.1"] == expected
+    assert found["'my_focal'0.1"]["own_loss_gamma"] == 2.0
+
+
+def _configurations(path):
+    return read_predictions(path).configurations
 
 
 def test_a_seed_that_is_missing_or_not_finite_is_a_replicate_that_failed(tmp_path):

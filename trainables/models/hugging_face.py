@@ -1,0 +1,133 @@
+"""Networks of Hugging Face transformers from a local folder, whole or with low-rank adapters (peft).
+
+Nothing is fetched: a folder has `config.json`, and weights unless they are drawn anew. Texts are token ids, padded
+behind; a batch is cut to its longest text where it is computed (dynamic padding), which changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from trainables.extensions.hugging_face import REMEDY, existing_folder, required_library
+from trainables.models.base import ARCHITECTURES
+from trainables.models.vision_transformer import SMALL_TRANSFORMER
+from trainables.registry import Hyperparameter
+
+LAYERS = r".*\.(?:layers?|h|blocks?)\.(\d+)\."
+"""How transformers calls its layers: BERT and ViT `layer`, Llama `layers`, GPT-2 `h`."""
+
+
+class HuggingFaceClassifier(nn.Module):
+    """A classifier of transformers as a module from token ids [N, L] or images [N, C, H, W] to logits [N, K]."""
+
+    def __init__(self, network: Any, padding: int | None) -> None:
+        """Wrap `network`; `padding` is the id that pads texts, `None` where it takes images."""
+        super().__init__()
+        self.network, self.padding = network, padding
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        if self.padding is None:
+            logits: Tensor = self.network(pixel_values=inputs).logits
+            return logits
+        ids = inputs.long()
+        if ids.is_meta:  # where only shapes are asked for; transformers looks at a mask's values
+            return self.network(input_ids=ids).logits
+        mask = ids != self.padding
+        if not torch.compiler.is_compiling():  # an exported program takes the length that it is given
+            ids, mask = (each[:, : max(1, int(mask.sum(1).max()))] for each in (ids, mask))
+        return self.network(input_ids=ids, attention_mask=mask.long()).logits
+
+    def group_matcher(self, coarse: bool = False) -> Mapping[str, Any]:
+        """Return what numbers the layers, as timm's networks do: embeddings, each layer, and the head."""
+        return {"stem": r".*embeddings", "blocks": [(LAYERS, None), (r".*", (99999,))]}
+
+
+@ARCHITECTURES.add(
+    "transformers", stand_in=SMALL_TRANSFORMER, tags={"text"}, lanes="transformers looks at its inputs in Python"
+)
+def transformers_network(
+    input_shape: tuple[int, ...],
+    classes: int,
+    folder: str,
+    pretrained: bool = True,
+    lora_rank: Annotated[int | None, "[1, inf)"] = None,
+    lora_alpha: Annotated[float | None, "(0, inf)"] = None,
+    lora_targets: Sequence[str] = (),
+    vocabulary: Annotated[int | None, Hyperparameter(minimum=1, source="the data's")] = None,
+) -> nn.Module:
+    """Any classifier of texts or images that Hugging Face transformers reads from a local folder.
+
+    Build the folder's network with a head of `classes`; `lora_rank` trains low-rank adapters and the head alone.
+
+    Args:
+        input_shape: (tokens,) or (channels, height, width).
+        classes: number of classes K.
+        folder: with `config.json` and the weights.
+        pretrained: take the folder's weights; otherwise all are drawn.
+        lora_rank: of each adapter [Hu et al. 2022 (LoRA): 1 to 64].
+        lora_alpha: adapters are scaled by lora_alpha / lora_rank [twice the rank, as is usual].
+        lora_targets: names of the layers with adapters, such as `query`, `value` [peft's for this network].
+        vocabulary: token ids of the data.
+
+    Raises:
+        ValueError: a file or package is missing, or the network does not suit the data.
+    """
+    place, image = existing_folder(folder, "config.json"), len(input_shape) > 1
+    library = required_library()
+    kind = library.AutoModelForImageClassification if image else library.AutoModelForSequenceClassification
+    drawn = not pretrained or torch.get_default_device().type == "meta"
+    if not drawn:
+        existing_folder(folder, "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    try:
+        settings = library.AutoConfig.from_pretrained(place, num_labels=classes, local_files_only=True)
+        padding = _checked(settings, input_shape, vocabulary)
+        if drawn:
+            network = kind.from_config(settings)
+        else:
+            network = kind.from_pretrained(
+                place, config=settings, local_files_only=True, ignore_mismatched_sizes=True, dtype=torch.float32
+            )
+        if lora_rank is not None:
+            _adapt(network, lora_rank, lora_alpha or 2.0 * lora_rank, [*lora_targets] or None)
+    except (OSError, KeyError, RuntimeError) as error:
+        raise ValueError(f"transformers cannot build the network in {place} ({str(error).splitlines()[0]})") from error
+    return HuggingFaceClassifier(network, padding)
+
+
+def _checked(settings: Any, input_shape: tuple[int, ...], vocabulary: int | None) -> int | None:
+    """Return the id that pads texts. Raises ValueError where a network does not suit the data."""
+    if len(input_shape) > 1:
+        own = getattr(settings, "num_channels", input_shape[0]), *[getattr(settings, "image_size", None)] * 2
+        if own[0] != input_shape[0] or own[1] not in (None, input_shape[1]):
+            raise ValueError(f"it takes images of {own}, and the data set's are {input_shape}; give image_size")
+        return None
+    if vocabulary is None or vocabulary > settings.vocab_size:
+        rule = f"it has {settings.vocab_size} token ids, and the data {vocabulary or 'no texts'}"
+        raise ValueError(f"{rule}; give a text_table the folder as its tokenizer")
+    if settings.pad_token_id is None:
+        raise ValueError("its config.json has no pad_token_id; write that of its tokenizer into it")
+    longest = getattr(settings, "max_position_embeddings", input_shape[0])
+    if longest < input_shape[0]:
+        raise ValueError(f"it takes {longest} tokens, and texts have {input_shape[0]}; give the data set length")
+    return int(settings.pad_token_id)
+
+
+def _adapt(network: Any, rank: int, alpha: float, targets: list[str] | None) -> None:
+    """Put low-rank adapters into a network and train them and the head alone."""
+    try:
+        import peft
+    except ImportError as error:
+        raise ValueError(f"the package peft is not installed; {REMEDY}") from error
+    if targets is None:
+        targets = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(network.config.model_type)
+    if not targets:
+        raise ValueError(f"peft knows no layers of {network.config.model_type}; name them in lora_targets")
+    peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets), network)
+    for name, parameter in network.named_parameters():
+        if not name.startswith(f"{network.base_model_prefix}."):
+            parameter.requires_grad_(True)
