@@ -32,19 +32,22 @@ class HuggingFaceClassifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
         if self.padding is None:
-            logits: Tensor = self.network(pixel_values=inputs).logits
-            return logits
+            return self._logits(pixel_values=inputs)
         ids = inputs.long()
         if ids.is_meta:  # where only shapes are asked for; transformers looks at a mask's values
-            return self.network(input_ids=ids).logits
+            return self._logits(input_ids=ids)
         mask = ids != self.padding
         if not torch.compiler.is_compiling():  # an exported program takes the length that it is given
             ids, mask = (each[:, : max(1, int(mask.sum(1).max()))] for each in (ids, mask))
-        return self.network(input_ids=ids, attention_mask=mask.long()).logits
+        return self._logits(input_ids=ids, attention_mask=mask.long())
+
+    def _logits(self, **inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network(**inputs).logits
+        return logits
 
     def group_matcher(self, coarse: bool = False) -> Mapping[str, Any]:
         """Return what numbers the layers, as timm's networks do: embeddings, each layer, and the head."""
-        return {"stem": r".*embeddings", "blocks": [(LAYERS, None), (r".*", (99999,))]}
+        return {"stem": r".*embeddings", "blocks": [(LAYERS, None)]}
 
 
 @ARCHITECTURES.add(
@@ -56,7 +59,7 @@ def transformers_network(
     folder: str,
     pretrained: bool = True,
     lora_rank: Annotated[int | None, "[1, inf)"] = None,
-    lora_alpha: Annotated[float | None, "(0, inf)"] = None,
+    lora_alpha: Annotated[int | None, "[1, inf)"] = None,
     lora_targets: Sequence[str] = (),
     vocabulary: Annotated[int | None, Hyperparameter(minimum=1, source="the data's")] = None,
 ) -> nn.Module:
@@ -83,9 +86,9 @@ def transformers_network(
     drawn = not pretrained or torch.get_default_device().type == "meta"
     if not drawn:
         existing_folder(folder, "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    settings = library.AutoConfig.from_pretrained(place, num_labels=classes, local_files_only=True)
+    padding = _checked(settings, input_shape, vocabulary)
     try:
-        settings = library.AutoConfig.from_pretrained(place, num_labels=classes, local_files_only=True)
-        padding = _checked(settings, input_shape, vocabulary)
         if drawn:
             network = kind.from_config(settings)
         else:
@@ -93,8 +96,8 @@ def transformers_network(
                 place, config=settings, local_files_only=True, ignore_mismatched_sizes=True, dtype=torch.float32
             )
         if lora_rank is not None:
-            _adapt(network, lora_rank, lora_alpha or 2.0 * lora_rank, [*lora_targets] or None)
-    except (OSError, KeyError, RuntimeError) as error:
+            _adapt(network, lora_rank, lora_alpha or 2 * lora_rank, lora_targets)
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"transformers cannot build the network in {place} ({str(error).splitlines()[0]})") from error
     return HuggingFaceClassifier(network, padding)
 
@@ -117,17 +120,18 @@ def _checked(settings: Any, input_shape: tuple[int, ...], vocabulary: int | None
     return int(settings.pad_token_id)
 
 
-def _adapt(network: Any, rank: int, alpha: float, targets: list[str] | None) -> None:
+def _adapt(network: Any, rank: int, alpha: int, targets: Sequence[str]) -> None:
     """Put low-rank adapters into a network and train them and the head alone."""
     try:
         import peft
     except ImportError as error:
         raise ValueError(f"the package peft is not installed; {REMEDY}") from error
-    if targets is None:
-        targets = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(network.config.model_type)
-    if not targets:
+    usual = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(network.config.model_type)
+    if not (targets or usual):
         raise ValueError(f"peft knows no layers of {network.config.model_type}; name them in lora_targets")
-    peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets), network)
+    peft.inject_adapter_in_model(
+        peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=[*(targets or usual)]), network
+    )
     for name, parameter in network.named_parameters():
         if not name.startswith(f"{network.base_model_prefix}."):
             parameter.requires_grad_(True)

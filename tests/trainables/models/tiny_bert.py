@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_tiny_bert(folder: Path, texts: Iterable[str], *, pieces: int, hidden: int = 16, tokens: int = 64) -> Path:
-    """Write `config.json`, `model.safetensors` and a WordPiece tokenizer of `pieces` pieces at most; return `folder`."""
+    """Write configuration, weights and a WordPiece tokenizer of at most `pieces` pieces; return `folder`."""
     from trainables.extensions.hugging_face import required_library
 
     transformers = required_library()
