@@ -69,6 +69,17 @@ KINDS: dict[str, dict[str, str | None]] = {
         "space": SPACE["space"].replace("schedule: cosine", "schedule: cosine, sharpness: sam"),
         "checkpoint": "{every_seconds: 0.1}",
     },
+    "mixup": {
+        "space": SPACE["space"].replace("schedule: cosine", "schedule: cosine, mixup: {uniform: [0, 1]}"),
+        "checkpoint": "{every_seconds: 0.1}",
+    },
+    **{
+        kind: {"dataset": None, "loop": f"search_spaces.examples.own_{kind}:Loop", "samples": "3", "space": space}
+        for kind, space in (
+            ("lightning", "{lr: {loguniform: [0.001, 0.1]}}"),
+            ("trainer", "{lr: {loguniform: [0.0003, 0.01]}, hidden: {choice: [8, 16]}}"),
+        )
+    },
 }
 """What differs from `SPACE`, by kind; `None` for what is left out."""
 
