@@ -29,8 +29,7 @@ from sweeper.execution.driver.driver import Driver, TakenOver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.runner import first_attempt
-from sweeper.planning.loop_checks import MANIFEST_KEY
-from sweeper.planning.preparation import dataset_facts
+from sweeper.planning.loop_checks import MANIFEST_KEY, predicted_before
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.components import WORD
 from sweeper.space.configurations import Configurations
@@ -38,8 +37,8 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import build_manifest
 from sweeper.storage.places import DRIVING, place_of
 from sweeper.storage.sweeps import create_sweep
-from trainables.datasets.base import DataSet, Split, hash_of_splits
-from trainables.registry import OWN
+from trainables.datasets.base import hash_of_splits
+from trainables.registry import OWN, SPLITS
 from trainables.training.evaluation import END, FITTED_ON
 from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.training.own_loop import IMPORTED, PARTS, LoopError, LoopReplicate, own_data
@@ -53,6 +52,10 @@ OPTIONAL = {"seed": 0, "epoch": 1}
 """Columns that may be absent, and what stands for them then."""
 
 SAMPLE = "sample"
+
+_IS = pa.types
+PLAIN = (_IS.is_integer, _IS.is_floating, _IS.is_boolean, _IS.is_string, _IS.is_large_string, _IS.is_null)
+"""What hyperparameters can be."""
 
 Values = dict[str, Any]
 Rows = NDArray[np.int64]
@@ -98,14 +101,12 @@ class Predictions:
             "space": {**named, **_choices(rest)},
         }
 
-    def dataset(self) -> DataSet:
-        """Return what stands for the data: classes and sizes are true."""
+    def facts(self) -> Values:
+        """Return what a manifest says of the data."""
         first = next(iter(self.rows.values()))
-        splits = {n: Split(torch.zeros(len(r), 1), torch.from_numpy(self.targets[r])) for n, r in first.items()}
-        none = Split(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
-        train, val, test = (splits.pop(name, none) for name in ("train", "val", "test"))
-        digest = hash_of_splits(*(each.targets.numpy() for each in (train, val, test)))
-        return DataSet(OWN, train, val, test, self.logits.shape[1], (1,), digest, further=splits)
+        sizes = dict.fromkeys(SPLITS, 0) | {name: len(own) for name, own in first.items()}
+        digest = hash_of_splits(*(self.targets[first.get(name, ())] for name in SPLITS))
+        return {"samples": sizes, "classes": self.logits.shape[1], "split_hash": digest}
 
     def reports(self, index: int, settings: TrialSettings) -> Iterator[TakenOver]:
         """Yield a configuration's reports, an epoch each, their tables written before."""
@@ -193,15 +194,15 @@ def import_predictions(file: Path, overrides: Sequence[str], name: str | None, o
     place = place_of(options.output, DRIVING)
     if place.store is not None:
         place.store.check()
-    dataset = found.dataset()
     manifest = {
-        **build_manifest(spec, dataset_facts(dataset)),
+        **build_manifest(spec, found.facts()),
         MANIFEST_KEY: {"columns": []},
         "imported": {"file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
     }
     sweep = create_sweep(spec, file.stem, name, place.folder, manifest, place.has)
     own = Configurations(len(found.configurations), found.configurations.__getitem__, sweep.paths.journal)
     try:
+        dataset = predicted_before(manifest)
         return first_attempt(replace(sweep, configurations=own), dataset, options, place, [], lambda: _FromFile(found))
     except LoopError as error:
         raise SweeperError(f"{file}: {error}") from error
@@ -224,10 +225,9 @@ def read_predictions(file: Path) -> Predictions:
     own = [name for name in table.column_names if name not in (*REQUIRED, *OPTIONAL, SAMPLE)]
     for name in own:
         kind = table.schema.field(name).type
-        plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string, pa.types.is_null)
-        if pa.types.is_dictionary(kind) or pa.types.is_large_string(kind):
-            table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
-        elif not any(is_kind(kind) for is_kind in plain) or not WORD.fullmatch(name):
+        if pa.types.is_dictionary(kind):
+            table = table.set_column(table.column_names.index(name), name, table[name].cast(kind.value_type))
+        elif not any(is_kind(kind) for is_kind in PLAIN) or not WORD.fullmatch(name):
             rule = f"the column {name!r} of {file} ({kind}) is no hyperparameter"
             raise SweeperError(rule, "give numbers, texts or true and false, under lower-case letters, digits and _")
     keys, groups = _groups(table, own)
@@ -304,31 +304,25 @@ def _nested(flat: Sequence[Values]) -> list[Values]:
     Columns `loss` (or `loss_name`) and `loss_gamma` are those of this program's loss where they name one and suit it;
     else they are called `own_loss` and `own_loss_gamma`.
     """
-    registries, found = installed_registries().space, [dict[str, Any]() for _ in flat]
+    registries, found = installed_registries().space, [dict(each) for each in flat]
     for part in PARTS:
-        split = [_of_part(values, part) for values in flat]
-        known = all("name" in own and _is_known(registries[part], own) for own in split)
-        for values, own in zip(found, split, strict=True):
+        keys = [[key for key in values if key.partition("_")[0] == part] for values in found]
+        parts = [
+            {key[len(part) + 1 :] or "name": values.pop(key) for key in own}
+            for values, own in zip(found, keys, strict=True)
+        ]
+        known = all(_is_known(registries[part], own) for own in parts)
+        for values, own in zip(found, parts, strict=True):
             values[part] = own if known else {"name": OWN}
             if not known:
-                values |= {f"own_{part}" + ("" if key == "name" else f"_{key}"): value for key, value in own.items()}
-    for values, each in zip(found, flat, strict=True):
-        values |= {key: value for key, value in each.items() if key.partition("_")[0] not in PARTS}
+                values |= {f"own_{part}_{key}".removesuffix("_name"): value for key, value in own.items()}
     return found
 
 
-def _of_part(values: Values, part: str) -> Values:
-    return {
-        key.removeprefix(part).removeprefix("_") or "name": value
-        for key, value in values.items()
-        if key.partition("_")[0] == part
-    }
-
-
 def _is_known(registry: Any, named: Values) -> bool:
-    settings = {key: value for key, value in named.items() if key != "name"}
-    known = not registry.is_own(named["name"])
-    return known and not registry[named["name"]].faults(settings)
+    name = named.get("name")
+    known = not registry.is_own(name)
+    return known and not registry[name].faults({key: value for key, value in named.items() if key != "name"})
 
 
 def _choices(rows: Sequence[Values]) -> Values:

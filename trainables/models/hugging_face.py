@@ -126,12 +126,11 @@ def _adapt(network: Any, rank: int, alpha: int, targets: Sequence[str]) -> None:
         import peft
     except ImportError as error:
         raise ValueError(f"the package peft is not installed; {REMEDY}") from error
-    usual = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(network.config.model_type)
-    if not (targets or usual):
+    usual: Mapping[str, Sequence[str]] = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    layers = [*(targets or usual.get(network.config.model_type, ()))]
+    if not layers:
         raise ValueError(f"peft knows no layers of {network.config.model_type}; name them in lora_targets")
-    peft.inject_adapter_in_model(
-        peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=[*(targets or usual)]), network
-    )
+    peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers), network)
     for name, parameter in network.named_parameters():
         if not name.startswith(f"{network.base_model_prefix}."):
             parameter.requires_grad_(True)
