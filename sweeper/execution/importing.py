@@ -59,6 +59,7 @@ PLAIN = (_IS.is_integer, _IS.is_floating, _IS.is_boolean, _IS.is_string, _IS.is_
 
 Values = dict[str, Any]
 Rows = NDArray[np.int64]
+Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ class Predictions:
     """What a file holds.
 
     Attributes:
-        file: where it is.
         configurations: their values, nested as a search space's.
         seeds, epochs, splits: those that there are, in order; `val` is the first split.
         logits: of all samples, float32 [N, K].
@@ -74,14 +74,13 @@ class Predictions:
         rows: configuration, seed and epoch → split → its rows.
     """
 
-    file: Path
     configurations: Sequence[Values]
     seeds: Sequence[int]
     epochs: Sequence[int]
     splits: Sequence[str]
     logits: NDArray[np.float32]
     targets: NDArray[np.int64]
-    rows: Mapping[tuple[int, int, int], Mapping[str, Rows]]
+    rows: Mapping[Place, Mapping[str, Rows]]
 
     def space(self) -> Values:
         """Return a search space whose configurations can be these."""
@@ -127,20 +126,12 @@ class Predictions:
                 found[number] = replicate.evaluate(settings.evaluation, END if epoch == last else "rung")
             write_evaluations(files, trial, epoch, found)
             evaluations, failure = evaluation_rows(found, epoch), None if found else [*errors.values()][-1]
-            report = TrialReport(
-                configuration=index,
-                epoch=epoch,
-                objective=mean_objective(settings.objective, rows, evaluations) if found else math.nan,
-                failure=failure,
-                failure_kind=None if found else NON_FINITE,
-                device="cpu",
-                packing=SEQUENTIAL,
-                wall_seconds=0.0,
-                epochs=rows,
-                evaluations=evaluations,
-                replicate_errors=dict(errors),
-            )
-            yield report, None
+            objective = mean_objective(settings.objective, rows, evaluations) if found else math.nan
+            yield TrialReport(
+                configuration=index, epoch=epoch, objective=objective, failure=failure,
+                failure_kind=NON_FINITE if failure else None, device="cpu", packing=SEQUENTIAL, wall_seconds=0.0,
+                epochs=rows, evaluations=evaluations, replicate_errors=dict(errors),
+            ), None  # fmt: skip
             if failure is not None:
                 return
 
@@ -150,9 +141,7 @@ class Predictions:
         if not all(np.isfinite(logits).all() for logits, _ in stored.values()):
             return None
         values, bins = self.configurations[index], settings.evaluation.bins
-        replicate = LoopReplicate(
-            IMPORTED, values, seed=seed, dataset=own_data(), max_epochs=self.epochs[-1], bins=bins
-        )
+        replicate = LoopReplicate(IMPORTED, values, seed=seed, dataset=own_data(), max_epochs=epoch, bins=bins)
         replicate.epoch = epoch - 1
         replicate.loop.predictions = {name: tuple(map(torch.from_numpy, pair)) for name, pair in stored.items()}
         return replicate
@@ -231,7 +220,7 @@ def read_predictions(file: Path) -> Predictions:
             rule = f"the column {name!r} of {file} ({kind}) is no hyperparameter"
             raise SweeperError(rule, "give numbers, texts or true and false, under lower-case letters, digits and _")
     keys, groups = _groups(table, own)
-    configurations, rows = list[Values](), dict[tuple[int, int, int], dict[str, Rows]]()
+    configurations, rows = list[Values](), dict[Place, dict[str, Rows]]()
     numbers = dict[str, int]()
     for key, places in zip(keys, groups, strict=True):
         flat = {n.removeprefix("config_"): key[n] for n in own if key[n] is not None and key[n] == key[n]}
@@ -242,7 +231,7 @@ def read_predictions(file: Path) -> Predictions:
     _require_whole(file, rows, targets)
     splits = sorted(next(iter(rows.values())), key=lambda name: (name != FITTED_ON, name))
     seeds, epochs = (sorted({at[place] for at in rows}) for place in (1, 2))
-    return Predictions(file, _nested(configurations), seeds, epochs, splits, logits, targets, rows)
+    return Predictions(_nested(configurations), seeds, epochs, splits, logits, targets, rows)
 
 
 def _logits(file: Path, column: pa.ChunkedArray) -> NDArray[np.float32]:
@@ -272,30 +261,21 @@ def _groups(table: pa.Table, own: Sequence[str]) -> tuple[list[Values], list[Row
     return grouped.select(keys).to_pylist(), places
 
 
-def _require_whole(
-    file: Path, rows: Mapping[tuple[int, int, int], Mapping[str, Rows]], targets: NDArray[np.int64]
-) -> None:
+def _require_whole(file: Path, rows: Mapping[Place, Mapping[str, Rows]], targets: NDArray[np.int64]) -> None:
     """Raise SweeperError unless every seed of every configuration has the same epochs, splits and targets."""
-    first, epochs = next(iter(rows.values())), {epoch for _, _, epoch in rows}
+    first, wanted = next(iter(rows.values())), {(at[2], split) for at, there in rows.items() for split in there}
     if FITTED_ON not in first:
         raise SweeperError(f"{file} has no split {FITTED_ON}", "post-hoc methods are fitted on it; add its predictions")
     for index, seed in {at[:2] for at in rows}:
-        lacking = sorted(epochs - {epoch for number, s, epoch in rows if (number, s) == (index, seed)})
-        if lacking:
-            rule = f"configuration {index} has no epoch {lacking[0]} of seed {seed}, which others have"
-            raise SweeperError(
-                rule, "leave out epochs that not all have, or the column epoch, to compare all at their end"
-            )
-    for (index, seed, epoch), there in rows.items():
-        where = f"configuration {index}, seed {seed}, epoch {epoch}"
-        if set(there) != set(first):
-            raise SweeperError(f"{where} has the splits {', '.join(there)}, others {', '.join(first)}")
-        for name, own in there.items():
-            if not np.array_equal(targets[own], targets[first[name]]):
-                raise SweeperError(
-                    f"{where} has other targets of {name} than the first",
-                    f"write all in one order, or a column {SAMPLE}",
-                )
+        where = f"configuration {index} with seed {seed}"
+        for epoch, split in sorted(wanted):
+            own = rows.get((index, seed, epoch), {}).get(split)
+            if own is None:
+                remedy = "leave out what not all have; without the column epoch, all are compared at their ends"
+                raise SweeperError(f"{where} lacks split {split} at epoch {epoch}, which others have", remedy)
+            if not np.array_equal(targets[own], targets[first[split]]):
+                remedy = f"write all in one order, or a column {SAMPLE}"
+                raise SweeperError(f"{where} has other targets of {split} than the first", remedy)
 
 
 def _nested(flat: Sequence[Values]) -> list[Values]:
@@ -306,11 +286,11 @@ def _nested(flat: Sequence[Values]) -> list[Values]:
     """
     registries, found = installed_registries().space, [dict(each) for each in flat]
     for part in PARTS:
-        keys = [[key for key in values if key.partition("_")[0] == part] for values in found]
-        parts = [
-            {key[len(part) + 1 :] or "name": values.pop(key) for key in own}
-            for values, own in zip(found, keys, strict=True)
-        ]
+
+        def of_part(key: str, part: str = part) -> bool:
+            return key.partition("_")[0] == part
+
+        parts = [{key[len(part) + 1 :] or "name": v.pop(key) for key in [*filter(of_part, v)]} for v in found]
         known = all(_is_known(registries[part], own) for own in parts)
         for values, own in zip(found, parts, strict=True):
             values[part] = own if known else {"name": OWN}

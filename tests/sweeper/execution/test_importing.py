@@ -102,9 +102,9 @@ def without(*names):
         (
             lambda row: row,
             lambda row: (row["lr"], row["epoch"]) != (0.3, 9),
-            "no epoch 9 of seed .*, which others have",
+            "lacks split .* at epoch 9, which others have",
         ),
-        (lambda row: row, lambda row: (row["lr"], row["split"]) != (0.3, "test"), "has the splits"),
+        (lambda row: row, lambda row: (row["lr"], row["split"]) != (0.3, "test"), "lacks split test at epoch"),
         (lambda row: {**row, "target": 0} if row["lr"] == 0.3 else row, lambda row: True, "has other targets of"),
     ],
 )
