@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -10,27 +11,27 @@ import pytest
 import torch
 
 import sweeper
+from sweeper.core.ids import SweepPaths
+from tests.sweeper.exporting.test_served import answer, exported, free_port, server
 from tests.sweeper.package_descriptions import SECTIONS, write_packages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
 
-def space(file, model, **changes):
-    """Return the search space over γ and rank."""
+def space(file, model):
+    """Return the search space over γ and rank, every one trained to the end."""
     text = {"text": "description", "target": "section", "split": "part", "tokenizer": str(model), "length": 32}
-    adapted = {"folder": str(model), "lora_rank": {"choice": [1, 4, 16]}, "lora_targets": ["query", "value"]}
+    adapted = {"folder": str(model), "lora_rank": {"grid": [1, 16]}, "lora_targets": ["query", "value"]}
     return {
         "dataset": {"name": "text_table", "file": str(file), **text},
-        "scheduler": {"name": "asha", "max_epochs": 6, "grace_epochs": 2, "reduction_factor": 3},
-        "samples": 9,
+        "scheduler": {"name": "none", "max_epochs": 4},
         "replicates": 2,
         "space": {
-            "loss": {"one_of": [{"name": "cross_entropy"}, {"name": "focal", "gamma": {"uniform": [0.5, 5]}}]},
+            "loss": {"name": "focal", "gamma": {"grid": [0, 1, 2, 4]}},
             "architecture": {"name": "transformers", **adapted},
             "optimizer": {"name": "adamw", "lr": 0.003, "batch_size": 64, "schedule": "cosine"},
         },
         "evaluation": {"posthoc": ["temperature"], "curvature": False},
-        **changes,
     }
 
 
@@ -43,14 +44,24 @@ def test_which_gamma_and_rank(tmp_path):
     assert len(rows) >= 10_000 and {row["section"] for row in rows} == set(SECTIONS)
     done = sweeper.run(space(file, model), name="packages", output=tmp_path, mlflow=False)
     assert done.complete
-    query = "SELECT config_architecture_lora_rank AS rank, config_loss_gamma AS gamma FROM trials"
-    assert len({row["rank"] for row in done.results.sql(query).to_pylist()}) > 1
-    best = "SELECT max(accuracy) AS best FROM evaluations WHERE split = 'test'"
-    assert done.results.sql(best).to_pylist()[0]["best"] > 0.4
+    best = """SELECT config_architecture_lora_rank AS rank, config_loss_gamma AS gamma, avg(accuracy) AS accuracy,
+        avg(ece) AS ece FROM final WHERE split = 'test' GROUP BY ALL"""
+    found = {(row["rank"], row["gamma"]): row for row in done.results.sql(best).to_pylist()}
+    assert len(found) == 8 and max(row["accuracy"] for row in found.values()) > 0.4
+    assert found[16, 0]["accuracy"] > found[1, 0]["accuracy"]
     page = (tmp_path / "packages" / "report.html").read_text()
-    assert "lora_rank" in page or "rank" in page
-    sweeper.export("packages", to=tmp_path / "program", output=tmp_path)
-    inputs = torch.randint(4, 400, (3, 9), dtype=torch.int32)
-    program = sweeper.load_model(tmp_path / "program")
-    probabilities = np.asarray(program.predict(inputs))
-    assert probabilities.shape == (3, 10) and np.allclose(probabilities.sum(1), 1, atol=1e-5)
+    assert "Which γ" in page and "lora rank" in page
+    _serve(exported(SweepPaths(tmp_path / "packages"), tmp_path / "program"), tmp_path)
+
+
+def _serve(model, folder):
+    """Load the program in plain torch and have MLflow serve it: both give the sweep's probabilities."""
+    plain = torch.export.load(model.folder / "program.pt2").module()
+    assert np.abs(plain(torch.from_numpy(model.samples[:50])).numpy() - model.expected[:50]).max() < 1e-5
+    port, command = free_port(), ["-m", "mlflow", "models", "serve", "--model-uri", str(model.folder)]
+    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    with server(command, folder, environment) as up:
+        up(f"http://127.0.0.1:{port}/ping")
+        served = answer(f"http://127.0.0.1:{port}/invocations", model.samples[:50])
+    assert np.abs(served - model.expected[:50]).max() < 1e-5

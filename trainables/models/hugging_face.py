@@ -37,7 +37,7 @@ class HuggingFaceClassifier(nn.Module):
         if ids.is_meta:  # where only shapes are asked for; transformers looks at a mask's values
             return self._logits(input_ids=ids)
         mask = ids != self.padding
-        if not torch.compiler.is_compiling():  # an exported program takes the length that it is given
+        if not torch.compiler.is_compiling():  # an exported program has one length
             ids, mask = (each[:, : max(1, int(mask.sum(1).max()))] for each in (ids, mask))
         return self._logits(input_ids=ids, attention_mask=mask.long())
 
