@@ -60,7 +60,8 @@ def _serve(model, folder):
     assert np.abs(plain(torch.from_numpy(model.samples[:50])).numpy() - model.expected[:50]).max() < 1e-5
     port, command = free_port(), ["-m", "mlflow", "models", "serve", "--model-uri", str(model.folder)]
     command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     with server(command, folder, environment) as up:
         up(f"http://127.0.0.1:{port}/ping")
         served = answer(f"http://127.0.0.1:{port}/invocations", model.samples[:50])
