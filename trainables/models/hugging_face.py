@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from trainables.extensions.hugging_face import REMEDY, existing_folder, required_library
 from trainables.models.base import ARCHITECTURES
-from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry import Hyperparameter
 
 LAYERS = r".*\.(?:layers?|h|blocks?)\.(\d+)\."
@@ -51,7 +50,10 @@ class HuggingFaceClassifier(nn.Module):
 
 
 @ARCHITECTURES.add(
-    "transformers", stand_in=SMALL_TRANSFORMER, tags={"text"}, lanes="transformers looks at its inputs in Python"
+    "transformers",
+    stand_in={"name": "text_average", "dimension": 16, "width": 16},  # texts are the usual data
+    tags={"text"},
+    lanes="transformers looks at its inputs in Python",
 )
 def transformers_network(
     input_shape: tuple[int, ...],

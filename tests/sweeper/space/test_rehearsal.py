@@ -204,8 +204,9 @@ def test_every_network_has_a_small_one_that_suits_the_stand_in(tmp_path: Path) -
 
     for name in ARCHITECTURES:
         text = {"tree_lstm": "sst2", "text_average": "newsgroups20", "global_pooling_cnn": "newsgroups20"}
-        text["transformer"] = "wmt14_en_de"
-        more = ", model: resnet18" if name in ("timm", "torchvision") else ""
+        text |= {"transformer": "wmt14_en_de", "transformers": "newsgroups20"}
+        needed = {"timm": ", model: resnet18", "torchvision": ", model: resnet18", "transformers": ", folder: none"}
+        more = needed.get(name, "")
         path = tmp_path / f"{name}.yaml"
         path.write_text(
             f"dataset: {{name: {text.get(name, 'cifar10')}}}\nscheduler: {{name: none, max_epochs: 50}}\n"
