@@ -7,8 +7,10 @@ Environment variables count as they do there: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -357,21 +359,29 @@ def status(
         return Shown(found, Group(statuses_table(found), *jobs))
     began = {each.name: each for each in entries(folder)}
     none = f"no sweeps in {Path(place).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
-    return Shown(found, Group(statuses_table(found, began), *jobs), notes=[] if found else [none])
+    return Shown(found, Group(statuses_table(found, began), *jobs), notes=[] if found or jobs else [none])
 
 
 def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:
     """Show one sweep, or all, until they end, or until Ctrl-C; return the last look."""
-    from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, look_at_all, watch
+    from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
+    from sweeper.slurm.submission import jobs_lines
 
-    if name is None and address is None:
+    asked = functools.lru_cache(1)(lambda half_minutes: jobs_lines(output, name, left=True))
+    if address is None and (name is None or (not (Path(output) / name).exists() and asked(0))):
         seconds, look = LOOK_SECONDS, look_at_all(output)
     elif name is None or (watched := _results_of(name, output, address)) is None:
         assert address is not None
         seconds, look = FAR_LOOK_SECONDS, _remote_look(connect(address), name)
     else:
         seconds, look = watched
-    seen = watch(look, seconds, SafeConsole())
+
+    def look_again() -> Look:  # while Slurm has jobs: they wait, or one was requeued and has not begun again
+        seen = look()
+        jobs = asked(int(time.monotonic() / 30)) if seen.over and address is None else []
+        return Look(Group(seen.panel, *jobs), "\n".join(jobs), over=False) if jobs else seen
+
+    seen = watch(look_again, seconds, SafeConsole())
     if seen is None:
         return Shown(None, notes=["stopped watching; sweeps keep running"])
     return Shown(seen, complete=seen.complete)

@@ -116,7 +116,8 @@ def list_(*, output: Output = None) -> Shown[list[Entry]]:
     place = output_folder(output)
     found, on_slurm = entries(local_copies(place)), slurm_sweeps(place)
     if not found:
-        return Shown([], notes=[f"no sweeps in {Path(place).resolve()}; start one with `sweeper run quickstart`"])
+        more = f"on Slurm: {', '.join(on_slurm)}" if on_slurm else "start one with `sweeper run quickstart`"
+        return Shown([], notes=[f"no sweeps in {Path(place).resolve()}; {more}"])
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for heading in ("sweep", "began (UTC)", "data set", "size", ""):
         table.add_column(heading, no_wrap=heading != "sweep", justify="right" if heading == "size" else "left")

@@ -125,11 +125,11 @@ def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
 
 
 def _slurm(asked: SlurmSettings) -> ClusterFile:
-    card = asked.card or asked.gpu_type
+    card, slots = asked.card or asked.gpu_type, asked.nodes or asked.workers or 0
     name = "node" if asked.nodes is not None else "job"
-    group = NodeGroup(name, asked.cpus, asked.gpus, asked.slots, card and card.upper(), None)
-    jobs = (1 if asked.nodes is not None else asked.slots, seconds_of(asked.time) / 3600)
-    return ClusterFile(NodeGroup("head", 0, 0, 1, None, None), [group], asked.slots, 0.0, jobs)
+    group = NodeGroup(name, asked.cpus, asked.gpus, slots, card and card.upper(), None)
+    jobs = (1 if asked.nodes is not None else slots, seconds_of(asked.time) / 3600)
+    return ClusterFile(NodeGroup("head", 0, 0, 1, None, None), [group], slots, 0.0, jobs)
 
 
 def _kuberay(spec: Document) -> ClusterFile:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
@@ -26,7 +25,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.remote.tokens import create_token
 from sweeper.slurm.exchange import Exchange, Head
-from sweeper.slurm.jobs import ROOM, cancel, ensure_workers, jobs_left, requeue
+from sweeper.slurm.jobs import ROOM, Notice, cancel, ensure_workers, jobs_left, requeue
 from sweeper.slurm.ray_node import RayNode, address_here, answers, environment, free_port, ray_folder
 from sweeper.slurm.script import WORKERS
 
@@ -47,13 +46,10 @@ class HeadJob:
     def __init__(self, exchange: Exchange, command: Sequence[str], paths: SweepPaths) -> None:
         """Prepare to run the driver's `command`, of the sweep with these paths."""
         self._exchange, self._command, self._paths = exchange, [*command], paths
-        self._signal: int | None = None
-        self._look_at, self._resubmitted = 0.0, list[int]()
+        self._notice, self._look_at, self._resubmitted = Notice(), 0.0, list[int]()
 
     def run(self) -> int:
         """Run the driver to its end; return the exit status."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._signalled)
         exchange, here = self._exchange, address_here()
         address, job = f"{here}:{free_port(here)}", os.environ.get("SLURM_JOB_ID", str(os.getpid()))
         anew = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
@@ -77,7 +73,7 @@ class HeadJob:
 
     def _drive(self, node: RayNode, head: Head, values: dict[str, str]) -> int | None:
         """Announce the head, wait for a worker, and run the driver; return its exit status, `None` if it never ran."""
-        while node.alive and self._signal is None and not answers(head.address):
+        while node.alive and self._notice.number is None and not answers(head.address):
             time.sleep(POLL_SECONDS)
         self._exchange.announce(head)
         if not self._wait_for_workers(node, head.address, values):
@@ -86,8 +82,8 @@ class HeadJob:
         driver, told = subprocess.Popen([sys.executable, "-m", "sweeper", *driven], env=values), False
         while driver.poll() is None:
             self._look_after_workers()
-            if self._signal is not None and not told:  # once: a second signal would have it leave its trials at once
-                driver.terminate()
+            if self._notice.number is not None and not told:
+                driver.terminate()  # once: a second signal would have it leave its trials at once
                 told = True
             time.sleep(POLL_SECONDS)
         return driver.returncode
@@ -96,7 +92,7 @@ class HeadJob:
         """Wait until there is a core to train on; tell whether there is one, and nobody has asked the job to end."""
         ray = str(Path(sys.executable).with_name("ray"))
         _say("waiting for the first worker")
-        while self._signal is None and node.alive and not self._exchange.stop.exists():
+        while self._notice.number is None and node.alive and not self._exchange.stop.exists():
             self._look_after_workers()
             done = subprocess.run([ray, "status", "--address", address], env=values, capture_output=True, text=True)
             if re.search(r"/([1-9]\d*)\.\d+ CPU", done.stdout):
@@ -114,10 +110,7 @@ class HeadJob:
             if fruitless(self._paths.journal, self._resubmitted) and not self._exchange.stop.exists():
                 why = f"all workers ended {FRUITLESS_STARTS} times without progress; their logs say why"
                 self._exchange.stop.write_text(why, "utf-8")
-                self._signal = signal.SIGTERM
-
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._signal = self._signal or number
+                self._notice.number = signal.SIGTERM
 
     def _end(self, code: int | None, job: str) -> int:
         """Decide how it goes on after a driver that ended with `code`, `None` if none was started."""
@@ -126,10 +119,10 @@ class HeadJob:
             return self.give_up("the sweep is finished", 0)
         if exchange.stop.exists():
             return self.give_up(exchange.stop.read_text("utf-8") or "the sweep was asked to stop", code or 1)
-        if self._signal == signal.SIGTERM:
+        if self._notice.number == signal.SIGTERM:
             _say("stopped by Slurm; requeued, it continues")
             return 1
-        near = self._signal == signal.SIGUSR1
+        near = self._notice.number == signal.SIGUSR1
         if not near and code == BAD_INPUT:
             return self.give_up("the driver refused its input", code)
         if not near and code == 1 and self._ended_cleanly():
@@ -149,13 +142,14 @@ class HeadJob:
     def give_up(self, why: str, code: int) -> int:
         """Say that the sweep is over, and why; release the workers, and return `code`."""
         _say(why)
-        folder = self._exchange.folder
+        folder, which = self._exchange.folder, list[str]()
         try:
             self._exchange.end(why)
+            which = ["--state=PENDING"]  # those that run see it, and end by themselves
         finally:  # however full the disk is
             try:
                 if workers := {job.number for job in jobs_left([folder])[folder] if job.worker}:
-                    cancel([*workers])
+                    cancel([*which, *workers])
             except SweeperError as error:
                 _say(str(error))
         return code

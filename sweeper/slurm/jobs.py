@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -197,13 +198,26 @@ def described(jobs: Sequence[Job]) -> str:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """End jobs, those that wait and those that run, which get SIGTERM first."""
+    """End jobs, those that wait and those that run, which get SIGTERM first; options of scancel may be among them."""
     _said("scancel", *jobs)
 
 
 def requeue(job: str) -> None:
     """Put a running job back into the queue."""
     _said("scontrol", "requeue", job)
+
+
+class Notice:
+    """The first signal by which Slurm asks this job to end, SIGUSR1 or SIGTERM; `None` before there is one."""
+
+    def __init__(self) -> None:
+        """Hear them from now on."""
+        self.number: int | None = None
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: object) -> None:
+        self.number = self.number or number
 
 
 def _said(*command: str) -> str:

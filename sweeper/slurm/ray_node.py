@@ -72,13 +72,10 @@ def ray_folder(token: Path) -> Path:
 
 
 def answers(address: str) -> bool:
-    """Return whether somebody accepts connections at `host:port`."""
+    """Return whether somebody accepts connections at `host:port`, of this machine."""
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def environment(token: Path) -> dict[str, str]:

@@ -35,9 +35,7 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
         ]
         return {HEAD: _script(settings, name, folder, asked, body)}
     of_head = [*_options(settings.head), "--ntasks=1", f"--cpus-per-task={settings.head.cpus}"]
-    of_workers = [
-        *_options(settings), f"--array=0-{settings.slots - 1}", "--ntasks=1", *_size(settings),
-    ]  # fmt: skip
+    of_workers = [*_options(settings), f"--array=0-{(settings.workers or 1) - 1}", "--ntasks=1", *_size(settings)]
     return {
         HEAD: _script(settings, name, folder, of_head, [f"exec {shlex.join(head)}"]),
         WORKERS: _script(settings, name + OF_WORKERS, folder, of_workers, [f"exec {shlex.join(worker)}"]),
@@ -57,7 +55,7 @@ def _script(settings: SlurmSettings, name: str, folder: Path, asked: Iterable[st
         "",
         *(f"module load {module}" for module in settings.modules),
         *settings.setup,
-        f"export SWEEPER_SLURM_INTERFACE={shlex.quote(settings.interface or '')}",
+        *([f"export SWEEPER_SLURM_INTERFACE={shlex.quote(settings.interface)}"] if settings.interface else []),
         f"export SWEEPER_SLURM_SCRATCH={settings.scratch}",
         *body,
     ]

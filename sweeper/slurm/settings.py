@@ -110,11 +110,6 @@ class SlurmSettings(_Asked):
             raise ValueError("give either nodes: N (one allocation) or workers: N (a head and an array of jobs)")
         return self
 
-    @property
-    def slots(self) -> int:
-        """How many jobs or nodes train."""
-        return self.nodes or self.workers or 0
-
 
 def read_settings(space: Path, named: Path | None) -> tuple[SlurmSettings, Path]:
     """Return the settings for a search space and the file that has them.

@@ -140,23 +140,25 @@ def slurm_sweeps(output: str) -> list[str]:
         return []
 
 
-def jobs_lines(output: str, name: str | None) -> list[str]:
+def jobs_lines(output: str, name: str | None, *, left: bool = False) -> list[str]:
     """Return where the jobs stand of each sweep of a folder that is Slurm's, or of one, a line each.
 
-    Of all sweeps, those that are over are left out where there are results to speak for them.
+    Of all sweeps, those that are over are left out where there are results to speak for them. With `left`, only those
+    are told of which Slurm has jobs.
     """
     folders = [folder_of(Path(output), each) for each in slurm_sweeps(output) if name in (None, each)]
     ended = {folder: why for folder in folders if (why := Exchange(folder).over) is not None}
-    waited = [folder for folder in folders if folder not in ended]
+    waited = [folder for folder in folders if folder not in ended and (is_here() or not left)]
     try:
         stand = {
             folder: described(jobs) or f"its jobs have ended; `sweeper resume {folder.name} --slurm` submits them again"
             for folder, jobs in (jobs_left(waited) if waited else {}).items()
+            if jobs or not left
         }
     except SweeperError as error:
         return [f"Slurm: {error.message}"]
-    told = {each: why for each, why in ended.items() if name is not None or not (Path(output) / each.name).exists()}
-    return [f"{folder.name} · Slurm: {text}" for folder, text in (stand | told).items()]
+    told = [each for each in ended if not left and (name is not None or not (Path(output) / each.name).exists())]
+    return [f"{each.name} · Slurm: {text}" for each, text in (stand | {each: ended[each] for each in told}).items()]
 
 
 def job_logs(output: str, name: str) -> list[Path]:

@@ -14,11 +14,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 from sweeper.core.errors import SweeperError
 from sweeper.slurm.exchange import Exchange, Head
-from sweeper.slurm.jobs import requeue
+from sweeper.slurm.jobs import Notice, requeue
 from sweeper.slurm.ray_node import RayNode, address_here, environment, ray_folder
 
 POLL_SECONDS = 1.0
@@ -34,13 +33,10 @@ class WorkerJob:
 
     def __init__(self, exchange: Exchange) -> None:
         """Prepare to work for the heads that announce themselves here."""
-        self._exchange = exchange
-        self._signal: int | None = None
+        self._exchange, self._notice = exchange, Notice()
 
     def run(self) -> int:
         """Work for one head after the other until the sweep is over; return the exit status."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._signalled)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._goes_on and time.monotonic() < deadline:
             head = self._exchange.head
@@ -50,13 +46,13 @@ class WorkerJob:
             if time.monotonic() - began > JOINED_SECONDS:
                 deadline = time.monotonic() + PATIENCE_SECONDS
             time.sleep(POLL_SECONDS)
-        if self._signal == signal.SIGUSR1 and self._exchange.over is None and (job := own_job()):
+        if self._notice.number == signal.SIGUSR1 and self._exchange.over is None and (job := own_job()):
             requeue(job)
         return 0
 
     @property
     def _goes_on(self) -> bool:
-        return self._signal is None and self._exchange.over is None
+        return self._notice.number is None and self._exchange.over is None
 
     def _work(self, head: Head) -> None:
         """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
@@ -76,9 +72,6 @@ class WorkerJob:
             node.end(needed=not over and self._exchange.head == head)
             if over:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._signal = self._signal or number
 
 
 def own_job() -> str | None:

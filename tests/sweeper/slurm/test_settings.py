@@ -37,7 +37,7 @@ def test_the_file_is_found_beside_the_space_then_with_the_user(tmp_path: Path, m
         read_settings(tmp_path / "space.yaml", None)
     user.parent.mkdir(parents=True)
     user.write_text("workers: 40")
-    assert read_settings(tmp_path / "space.yaml", None)[0].slots == 40
+    assert read_settings(tmp_path / "space.yaml", None)[0].workers == 40
     beside.write_text("nodes: 4")
     assert read_settings(tmp_path / "space.yaml", None) == (read_settings(beside, beside)[0], beside)
 
