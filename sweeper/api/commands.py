@@ -367,7 +367,7 @@ def _watched(name: str | None, output: str, address: str | None) -> Shown[Look |
     from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
     from sweeper.slurm.submission import jobs_lines
 
-    asked = functools.lru_cache(1)(lambda half_minutes: jobs_lines(output, name, left=True))
+    asked = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
     if address is None and (name is None or (not (Path(output) / name).exists() and asked(0))):
         seconds, look = LOOK_SECONDS, look_at_all(output)
     elif name is None or (watched := _results_of(name, output, address)) is None:
