@@ -75,10 +75,16 @@ ENTRIES = (
         "λ_max and trace beside calibration, for γ and sharpness-aware steps",
     ),
     Entry(
+        "claim",
+        "run claim_flipped_labels",
+        "A paper's claim, judged",
+        "a verdict by a rule that was fixed before looking",
+    ),
+    Entry(
         "paper",
-        "paper curvature --rehearse",
-        "A paper, rehearsed",
-        "every table and figure of one paper at toy size: a test of the machinery, never a result",
+        "paper mukhoti --no-run",
+        "A paper",
+        "every table and figure of one paper; cells stay empty until a sweep has followed the recipe behind them",
     ),
 )
 
