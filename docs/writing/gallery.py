@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,14 +112,14 @@ def without_dead_links(page: str) -> str:
 
 
 def picture(page: Path) -> None:
-    """Take a picture of a page's beginning, where there is chromium."""
+    """Take a picture of a page's beginning, where there is chromium and it takes less than a minute."""
     browser = shutil.which("chromium")
     if browser is None:
         return
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, suppress(subprocess.TimeoutExpired):
         options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}"]
-        wait = ["--window-size=1000,640", "--virtual-time-budget=8000", f"--screenshot={page.with_suffix('.png')}"]
-        subprocess.run([browser, *options, *wait, page.as_uri()], check=False, capture_output=True, timeout=120)
+        wait = ["--window-size=1000,640", "--timeout=6000", f"--screenshot={page.with_suffix('.png')}"]
+        subprocess.run([browser, *options, *wait, page.as_uri()], check=False, capture_output=True, timeout=60)
 
 
 def listing() -> str:
