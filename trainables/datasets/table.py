@@ -19,7 +19,7 @@ from trainables.datasets.arrays import splits_of
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.text import frequent_words, padded_ids, words_of
-from trainables.extensions.hugging_face import existing_folder, required_library
+from trainables.extensions.hugging_face import LOCAL, existing_folder, required_library
 from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
 
@@ -222,7 +222,7 @@ def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[n
     """
     try:
         place = existing_folder(folder, "tokenizer.json", "tokenizer_config.json")
-        found = required_library().AutoTokenizer.from_pretrained(place, local_files_only=True, padding_side="right")
+        found = required_library().AutoTokenizer.from_pretrained(place, **LOCAL, padding_side="right")
         ids = found([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
     except (ValueError, OSError) as error:
         raise DataSetUnavailableError(folder, str(error).splitlines()[0], "check dataset.tokenizer") from error

@@ -9,6 +9,9 @@ from trainables.extensions.torchvision_compat import register_missing_operators
 
 REMEDY = "pip install 'calibration-sweeper[transformers]'"
 
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""How folders are read: unless code is refused, transformers asks at the terminal whether to run a folder's own."""
+
 
 def required_library() -> Any:
     """Return `transformers`, which says nothing from now on. Raises ValueError where it is not installed."""

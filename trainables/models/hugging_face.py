@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from trainables.extensions.hugging_face import REMEDY, existing_folder, required_library
+from trainables.extensions.hugging_face import LOCAL, REMEDY, existing_folder, required_library
 from trainables.models.base import ARCHITECTURES
 from trainables.registry import Hyperparameter
 
@@ -88,14 +88,14 @@ def transformers_network(
     drawn = not pretrained or torch.get_default_device().type == "meta"
     if not drawn:
         existing_folder(folder, "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-    settings = library.AutoConfig.from_pretrained(place, num_labels=classes, local_files_only=True)
+    settings = library.AutoConfig.from_pretrained(place, num_labels=classes, **LOCAL)
     padding = _checked(settings, input_shape, vocabulary)
     try:
         if drawn:
-            network = kind.from_config(settings)
+            network = kind.from_config(settings, trust_remote_code=False)
         else:
             network = kind.from_pretrained(
-                place, config=settings, local_files_only=True, ignore_mismatched_sizes=True, dtype=torch.float32
+                place, config=settings, **LOCAL, ignore_mismatched_sizes=True, dtype=torch.float32
             )
         if lora_rank is not None:
             _adapt(network, lora_rank, lora_alpha or 2 * lora_rank, lora_targets)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 
 import pytest
 import torch
@@ -125,3 +127,18 @@ def test_what_a_folder_lacks_is_one_sentence(folder, dataset, tmp_path):
     build_for(dataset, architecture(tmp_path, pretrained=False))
     with pytest.raises(DataSetUnavailableError, match=r"no tokenizer\.json in .*hf download"):
         tokenized(TEXTS, str(tmp_path), 16)
+
+
+@pytest.mark.parametrize("answer", ["y\n", ""])
+def test_code_in_a_folder_is_refused_and_not_asked_about(folder, dataset, tmp_path, monkeypatch, answer):
+    """A folder may come from a stranger."""
+    ran, place = tmp_path / "ran", tmp_path / "theirs"
+    shutil.copytree(folder, place)
+    (place / "theirs.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    auto = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Network"}
+    settings = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**settings, "model_type": "theirs", "auto_map": auto}))
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    with pytest.raises(ValueError, match="theirs"):
+        build_for(dataset, architecture(place))
+    assert not ran.exists()
