@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.analysis.statistics.basics import log_log_fit
-from sweeper.figures.base import (
-    FIGURES,
-    Curve,
-    Figure,
-    Panel,
-    categories,
-    counted,
-    log_axis,
-    statuses,
-    thin_points,
-)
+from sweeper.figures.base import FIGURES, Curve, Figure, Panel, categories, counted, log_axis, statuses, thin_points
 from sweeper.figures.configurations import (
     HESSIANS,
     configuration_points,

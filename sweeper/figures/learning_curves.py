@@ -7,18 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.figures.base import (
-    FIGURES,
-    Axis,
-    Curve,
-    Figure,
-    Mark,
-    Panel,
-    categories,
-    counted,
-    log_axis,
-    statuses,
-)
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Mark, Panel, categories, counted, log_axis, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
 from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of

@@ -6,17 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from sweeper.analysis.statistics.basics import correlation
-from sweeper.figures.base import (
-    FIGURES,
-    SYMBOLS,
-    Axis,
-    Curve,
-    Figure,
-    Mark,
-    Panel,
-    log_axis,
-    points_of,
-)
+from sweeper.figures.base import FIGURES, SYMBOLS, Axis, Curve, Figure, Mark, Panel, log_axis, points_of
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
 from sweeper.results.overview import epoch_limit, stratum_column

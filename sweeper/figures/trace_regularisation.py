@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.figures.base import (
-    FIGURES,
-    Axis,
-    Figure,
-    Panel,
-    categories,
-    counted,
-    log_axis,
-    log_ticks,
-    statuses,
-)
+from sweeper.figures.base import FIGURES, Axis, Figure, Panel, categories, counted, log_axis, log_ticks, statuses
 from sweeper.figures.configurations import (
     configuration_points,
     configuration_rows,

@@ -17,14 +17,7 @@ from rich.text import Text
 
 from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
-from sweeper.monitoring.snapshot import (
-    BAR,
-    Snapshot,
-    Tally,
-    failure_line,
-    progress_line,
-    progress_panel,
-)
+from sweeper.monitoring.snapshot import BAR, Snapshot, Tally, failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.display import as_html
 from sweeper.text.labels import duration

@@ -22,15 +22,7 @@ from typing import Any, Literal
 
 from sweeper.journal.records import Decision, DecisionKind, Judged, Record
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import (
-    SCHEDULERS,
-    TOO_SMALL,
-    WITHIN,
-    Measured,
-    RungState,
-    Settled,
-    grace_before_the_end,
-)
+from sweeper.scheduling.base import SCHEDULERS, TOO_SMALL, WITHIN, Measured, RungState, Settled, grace_before_the_end
 from sweeper.scheduling.ranking import Constraint, Goal
 from trainables.registry import Hyperparameter, hyperparameters_of
 

@@ -17,18 +17,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from sweeper.core.domains import (
-    DOMAINS,
-    INVALID,
-    Constant,
-    Fields,
-    Interval,
-    Members,
-    Node,
-    extremes,
-    parse,
-    plain,
-)
+from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label

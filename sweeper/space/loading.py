@@ -16,16 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains import (
-    INVALID,
-    Constant,
-    Fields,
-    Members,
-    Node,
-    grid_size,
-    is_random,
-    resolved_faults,
-)
+from sweeper.core.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, resolved_faults
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Plain, Values, join_path
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN

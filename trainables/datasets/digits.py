@@ -21,13 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.base import (
-    DATASETS,
-    DataSet,
-    divided,
-    hash_of_splits,
-    stratified_split,
-)
+from trainables.datasets.base import DATASETS, DataSet, divided, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import (
