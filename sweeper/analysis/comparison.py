@@ -41,7 +41,8 @@ METRICS = (
 one more makes Holm's correction harder on all."""
 
 LEAST_FINISHED = 3
-"""Shared configurations that ran to the end in both, below which those that were stopped are compared, too."""
+"""Shared configurations that ran to the end in both, below which all are compared where both first evaluated them: at
+one epoch, and those that were stopped with the others, so that nothing was selected by its own result."""
 
 Key = tuple[str, int]
 """A configuration's hash and a replicate's seed."""
@@ -86,7 +87,7 @@ class Comparison:
         metrics: the compared metrics that both measured.
         left_out: why a metric is not compared, by its name.
         best: the best configuration of each that ran to the end, in words; empty where none did.
-        stopped: whether too few finished in both, so that each is compared at the last epoch at which both measured it.
+        epoch: at which all shared configurations are compared, where too few finished in both.
     """
 
     names: tuple[str, str]
@@ -100,7 +101,7 @@ class Comparison:
     metrics: Sequence[MetricComparison]
     left_out: Mapping[str, str]
     best: tuple[str, str] = ("", "")
-    stopped: bool = False
+    epoch: int | None = None
 
 
 def compare(first: Results, second: Results) -> Comparison:
@@ -108,13 +109,16 @@ def compare(first: Results, second: Results) -> Comparison:
     both = SeveralResults({"first": first, "second": second})
     trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
     hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
-    rows = [_finished(both, name) for name in both.members]
+    done = "status = 'completed' AND epoch = last_evaluation_epoch"
+    rows = [_measured(both, f"sweep = '{name}' AND {done}") for name in both.members]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
-    stopped = len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1])
-    if stopped:
-        rows = _at_last_common_epochs(*(_evaluated(both, name) for name in both.members))
+    epoch = None
+    if len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1]):
+        first_rungs = both.sql("SELECT min(epoch) AS epoch FROM evaluations GROUP BY sweep").to_pylist()
+        epoch = max((row["epoch"] for row in first_rungs), default=None)
+        rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
     equal_seeds = any(key in rows[1] for key in rows[0])
-    by_seed = len(finished) == 1 and equal_seeds and not stopped
+    by_seed = len(finished) == 1 and equal_seeds and epoch is None
     units = [_units(side, set(rows[0]) & set(rows[1]) if equal_seeds else None, by_seed) for side in rows]
     metrics, left_out = _compare_metrics(*units)
     return Comparison(
@@ -129,7 +133,7 @@ def compare(first: Results, second: Results) -> Comparison:
         metrics=metrics,
         left_out=left_out,
         best=(_best(first), _best(second)),
-        stopped=stopped,
+        epoch=epoch,
     )
 
 
@@ -193,43 +197,19 @@ def _environment(results: Results) -> dict[str, object]:
     return {key: manifest[key] for key in ("versions", "git", "hardware", "dataset") if manifest.get(key) is not None}
 
 
-def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Value]]:
-    """Return the measurements of every replicate that ran to the end, by configuration and seed."""
-    found = _measured(both, f"SELECT * FROM final WHERE sweep = '{sweep}' AND status = 'completed'")
-    return {key: values for key, epochs in found.items() for values in epochs.values()}
-
-
-def _evaluated(both: SeveralResults, sweep: str) -> dict[Key, dict[int, dict[str, Value]]]:
-    """Return the measurements of every replicate at every epoch, by configuration and seed."""
-    return _measured(
-        both,
-        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate) "
-        f"WHERE sweep = '{sweep}' AND status <> 'failed'",
+def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
+    """Return the measurements of replicates at one epoch each, by configuration and seed."""
+    table = both.sql(
+        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate)\n"
+        f"WHERE {where} AND split IN ('val', 'test')"
     )
-
-
-def _measured(both: SeveralResults, sql: str) -> dict[Key, dict[int, dict[str, Value]]]:
-    table = both.sql(f"SELECT * FROM ({sql}) WHERE split IN ('val', 'test')")
-    found: dict[Key, dict[int, dict[str, Value]]] = {}
+    found: dict[Key, dict[str, Value]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
-    columns = ["config_hash", "seed", "epoch", "split", *sorted(wanted & set(table.column_names))]
+    columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
     for row in table.select(columns).to_pylist():
-        values = {f"{row['split']}_{name}": row[name] for name in columns[4:]}
-        found.setdefault((row["config_hash"], row["seed"]), {}).setdefault(row["epoch"], {}).update(values)
+        values = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
+        found.setdefault((row["config_hash"], row["seed"]), {}).update(values)
     return found
-
-
-def _at_last_common_epochs(*sides: Mapping[Key, Mapping[int, dict[str, Value]]]) -> list[dict[Key, dict[str, Value]]]:
-    """Return each configuration's measurements at the last epoch at which all of its replicates in both have one."""
-    epochs: dict[str, set[int]] = {}
-    for side in sides:
-        for key, found in side.items():
-            epochs[key[0]] = epochs.get(key[0], {*found}) & {*found}
-    shared = {key[0] for key in sides[0]} & {key[0] for key in sides[1]}
-    return [
-        {key: found[max(epochs[key[0]])] for key, found in side.items() if key[0] in shared and epochs[key[0]]}
-        for side in sides
-    ]
 
 
 def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
@@ -310,8 +290,8 @@ def count_sentence(comparison: Comparison) -> str:
     )
     if not comparison.metrics:
         return sentence + "; no pairs to compare"
-    if comparison.stopped:
-        sentence += ". Each is compared at the last epoch at which both evaluated it"
+    if comparison.epoch is not None:
+        sentence += f", too few to compare. All are compared at epoch {comparison.epoch}, their first evaluation"
     seeds = "with equal seeds" if comparison.equal_seeds else "with different seeds"
     return f"{sentence}, paired by {comparison.unit} {seeds}"
 

@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Group
 
 from search_spaces import FOLDER
-from sweeper.api.arguments import CommandOption, Name, Output, Rehearse, Settings, Space, output_folder, overrides
+from sweeper.api.arguments import (
+    CommandOption,
+    Name,
+    Output,
+    Rehearse,
+    Settings,
+    Space,
+    Tracking,
+    output_folder,
+    overrides,
+)
 from sweeper.core.errors import SweeperError, writing_to
+from sweeper.remote.reach import local_tracking
 from sweeper.text.display import Shown
+from sweeper.text.labels import plural
 
 if TYPE_CHECKING:
     from sweeper.planning.doctor import Check
@@ -95,7 +107,7 @@ def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) 
     from sweeper.planning.preparation import what_is_found
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
-    from sweeper.text.labels import plural, short
+    from sweeper.text.labels import short
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
@@ -131,13 +143,16 @@ def delete(
     name: Name,
     *,
     yes: Annotated[bool, CommandOption(("--yes", "-y"))] = False,
+    runs: bool = False,
     output: Output = None,
+    tracking_uri: Tracking = None,
     ask: Callable[[str], object] = lambda question: None,
 ) -> Shown[Path]:
-    """Delete a sweep's results folder. Its MLflow runs stay.
+    """Delete a sweep's results folder, and its MLflow runs with --runs.
 
     Args:
         yes: Do not ask for confirmation.
+        runs: Delete its MLflow runs, too.
         ask: puts the question to the user, and raises where the answer is no.
     """
     from sweeper.slurm.submission import at_rest
@@ -148,13 +163,21 @@ def delete(
     if scripts is not None and not (scripts.parent.parent / scripts.name).exists():  # its jobs never began
         shutil.rmtree(scripts)
         return Shown(scripts, notes=[f"deleted {scripts}"])
-    root = lookup.at_rest(name, place).root
+    paths = lookup.at_rest(name, place)
+    root, notes = paths.root, []
     if not yes:
-        ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB)?")
+        others = "with its MLflow runs" if runs else "its MLflow runs stay, without --runs"
+        ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
+    if runs:
+        from sweeper.tracking.mlflow.pages import delete_runs
+        from sweeper.tracking.projection import sweep_id
+
+        count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
+        notes.append(f"deleted {plural(count, 'MLflow run')}")
     size = lookup.delete(name, place)
     if scripts is not None:
         shutil.rmtree(scripts, ignore_errors=True)
-    return Shown(root, notes=[f"deleted {root}, {size / 2**20:,.1f} MiB"])
+    return Shown(root, notes=[*notes, f"deleted {root}, {size / 2**20:,.1f} MiB"])
 
 
 def rename(name: Name, new: str, *, output: Output = None) -> Shown[Path]:

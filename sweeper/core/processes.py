@@ -18,6 +18,9 @@ from pathlib import Path
 OUR_ROOT = Path(__file__).resolve().parents[2]
 """The folder of this project's packages: of the installed ones, or a checkout."""
 
+LOWEST_PRIORITY = 19
+"""Of processes that only follow a sweep: beside busy cores they get a hundredth of one."""
+
 
 def python_module(name: str, *arguments: str) -> list[str]:
     """Return the command that runs a module as a process, without the working directory on its search path."""

@@ -17,7 +17,7 @@ from sweeper.core.processes import prepare
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.controllers.base import Controller, Directive, Interrupts, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime, price_from
-from sweeper.execution.driver.context import DriverSettings
+from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import RunOptions
@@ -25,6 +25,7 @@ from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import SweepState
+from sweeper.monitoring.fresh_report import FreshReport
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.prometheus import MetricsSink, Publish
@@ -86,8 +87,8 @@ class DriverContext:
         """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
         prepare_end = functools.partial(import_meanwhile, *FOR_THE_END)
         job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
-        with executor.session(job) as session:
-            driver = self._driver(session, [self._budget(session.resources)])
+        with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
+            driver = self._driver(session, [self._budget(session.resources)], report)
             self._begin(driver)
             with _stopped_by_signal(driver):
                 session.execute(driver)
@@ -145,7 +146,7 @@ class DriverContext:
             gpu_hour_price=price_from(os.environ) if named is None else named,
         )
 
-    def _driver(self, session: Session, controllers: Sequence[Controller] = ()) -> Driver:
+    def _driver(self, session: Session, controllers: Sequence[Controller] = (), *sinks: Sink) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
         return Driver(
             self.sweep.paths,
@@ -156,7 +157,7 @@ class DriverContext:
             shares=session.shares,
             state=self.state,
             rungs=self.rungs,
-            sinks=[self.tables, self.progress, self.notifier, *session.sinks],
+            sinks=[self.tables, self.progress, self.notifier, *session.sinks, *sinks],
             controllers=[_Heartbeat(self.lease, self.mirror), *controllers, *session.controllers],
             folds=[self.worked, self.spending],
             failed_too=self.options.failed_too,

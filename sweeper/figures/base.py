@@ -125,7 +125,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars from 0, upright or, if `lying`, sideways; as wide as `widths` say, with `hover` as of a curve."""
+    """Bars from 0, upright or, if `lying`, sideways; as wide as `widths` say, with `labels`, and `hover` of a curve."""
 
     places: Values
     lengths: Sequence[float]
@@ -136,6 +136,7 @@ class Bars:
     text: Values = ()
     hover: str = "%{text}"
     group: str = ""
+    labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -168,12 +169,14 @@ class Parallel:
         dimensions: from left to right.
         ranks: of the rows, 0 the best, by which they are coloured.
         statuses: of the rows.
+        trials: of the rows.
         margin: pixels left of the first dimension, for its labels.
     """
 
     dimensions: Sequence[Dimension]
     ranks: Sequence[int]
     statuses: Sequence[str]
+    trials: Sequence[str]
     margin: int
 
 

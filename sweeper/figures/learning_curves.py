@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Mark, Panel, categories, counted, log_axis, statuses
@@ -22,6 +23,8 @@ CROWDED = 100
 """Curves above which finished ones are drawn thin too."""
 POINTS = 120
 """Epochs drawn a curve at most: about one every four pixels of a panel."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""By network; a fifth begins again."""
 
 
 @FIGURES.add("learning_curves", place=130, absent="Learning curves: no trial has reported an epoch.")
@@ -40,7 +43,8 @@ def draw(results: Results) -> Figure | None:
     rungs = [int_of(row, "rung") for row in results.rows(rungs_sql) if row["rung"] is not None]
     shown, remark = thin_out(curves, goal.metric if goal.metric in metrics else metrics[0])
     trials = [curve.row for curve in curves]
-    losses = categories(trials, "loss")
+    losses, networks = categories(trials, "loss"), categories(trials, "architecture")
+    dashes = {name: DASHES[at % len(DASHES)] for at, name in enumerate(networks)}
     drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
     return Figure(
         key="learning-curves",
@@ -49,17 +53,21 @@ def draw(results: Results) -> Figure | None:
         f"{drawn_rungs}{remark}",
         sql=[sql, rungs_sql],
         tables=["epochs", "trials", "decisions"],
-        panels=[panel(shown, metric, losses, rungs) for metric in metrics],
+        panels=[panel(shown, metric, losses, dashes, rungs) for metric in metrics],
         legend=losses,
+        dashes={dash: name for name, dash in [*dashes.items()][: len(DASHES)]} if len(dashes) > 1 else {},
     )
 
 
 def curves_sql(results: Results, metrics: Sequence[str]) -> str:
     """Return the query of one row per trial and epoch."""
-    loss = "config_loss_name" if "config_loss_name" in results.columns("trials") else "'all'"
+    loss, network = (
+        f"config_{part}_name" if f"config_{part}_name" in results.columns("trials") else "'all'"
+        for part in ("loss", "architecture")
+    )
     means = ", ".join(f"avg({name}) AS {name}" for name in metrics)
     return (
-        f"SELECT trial, epoch, min({loss}) AS loss, min(status) AS status, {means}\n"
+        f"SELECT trial, epoch, min({loss}) AS loss, min({network}) AS architecture, min(status) AS status, {means}\n"
         "FROM epochs JOIN trials USING (trial, replicate)\nGROUP BY trial, epoch ORDER BY trial, epoch"
     )
 
@@ -69,7 +77,7 @@ class TrialByEpoch:
     """One trial by epoch.
 
     Attributes:
-        row: its row `trial loss status`.
+        row: its row `trial loss architecture status`.
         points: its rows, in the order of epochs.
     """
 
@@ -81,7 +89,7 @@ def gather(rows: Rows) -> list[TrialByEpoch]:
     """Return one curve per trial."""
     curves: dict[Value, TrialByEpoch] = {}
     for row in rows:
-        trial = {key: row[key] for key in ("trial", "loss", "status")}
+        trial = {key: row[key] for key in ("trial", "loss", "architecture", "status")}
         curves.setdefault(row["trial"], TrialByEpoch(trial, [])).points.append(row)
     return list(curves.values())
 
@@ -105,14 +113,21 @@ def sortable(value: float | None) -> float:
     return float("inf") if value is None or value != value else value
 
 
-def panel(curves: Sequence[TrialByEpoch], metric: str, losses: Sequence[str], rungs: Sequence[int]) -> Panel:
-    """Return one metric by epoch: a trace a loss and status, curves separated by gaps."""
+def panel(
+    curves: Sequence[TrialByEpoch],
+    metric: str,
+    losses: Sequence[str],
+    dashes: Mapping[str, str],
+    rungs: Sequence[int],
+) -> Panel:
+    """Return one metric by epoch: a trace a loss, network and status, curves separated by gaps."""
     marks: list[Mark] = []
     crowded = len(curves) > CROWDED
     for status in reversed(statuses(trial.row for trial in curves)):
         done = status == FINISHED
-        for index, loss in enumerate(losses):
-            mine = [trial for trial in curves if (trial.row["status"], trial.row["loss"]) == (status, loss)]
+        for (index, loss), (network, dash) in itertools.product(enumerate(losses), dashes.items()):
+            kind = (status, loss, network)
+            mine = [t for t in curves if (t.row["status"], t.row["loss"], t.row["architecture"]) == kind]
             if mine:
                 x, y, text = joined(mine, metric)
                 marks.append(
@@ -121,9 +136,10 @@ def panel(curves: Sequence[TrialByEpoch], metric: str, losses: Sequence[str], ru
                         y,
                         index,
                         line=1.8 if done and not crowded else 1.0,
+                        dash="" if dash == "solid" else dash,
                         opacity=(0.6 if crowded else 0.95) if done else 0.4,
                         text=text,
-                        hover=f"<b>%{{text}}</b> {loss}<br>epoch %{{x}}: %{{y:.4g}}",
+                        hover=f"<b>%{{text}}</b> {loss} · {network}<br>epoch %{{x}}: %{{y:.4g}}",
                         status=status,
                         group=loss,
                     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from sweeper.analysis.statistics.differences import (
     CONFIGURATIONS,
+    MINIMUM,
     REPLICATES,
     SEEDS,
     SETTINGS,
@@ -16,11 +19,12 @@ from sweeper.analysis.statistics.differences import (
     p_text,
     reference_of,
 )
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, categories
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.text.cells import float_or_none, int_of, text_of
 from sweeper.text.labels import label, plural
+from trainables.metrics.base import metric_of
 from trainables.registry.names import measured_as
 
 METRICS = ("test_ece", "test_nll", "test_accuracy")
@@ -34,23 +38,21 @@ REPLICATES_SQL = (
 @FIGURES.add(
     "loss_families",
     place=90,
-    absent="Loss families compared: fewer than two families have two finished configurations or replicates.",
+    absent=f"Loss families compared: on no network have two families {MINIMUM} finished configurations or replicates.",
 )
 def draw(results: Results) -> Figure | None:
     """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
     board = leaderboard(results)
-    reference = reference_of(board.finished)
-    if reference is None:
-        return None
     panels, tested = [], set()
-    measured = results.rows(REPLICATES_SQL)
-    for metric in METRICS:
+    measured, networks = results.rows(REPLICATES_SQL), categories(board.finished, "architecture")
+    for network, metric in itertools.product(networks, METRICS):
         each: dict[str, dict[int, float | None]] = defaultdict(dict)
         for row in measured:
             each[text_of(row, "trial")][int_of(row, "seed")] = float_or_none(row, metric)
-        found = compare_families(board.finished, board.varying, metric, board.objective.mode, each)
+        rows = [row for row in board.finished if str(row["architecture"]) == network]
+        found = compare_families(rows, board.varying, metric, board.objective.mode, each)
         if found:
-            panels.append(panel(found, metric, reference))
+            panels.append(panel(found, metric, str(reference_of(rows)), f"{network}: " if len(networks) > 1 else ""))
             tested |= {item.unit for item in found}
     if not panels:
         return None
@@ -58,7 +60,8 @@ def draw(results: Results) -> Figure | None:
         key="loss-families",
         title="Loss families compared",
         caption=(
-            f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
+            "Mean difference from a reference loss on the same network, on test data, with 95 % intervals; finished "
+            f"configurations only, {MINIMUM} of each at least. "
             f"{how(tested, board, searched=bool(searcher(results)))} p: t-tests that allow for unequal spread and "
             "skew, of pairs also permutation tests; Holm-corrected over the families of a panel."
         ),
@@ -93,11 +96,17 @@ def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
     return " ".join(parts)
 
 
-def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Panel:
-    """Return one metric: a point and an interval a family."""
+def panel(found: Sequence[FamilyComparison], metric: str, reference: str, before: str) -> Panel:
+    """Return one metric: a point and an interval a family, drawn as far as differences can be; `before` the heading."""
     shown = found[::-1]
     means = [item.difference.mean for item in shown]
-    limits = [item.difference.interval or (item.difference.mean,) * 2 for item in shown]
+    split, name = measured_as(metric)
+    known = metric_of(name)
+    furthest = math.inf if known is None else known.range[1] - known.range[0]
+    limits = [
+        (max(low, -furthest), min(high, furthest))
+        for low, high in (item.difference.interval or (item.difference.mean,) * 2 for item in shown)
+    ]
     points = Curve(
         means,
         [item.family for item in shown],
@@ -108,9 +117,8 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Pan
         ),
         text=[sentence(item) for item in shown],
     )
-    split, name = measured_as(metric)
     x, y = Axis(f"difference from {reference}"), Axis("", names=True)
-    return Panel(f"{split} {label(name)}", notes(found), [points], x, y, verticals={0: ""})
+    return Panel(f"{before}{split} {label(name)}", notes(found), [points], x, y, verticals={0: ""})
 
 
 def notes(found: Sequence[FamilyComparison]) -> list[str]:

@@ -95,6 +95,9 @@ def _bars(mark: Bars) -> Json:
         "marker": {"color": colour(mark.colour), "line": {"color": "var(--card)", "width": 1}},
         **_hover(mark.hover, mark.text), **_meta("", mark.group),
     }  # fmt: skip
+    if mark.labels:
+        found |= {"texttemplate": [*mark.labels], "textposition": "auto", "insidetextanchor": "start", "textangle": 0,
+                  "textfont": {"size": 9, "color": "var(--soft)"}, "cliponaxis": False}  # fmt: skip
     if mark.widths:
         found["width"] = _plain(mark.widths)
     if mark.errors:
@@ -114,10 +117,10 @@ def _heat_map(mark: HeatMap) -> Json:
 def _parallel(mark: Parallel) -> Json:
     return {
         "type": "parcoords", "dimensions": [_dimension(each) for each in mark.dimensions],
-        "meta": {"statuses": [*mark.statuses]},
+        "meta": {"statuses": [*mark.statuses], "trials": [*mark.trials]},
         "line": {"color": [*mark.ranks], "cmin": 0, "cmax": max(1, len(mark.ranks) - 1), "colorscale": RANKS},
         "unselected": {"line": {"color": "var(--grid)", "opacity": 0.35}},
-        "labelfont": {"size": 12, "color": "var(--ink)"}, "tickfont": {"size": 10.5, "color": "var(--soft)"},
+        "labelfont": {"size": 12, "color": "var(--ink)"}, "tickfont": {"size": 9.5, "color": "var(--soft)"},
         "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
     }  # fmt: skip
 
@@ -154,7 +157,7 @@ def _plain(values: Sequence[object]) -> list[object]:
 def _margin(panel: Panel) -> Mapping[str, int]:
     first = panel.marks[0] if panel.marks else None
     if isinstance(first, Parallel):
-        return {"l": first.margin, "r": 44, "t": 50, "b": 24}
+        return {"l": first.margin, "r": 34, "t": 50, "b": 24}
     return {"l": 52, "r": 14, "t": 10, "b": 44}
 
 

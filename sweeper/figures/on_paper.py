@@ -268,6 +268,8 @@ def _bars(mark: Bars, axes: Axes) -> None:
         drawn = axes.bar(places, lengths, widths, color=paint, zorder=1, yerr=errors, error_kw=ERRORS)
     for bar in drawn:
         bar.set(edgecolor="white", linewidth=0.4)
+    if mark.labels:
+        axes.bar_label(drawn, mark.labels, fontsize=5, rotation=90 - 90 * mark.lying, padding=1)
 
 
 def _heat_map(mark: HeatMap, axes: Axes, scale: Scale) -> None:

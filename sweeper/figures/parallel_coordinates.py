@@ -12,7 +12,7 @@ from sweeper.text.cells import Rows, Value, float_of, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, number
 
 AXIS_WIDTH = 90
-"""Pixels an axis needs for its labels."""
+"""Pixels an axis needs for its labels at least."""
 
 MOST_LINES = 1500
 """More lines only cover each other, and drawing them takes seconds where no graphics card helps."""
@@ -47,11 +47,17 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"One line per configuration, {counted(rows)}; only hyperparameters that vary. “none”: the "
             f"configuration does not have it. Colour: rank by {board.objective.label}, the best stand out. Drag along "
-            f"an axis to select.{left_out}"
+            f"an axis to select a range: the table of trials then has those alone; click the axis to end.{left_out}"
         ),
         sql=[board.sql],
-        panels=[Panel("", [], [lines(board, shown)], width=AXIS_WIDTH * (len(board.varying) + 4))],
+        panels=[Panel("", [], [drawn := lines(board, shown)], width=width(drawn))],
     )
+
+
+def width(drawn: Parallel) -> int:
+    """Return the pixels in which no axis' labels reach the axis before it."""
+    labels = [label_width([each.label, *each.ticks.values()]) for each in drawn.dimensions]
+    return drawn.margin + 34 + max(AXIS_WIDTH, *labels) * (len(labels) - 1)
 
 
 def thin_lines(rows: Rows, mode: str) -> Rows:
@@ -74,14 +80,14 @@ def lines(board: Leaderboard, rows: Rows) -> Parallel:
     # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
     ordered = sorted(rows, key=lambda row: float_of(row, "judged"), reverse=goal.mode == "max")
     place = {id(row): at for at, row in enumerate(ordered)}
-    first = [row[board.varying[0]] for row in rows] if board.varying else []
-    ranks = [place[id(row)] for row in rows]
-    return Parallel(axes, ranks, [text_of(row, "status") for row in rows], left_margin(first))
+    ranks, trials = [place[id(row)] for row in rows], [text_of(row, "trial") for row in rows]
+    margin = 8 + label_width([words for each in axes[:1] for words in [each.label, *each.ticks.values()]])
+    return Parallel(axes, ranks, [text_of(row, "status") for row in rows], trials, margin)
 
 
-def left_margin(words: Sequence[object]) -> int:
-    """Return the pixels that the longest of the first axis' values takes."""
-    return max(96, 24 + math.ceil(6.2 * max((len(str(word)) for word in words), default=0)))
+def label_width(words: Sequence[str]) -> int:
+    """Return the pixels that the longest of some labels takes."""
+    return 10 + math.ceil(5.3 * max(map(len, words), default=0))
 
 
 def status_axis(rows: Rows) -> Dimension:

@@ -32,7 +32,8 @@ def draw(results: Results) -> Figure | None:
         caption=(
             "Accuracy against confidence on test data; below the diagonal a network is over-confident. Line: isotonic "
             "regression, without bins (CORP, Dimitriadis et al. 2021); band: where it lies in 90 % of draws if every "
-            "confidence is right. Circles: equal-width bins; shaded: the share of samples in each."
+            "confidence is right. Circles: equal-width bins; shaded: the share of samples in each, "
+            "and their number."
         ),
         sql=queries,
         tables=["reliability", "predictions", "evaluations"],
@@ -191,6 +192,7 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
         widths=[upper - lower for lower, upper in edges],
         colour="shade",
         hover="%{y:.1%} of the samples",
+        labels=[f"{row['n']:,}" if row["n"] else "" for row in bins],
     )
     ideal = Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash", name="perfect calibration")
     points = Curve(

@@ -54,9 +54,8 @@ def draw(results: Results) -> Figure | None:
         key="scheduler-audit",
         title="What the scheduler stopped",
         caption=(
-            f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was "
-            f"compared with (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves because "
-            f"later trials have more competitors.{within(rows)}{rule(results)} "
+            f"The {goal.label} of each trial at a rung, in the order in which it was decided: "
+            f"{plural(len(rows), 'comparison')}, {stopped} stopped.{cut_offs(rows)}{rule(results)} "
             f"{total(list(saved.values()), results, limit)}"
         ),
         sql=queries,
@@ -73,10 +72,15 @@ def rule(results: Results) -> str:
     return f" Rule of {name}: {summary[:1].lower()}{summary[1:]}." if summary else ""
 
 
-def within(rows: Rows) -> str:
-    """Return how many strata there are, with a space before it; nothing for one pool."""
+def cut_offs(rows: Rows) -> str:
+    """Return what trials were compared with, with a space before it: cut-offs, or places where they are promoted."""
+    line = any(row["cutoff"] is not None for row in rows)
+    said = " Line: the cut-off; it moves because later trials have more competitors." if line else (
+        " Trials pause at a rung and the best are promoted, so there is no cut-off: the rest is stopped at the end."
+    )  # fmt: skip
     strata = len({row["stratum"] for row in rows if row["stratum"]})
-    return f" Trials compete within {strata} strata, each with a line of its own." if strata else ""
+    each = ", each with a line of its own" if line else ""
+    return f"{said} They compete within {strata} strata{each}." if strata else said
 
 
 def total(saved: Rows, results: Results, limit: int) -> str:
@@ -111,7 +115,7 @@ def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) 
     pairs = [(float_of(row, "metric"), float_or_none(row, "cutoff")) for row in rows]
     values = [value for pair in pairs for value in pair if value is not None]
     height = log_axis("metric", values) if min(values) > 0 else Axis("metric")
-    order = Axis("order of arrival at the rung")
+    order = Axis("order of decision")
     return Panel(f"rung {rung}", remarks(rows, saved, final), marks, order, height)
 
 

@@ -42,6 +42,7 @@ class Snapshot:
         seconds: since this driver began.
         paused: rung → how many trials pause there.
         compares: whether trials are compared at rungs.
+        heard: seconds until the last epoch was reported: while nothing reports, the time left must not grow.
     """
 
     counts: dict[str, int]
@@ -53,6 +54,7 @@ class Snapshot:
     seconds: float
     paused: dict[int, int] = field(default_factory=dict)
     compares: bool = True
+    heard: float = 0.0
 
     @property
     def best(self) -> TrialState | None:
@@ -74,9 +76,9 @@ class Snapshot:
     @property
     def seconds_left(self) -> float | None:
         """An estimate of the time left, once enough has happened to make one."""
-        if self.epochs <= 0 or self.seconds <= 0:
+        if self.epochs <= 0 or self.heard <= 0:
             return None
-        return max(0.0, self.epochs_expected - self.epochs) * self.seconds / self.epochs
+        return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
 
 
 def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_before: float) -> Snapshot:
@@ -116,6 +118,7 @@ class Tally:
         self._statuses = dict.fromkeys((*state.count(), PAUSED), 0)
         self._passed, self._stopped, self._paused, self._towards = (Counter[int]() for _ in range(4))
         self._trained = 0.0
+        self._heard = (0.0, 0.0)
         self._resting_epochs = 0
         self._open: Counter[float] = Counter()
         self._leaders: list[Rank] = []
@@ -138,11 +141,14 @@ class Tally:
         rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._rungs}
         towards = {rung: self._towards[rung] for rung in self._rungs}
         done = self._trained - epochs_before
+        if done != self._heard[0]:
+            self._heard = done, seconds
         counts = {status: count for status, count in self._statuses.items() if count or status != PAUSED}
         paused = {rung: self._paused[rung] for rung in self._rungs}
         return Snapshot(
-            counts, rungs, towards, leaders, done, expected - epochs_before, seconds, paused, self._schedule.compares
-        )
+            counts, rungs, towards, leaders, done, expected - epochs_before, seconds, paused,
+            self._schedule.compares, self._heard[1],
+        )  # fmt: skip
 
     def _count(self, indices: Iterable[int]) -> None:
         lost = False

@@ -8,7 +8,10 @@ const drawn = new Set();
 /* Large data stand in the page compressed; `unpacked` has their texts once they have been asked for. */
 const unpacked = new Map();
 const isPacked = (script) => script.type === "application/gzip";
-const atHand = (id) => unpacked.has(id) || !isPacked(document.getElementById(id));
+const atHand = (id) => {
+  const script = document.getElementById(id);
+  return script !== null && (unpacked.has(id) || !isPacked(script));
+};
 const read = (id) => JSON.parse(unpacked.get(id) ?? document.getElementById(id).textContent);
 
 async function gunzip(base64) {
@@ -56,6 +59,28 @@ function keepShown(trace) {
   const keep = (values) => values.filter((_, at) => !hiddenStatuses.has(trace.meta.statuses[at]));
   for (const dimension of trace.dimensions) dimension.values = keep(dimension.values);
   trace.line.color = keep(trace.line.color);
+  trace.meta.trials = keep(trace.meta.trials);
+}
+
+/* Ranges dragged along axes leave the lines through all of them: the table of trials then has those alone. */
+let brushed = null;
+
+function brush(plot) {
+  const { dimensions, meta } = plot.data[0];
+  const ranged = dimensions.filter((dimension) => dimension.constraintrange);
+  const inside = (dimension, at) => [dimension.constraintrange].flat(Array.isArray(dimension.constraintrange[0]) ? 1 : 0)
+    .some(([low, high]) => low <= dimension.values[at] && dimension.values[at] <= high);
+  brushed = ranged.length === 0 ? null : new Set(meta.trials.filter((_, at) => ranged.every((each) => inside(each, at))));
+  document.getElementById("trials")?.refresh?.();
+}
+
+/* What a point says begins with its trial. */
+const trialIn = (text) => (/\bc\d{5,}\b/.exec(String(text ?? "")) || [null])[0];
+
+function listen(plot) {
+  if (drawn.has(plot)) return;
+  plot.on("plotly_click", (event) => showTrial(trialIn(event.points[0].text)));
+  if (plot.data[0]?.type === "parcoords") plot.on("plotly_restyle", () => brush(plot));
 }
 
 async function drawUnpacked(plot) {
@@ -78,7 +103,9 @@ function squeeze(trace) {
 /* Draws at once where the data are at hand, as printing needs it. */
 function draw(plot) {
   if (!atHand(plot.dataset.plot)) return drawUnpacked(plot);
-  const figure = resolveColours(read(plot.dataset.plot), getComputedStyle(root));
+  const made = plot.closest("[data-choose]") ? chosen(plot) : read(plot.dataset.plot);
+  const figure = resolveColours(made, getComputedStyle(root));
+  figure.layout.uirevision = "kept"; // ranges and zoom outlast a change of theme or filter
   const groups = hiddenGroups(plot);
   for (const trace of figure.data) {
     const tags = trace.meta || {};
@@ -92,8 +119,79 @@ function draw(plot) {
   }
   const config = { responsive: true, displaylogo: false, displayModeBar: false };
   Plotly.react(plot, figure.data, figure.layout, config);
+  listen(plot);
   drawn.add(plot);
   plot.dataset.drawn = "yes";
+}
+
+/* --- two columns of the table of trials against each other ---------------------------------------------------- */
+
+const SYMBOLS = { completed: "circle", early_stopped: "circle-open", failed: "x-thin-open" };
+const SERIES = 8;
+const WIDE = 20; // ratio of the largest to the smallest value from which an axis is logarithmic, as in the figures
+
+function setUpChoice(section) {
+  const { columns } = tableOf("trials-rows");
+  const fill = (name, fits, preferred) => {
+    const select = section.querySelector(`[data-axis=${name}]`);
+    columns.forEach((column, at) => { if (fits(column)) select.add(new Option(column.label, at)); });
+    const first = [...select.options].find((option) => preferred.includes(option.text));
+    if (first) select.value = first.value;
+    select.addEventListener("change", () => draw(section.querySelector(".plot")));
+  };
+  const measured = (column) => isNumeric(column.kind) && column.label !== "replicates";
+  fill("x", measured, ["test accuracy %"]);
+  fill("y", measured, ["test ECE"]);
+  fill("by", (column) => !isNumeric(column.kind) && !["trial", "configuration"].includes(column.label), ["loss"]);
+}
+
+const numberIn = (value, kind) => {
+  const mean = Array.isArray(value) ? value[0] : value;
+  return mean === null || mean === undefined ? null : mean * (kind === "percent" ? 100 : 1);
+};
+
+function chosenAxis(column, values) {
+  const log = values.every((value) => value > 0) && Math.max(...values) / Math.min(...values) >= WIDE;
+  const [first, last] = log ? [Math.min(...values), Math.max(...values)].map((value) => Math.floor(Math.log10(value))) : [0, -1];
+  const ticks = Array.from({ length: last - first + 2 }, (_, at) => [1, 2, 5].map((each) => Number(`${each}e${first + at}`))).flat();
+  return {
+    title: { text: column.label, standoff: 8, font: { size: 12 } }, type: log ? "log" : "linear", gridcolor: "var(--grid)",
+    linecolor: "var(--axis)", zeroline: false, showline: true, automargin: true, tickfont: { size: 11 },
+    ...(log ? { tickvals: ticks, ticktext: ticks.map(String) } : {}),
+  };
+}
+
+function chosen(plot) {
+  const data = tableOf("trials-rows");
+  const section = plot.closest("[data-choose]");
+  if (!section.querySelector("option")) setUpChoice(section);
+  const [x, y, by] = ["x", "y", "by"].map((name) => Number(section.querySelector(`[data-axis=${name}]`).value));
+  const place = (row, at) => numberIn(row[at], data.columns[at].kind);
+  const rows = data.rows.filter((row) => place(row, x) !== null && place(row, y) !== null);
+  const groups = [...new Set(rows.map((row) => cellText(row[by], data.columns[by])))].sort();
+  const traces = [];
+  groups.forEach((group, at) => [...new Set(rows.map((row) => row[data.status]))].forEach((status) => {
+    const mine = rows.filter((row) => cellText(row[by], data.columns[by]) === group && row[data.status] === status);
+    if (mine.length === 0) return;
+    const said = (row) => [`<b>${row[0]}</b> ${row[1]}`, ...[data.status, x, y].map((each) =>
+      `${each === data.status ? "" : `${data.columns[each].label} `}${cellText(row[each], data.columns[each])}`)].join("<br>");
+    const colour = `var(--series-${(at % SERIES) + 1})`;
+    traces.push({
+      type: "scatter", mode: "markers", x: mine.map((row) => place(row, x)), y: mine.map((row) => place(row, y)),
+      text: mine.map(said), hovertemplate: "%{text}<extra></extra>", meta: { status },
+      name: group || "none", legendgroup: group, showlegend: !traces.some((trace) => trace.legendgroup === group),
+      marker: { size: 8, symbol: SYMBOLS[status] || "diamond-open", color: colour, line: { width: 1.4, color: colour } },
+    });
+  }));
+  const axis = (at) => chosenAxis(data.columns[at], rows.map((row) => place(row, at)));
+  return {
+    data: traces,
+    layout: {
+      paper_bgcolor: "var(--card)", plot_bgcolor: "var(--card)", font: { color: "var(--soft)" }, hovermode: "closest",
+      margin: { l: 52, r: 14, t: 10, b: 44 }, xaxis: axis(x), yaxis: axis(y), showlegend: true,
+      legend: { orientation: "h", y: -0.2 },
+    },
+  };
 }
 
 const allPlots = () => [...document.querySelectorAll(".plot")];
@@ -123,32 +221,62 @@ function brief(value) {
   return magnitude >= 1e5 || magnitude < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-function spread(pair, scale) {
-  const [mean, deviation] = pair.map((part) => (part === null ? null : part * scale));
-  if (!deviation) return String(Number(mean.toPrecision(3)));
-  const places = Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(deviation))));
-  return `${mean.toFixed(places)} ± ${deviation.toFixed(places)}`;
+/* All numbers of a column have the same decimals, those that its usual deviation needs, unless it spans decades. */
+function placesOf(rows, at, kind) {
+  if (kind !== "spread" && kind !== "percent") return null;
+  const pairs = rows.map((row) => row[at]).filter((pair) => Array.isArray(pair) && pair[0]);
+  const means = pairs.map(([mean]) => Math.abs(mean));
+  if (means.length === 0 || Math.max(...means) / Math.min(...means) > 1000) return null;
+  const deviations = pairs.map(([, deviation]) => deviation).filter((deviation) => deviation > 0).sort((a, b) => a - b);
+  const [usual, digits] = deviations.length ? [deviations[deviations.length >> 2], 1] : [Math.min(...means), 2];
+  return Math.min(8, Math.max(0, digits - Math.floor(Math.log10(usual * (kind === "percent" ? 100 : 1)))));
 }
 
-function cellText(value, kind) {
+function spread(pair, scale, fixed) {
+  const [mean, deviation] = pair.map((part) => (part === null ? null : part * scale));
+  if (!deviation && typeof fixed !== "number") return String(Number(mean.toPrecision(3)));
+  const places = fixed ?? Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(deviation))));
+  const around = deviation ? deviation.toFixed(places) : "0";
+  return Number(around) ? `${mean.toFixed(places)} ± ${around}` : mean.toFixed(places);
+}
+
+function cellText(value, { kind, places }) {
   if (value === null || value === undefined || (Array.isArray(value) && value[0] === null)) return "";
-  if (kind === "spread") return spread(value, 1);
-  if (kind === "percent") return spread(value, 100);
+  if (kind === "spread") return spread(value, 1, places);
+  if (kind === "percent") return spread(value, 100, places);
   if (kind === "status") return STATUS_WORDS[value] || value;
   return typeof value === "number" ? brief(value) : String(value);
 }
 
+const parsed = new Map();
+
+function tableOf(id) {
+  if (!parsed.has(id)) {
+    const data = read(id);
+    data.columns.forEach((column, at) => { column.places = placesOf(data.rows, at, column.kind); });
+    parsed.set(id, data);
+  }
+  return parsed.get(id);
+}
+
 function makeCell(value, column) {
   const cell = document.createElement("td");
-  const text = cellText(value, column.kind);
+  const text = cellText(value, column);
   if (isNumeric(column.kind)) cell.className = "right";
-  if (column.kind === "status" || column.label === "decision") {
+  cell.dataset.label = text === "" ? "" : column.label; // for narrow screens, which have no head
+  if (column.label === "trial") {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.dataset.trial = trialIn(text) ?? "";
+    button.textContent = text;
+    cell.append(button);
+  } else if (column.kind === "status" || column.label === "decision") {
     const pill = document.createElement("span");
     pill.className = `pill ${value}`;
     pill.textContent = text;
     cell.append(pill);
   } else {
-    if (text.length > 48) cell.className = "long";
+    if (text.length > 24 && !isNumeric(column.kind)) cell.className = "long";
     cell.textContent = text;
   }
   return cell;
@@ -164,7 +292,7 @@ function compare(a, b) {
 }
 
 function setUpTable(section) {
-  const data = read(section.dataset.table);
+  const data = tableOf(section.dataset.table);
   const scroll = section.querySelector(".scroll");
   const body = section.querySelector("tbody");
   const count = section.querySelector(".count");
@@ -188,7 +316,8 @@ function setUpTable(section) {
     const wanted = search.value.trim().toLowerCase();
     rows = data.rows.filter((row) => {
       if (data.status !== null && hiddenStatuses.has(row[data.status])) return false;
-      return !wanted || row.some((value, at) => cellText(value, data.columns[at].kind).toLowerCase().includes(wanted));
+      if (section.id === "trials" && brushed && !brushed.has(trialIn(row[0]))) return false;
+      return !wanted || row.some((value, at) => cellText(value, data.columns[at]).toLowerCase().includes(wanted));
     });
     if (order) {
       rows = [...rows].sort((a, b) => {
@@ -224,6 +353,44 @@ function setUpTable(section) {
     if (printed < rows.length) count.textContent += `, the first ${printed} on paper`;
   };
   refresh();
+}
+
+/* --- one trial ------------------------------------------------------------------------------------------------ */
+
+/* All that the page has of a trial: its row, and why it went on or stopped. A click on a point or a name opens it. */
+async function showTrial(trial) {
+  const dialog = document.getElementById("trial");
+  if (!trial || !dialog) return;
+  await unpack("trials-rows");
+  const { columns, rows } = tableOf("trials-rows");
+  const row = rows.find((each) => trialIn(each[0]) === trial);
+  if (!row) return;
+  const pairs = row.map((value, at) => [columns[at].label, cellText(value, columns[at])]).slice(1);
+  if (document.getElementById("decisions-rows")) {
+    await unpack("decisions-rows");
+    const told = tableOf("decisions-rows");
+    const reason = told.columns.findIndex((column) => column.label === "reason");
+    told.rows.filter((each) => each[0] === trial).reverse().forEach((each) => pairs.push(["scheduler", each[reason]]));
+  }
+  dialog.querySelector("h2").textContent = String(row[0]);
+  dialog.querySelector("code").textContent = dialog.dataset.command.replace("TRIAL", trial);
+  dialog.querySelector("dl").replaceChildren(...pairs.filter(([, text]) => text).flatMap(([name, text]) => {
+    const [term, value] = ["dt", "dd"].map((kind) => document.createElement(kind));
+    term.textContent = name;
+    value.textContent = text;
+    return [term, value];
+  }));
+  if (!dialog.open) dialog.showModal();
+}
+
+function setUpTrials() {
+  const dialog = document.getElementById("trial");
+  document.addEventListener("click", (event) => {
+    const named = event.target.closest("[data-trial]");
+    const dot = event.target.closest(".small-plots svg g");
+    if (named ?? dot) showTrial(named ? named.dataset.trial : trialIn(dot.querySelector("title")?.textContent));
+    if (event.target === dialog || event.target.closest("dialog .close")) dialog.close();
+  });
 }
 
 /* --- data ------------------------------------------------------------------------------------------------------- */
@@ -292,6 +459,7 @@ function start() {
   });
 
   setUpDataLinks();
+  setUpTrials();
   drawWhenNear();
   root.dataset.ready = "yes";
   setTimeout(() => unpackTheRest(tables), IDLE_MILLISECONDS);

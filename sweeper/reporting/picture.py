@@ -149,6 +149,7 @@ def picture(found: Matrix) -> Picture:
     limits = {key: main.interval(text_of(rows[key], "trial")) for key in means}
     scale = scale_of([*means.values()], [*filter(None, limits.values()), *((v, v) for v in beside.values())])
     places, around = digits([*means.values()], [*limits.values()]), digits([*beside.values()])
+    seconds = [mean for row in rows.values() for part in found.second if (mean := mean_of(part, row)) is not None]
     dots = []
     for key, mean in means.items():
         row, pair, after = rows[key], limits[key], beside.get(key)
@@ -159,7 +160,7 @@ def picture(found: Matrix) -> Picture:
                 *key, text_of(row, "trial"), mark, words, f"{mean:.{places}f}",
                 "" if pair is None else " … ".join(f"{end:.{places}f}" for end in pair),
                 "" if after is None else f"{after:.{around}f}",
-                second_of(found, row), configuration_of(found, row), scale.place(mean),
+                second_of(found, row, digits(seconds)), configuration_of(found, row), scale.place(mean),
                 low, high, None if after is None else scale.place(after),
             )
         )  # fmt: skip
@@ -208,12 +209,12 @@ def digits(means: Sequence[float], limits: Sequence[tuple[float, float] | None] 
     return min(6, max([0, *wanted]))
 
 
-def second_of(found: Matrix, row: Row) -> str:
-    """Return the other metric, before and after temperature scaling, e.g. `ECE 0.035 → 0.021`."""
+def second_of(found: Matrix, row: Row, places: int) -> str:
+    """Return the other metric, before and after temperature scaling, in so many decimals: `ECE 0.035 → 0.021`."""
     before, after = (mean_of(part, row) for part in found.second)
     if before is None or found.second[0] is None:
         return ""
-    return f"{found.second[0].label} {number(before)}" + ("" if after is None else f" → {number(after)}")
+    return f"{found.second[0].label} {before:.{places}f}" + ("" if after is None else f" → {after:.{places}f}")
 
 
 def configuration_of(found: Matrix, row: Row) -> str:

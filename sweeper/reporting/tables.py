@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sweeper.analysis.statistics.basics import spread, spread_text
+from sweeper.analysis.statistics.basics import decimals, spread, spread_text
 from sweeper.analysis.statistics.best_set import SURE
 from sweeper.core.errors import SweeperError
 from sweeper.core.schemas import REHEARSAL
@@ -24,15 +24,11 @@ from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
 
 DECISIONS_SQL = (
-    "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, {stratum}, decided_at\n"
+    "SELECT trial, kind, epoch, reason, metric, cutoff, competitors, {stratum}, rung, decided_at\n"
     "FROM decisions ORDER BY decided_at DESC, trial DESC, epoch DESC"
 )
 
 FAILURES_SQL = "SELECT * FROM trials WHERE status = 'failed' OR error IS NOT NULL ORDER BY trial, replicate"
-
-
-FIRST = 5
-"""Measurements that stand before the configuration, so that neither screen nor paper cuts them off."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +74,15 @@ def trials_table(board: Leaderboard) -> DataTable:
         *((name, label(name), "spread") for name in headline_columns()),
     ]
     measured = [line for line in measured if board.rows and line[0] in board.rows[0]]
-    first = measured[:FIRST]
-    columns = [column("trial", "text"), column("status", "status"), column("epoch")]
-    columns += [column(heading, kind) for _, heading, kind in first]
-    columns += [column("configuration", "text")]
-    columns += [column(heading, kind) for _, heading, kind in measured[FIRST:]]
+    columns = [column("trial", "text"), column("configuration", "text"), column("status", "status"), column("epoch")]
+    columns += [column(heading, kind) for _, heading, kind in measured]
     columns += [column("replicates")]
     columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
     rows: list[list[object]] = [
         [
-            *(f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"], row["status"], row["epochs"]),
-            *([row[name], row[f"{name}_sd"]] for name, _, _ in first),
-            board.describe(row),
-            *([row[name], row[f"{name}_sd"]] for name, _, _ in measured[FIRST:]),
+            f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"],
+            *(board.describe(row), row["status"], row["epochs"]),
+            *([row[name], row[f"{name}_sd"]] for name, _, _ in measured),
             row["replicates"],
             *(row[name] for name in board.varying),
         ]
@@ -102,7 +94,7 @@ def trials_table(board: Leaderboard) -> DataTable:
     )
     if (legend := board.legend(board.rows)) is not None:
         caption += f" {legend}; these come after the others that finished."
-    return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=1)
+    return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=2)
 
 
 def is_text(board: Leaderboard, name: str) -> bool:
@@ -115,8 +107,8 @@ def decisions_table(results: Results) -> DataTable:
     query = DECISIONS_SQL.format(stratum=stratum_column(results))
     rows = results.rows(query)
     columns = [
-        column("trial", "text"), column("decision", "text"), column("epoch"), column("rung"), column("metric"),
-        column("cut-off"), column("competitors"), column("reason", "text"), column("stratum", "text"),
+        column("trial", "text"), column("decision", "text"), column("epoch"), column("reason", "text"),
+        column("metric"), column("cut-off"), column("competitors"), column("stratum", "text"), column("rung"),
         column("time (UTC)", "time"),
     ]  # fmt: skip
     caption = (
@@ -234,10 +226,12 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)
     notes: list[str] = []
     lines = []
-    for trial, name in measured.names.items():
-        cells = [cell_of(rows, trial, variant, metric) for variant in variants]
+    found = {trial: [cell_of(rows, trial, variant, metric) for variant in variants] for trial in measured.names}
+    places = decimals([spread([*each.values.values()]).deviation for cells in found.values() for each in cells])
+    for trial, cells in found.items():
         marked = zip(cells, marks_of(cells), strict=True)
-        lines.append((trial, name, [cell_text(cell, mark, replicates, notes) for cell, mark in marked]))
+        texts = [cell_text(cell, mark, replicates, notes, places) for cell, mark in marked]
+        lines.append((trial, measured.names[trial], texts))
     if metric in BINNED:
         title += f", {plural(bins, 'bin')}"
     heading = f"{title} · {plural(replicates, 'replicate')}"
@@ -275,7 +269,7 @@ def alike(cell: MethodCell, best: MethodCell) -> bool:
     return bool(abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5)
 
 
-def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str]) -> CellText:
+def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str], places: int | None) -> CellText:
     """Return a displayed cell; a new reason for missing replicates is added to `notes`."""
     letters = ""
     if cell.reason is not None and len(cell.values) < replicates:
@@ -285,7 +279,7 @@ def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str]) ->
     if not cell.values:
         return CellText("–", False, "", letters, cell.reason)
     found = spread(list(cell.values.values()))
-    text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation)
+    text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, places=places)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
     few = f" n = {found.n}" if found.n < replicates else ""

@@ -5,7 +5,7 @@ The command line's summary and the report both read from here, so they cannot di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -109,7 +109,8 @@ class Leaderboard:
 def leaderboard(results: Results) -> Leaderboard:
     """Return the configurations of a sweep, best first. Raises QueryError where the tables cannot be read."""
     goal = objective(results)
-    varying = varying_columns(results)
+    asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
+    varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
     sql = leaderboard_sql(results, goal, varying)
     rows, against = results.rows(sql), against_constraints(results)
     if against:  # they finished, but are not the best however good their objective is
@@ -129,6 +130,17 @@ def varying_columns(results: Results) -> tuple[str, ...]:
         return ()
     values = results.rows(f"SELECT {', '.join(value_count(name, names) for name in names)}")[0]
     return in_order(name for name in names if (float_or_none(values, name) or 0) > 1)
+
+
+def searched(space: Mapping[str, object], path: str = "config") -> Iterator[str]:
+    """Yield the columns of hyperparameters that a search space draws from several values, however few were drawn."""
+    for key, value in space.items():
+        parts = value.get("one_of", [value]) if isinstance(value, Mapping) else ()
+        for part in (each for each in parts if isinstance(each, Mapping)):
+            if len(part) == 1 and (limits := next(iter(part.values()))) and isinstance(limits, list):
+                yield from [f"{path}_{key}"] * (len(limits) > 1 and not isinstance(limits[0], Mapping))
+            else:
+                yield from searched(part, f"{path}_{key}")
 
 
 def value_count(column: str, names: Sequence[str]) -> str:

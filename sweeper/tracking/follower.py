@@ -16,10 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import python_environment, python_module
+from sweeper.core.processes import LOWEST_PRIORITY, python_environment, python_module
 from sweeper.tracking.base import kind_of
-
-LOWEST_PRIORITY = 19
 
 ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
 """Tells the process the tracker's address, which may hold a password: arguments are public, the environment is not."""

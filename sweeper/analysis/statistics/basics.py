@@ -53,11 +53,19 @@ class Spread:
         return spread_text(self.mean, self.deviation, digits, scale)
 
 
-def spread_text(mean: float, deviation: float | None, digits: int = 3, scale: float = 1.0) -> str:
+def decimals(deviations: Sequence[float | None]) -> int | None:
+    """Return the decimals of a column: two digits of a small one of its deviations (the lower quartile), or None."""
+    found = sorted(each for each in deviations if each)
+    return max(0, 1 - math.floor(math.log10(found[len(found) // 4]))) if found else None
+
+
+def spread_text(
+    mean: float, deviation: float | None, digits: int = 3, scale: float = 1.0, places: int | None = None
+) -> str:
     """Return `mean ± deviation` with the deviation to two significant digits and the mean to the same place.
 
     Without a deviation, or with one that is rounding alone, the mean to `digits` significant digits. Both are
-    multiplied by `scale` (100 for per cent).
+    multiplied by `scale` (100 for per cent). In a column all have the same `places`.
     """
     mean = mean * scale
     if deviation is None or not np.isfinite(deviation):
@@ -65,7 +73,7 @@ def spread_text(mean: float, deviation: float | None, digits: int = 3, scale: fl
     deviation = deviation * scale
     if deviation <= ROUNDING * abs(mean):
         return f"{mean:.{digits}g} (no spread)"
-    places = max(0, 1 - int(np.floor(np.log10(deviation))))
+    places = max(0, 1 - int(np.floor(np.log10(deviation)))) if places is None else places
     return f"{mean:.{places}f} ± {deviation:.{places}f}"
 
 

@@ -254,8 +254,9 @@ def p_text(p: float, smallest: float = 0.0) -> str:
 REFERENCE = "cross_entropy"
 """What papers compare with; without it, the family with most finished configurations."""
 
-MINIMUM = 2
-"""Settings, configurations or replicates on each side, below which nothing is compared."""
+MINIMUM = 4
+"""Settings, configurations or replicates on each side, below which nothing is compared: an interval of two reaches
+thirteen standard errors each way."""
 
 SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES = "settings", "configurations", "seeds", "replicates"
 """What is compared: pairs at equal settings, configurations as they come, the chosen ones' replicates on equal seeds,

@@ -23,6 +23,7 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
+from sweeper.text.labels import short
 from sweeper.text.redaction import redact
 from trainables.registry.names import did_you_mean
 
@@ -87,7 +88,8 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
 def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, Any]]:
     def scatter(x: str, y: str, kind: str = "METRIC") -> dict[str, Any]:
         axes = {"xaxis": {"key": x, "type": kind}, "yaxis": {"key": y, "type": "METRIC"}}
-        return {"type": "SCATTER", "runsCountToCompare": max(100, trials), **axes}
+        title = f"{y} against {short(x)}"
+        return {"type": "SCATTER", "displayName": title, "runsCountToCompare": max(100, trials), **axes}
 
     numbers = [each for each in varying if not each.endswith("_name")]
     # MLflow leaves runs out that lack one of the params, and hides the chart if none has all.
@@ -95,6 +97,7 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
     charts = [
         {
             "type": "PARALLEL",
+            "displayName": f"Hyperparameters, {metric} and test_ece",
             "runsCountToCompare": max(100, trials),
             "selectedParams": everywhere[:5],
             "selectedMetrics": [metric, "test_ece"],
@@ -102,7 +105,13 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
         },
         scatter("test_accuracy", "test_ece"),
         scatter(GAMMA if GAMMA in varying else numbers[0], "test_ece", "PARAM") if numbers else None,
-        {"type": "LINE", "metricKey": "val_nll", "selectedMetricKeys": ["val_nll"], "runsCountToCompare": 20},
+        {
+            "type": "LINE",
+            "displayName": "val_nll by epoch",
+            "metricKey": "val_nll",
+            "selectedMetricKeys": ["val_nll"],
+            "runsCountToCompare": 20,
+        },
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -216,6 +225,30 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
             f"complete it with `sweeper sync {name}`",
         )
     return named
+
+
+def delete_runs(uri: str, name: str, identity: str) -> int:
+    """Mark a sweep's runs in MLflow as deleted, which `mlflow gc` removes; return how many.
+
+    Args:
+        uri: of the store.
+        name: of the sweep.
+        identity: what tells it from others of its name, see `sweep_id`.
+
+    Raises:
+        SweeperError: the store cannot be read, or has no such sweep.
+    """
+    ((_, experiment),) = experiments(uri, name)
+    from mlflow.tracking import MlflowClient
+
+    client, count = MlflowClient(tracking_uri=uri), 0
+    while found := client.search_runs([experiment], f"tags.sweep_id = '{identity}'", max_results=MOST):
+        for run in found:
+            client.delete_run(run.info.run_id)
+        count += len(found)
+    if not client.search_runs([experiment], max_results=1):
+        client.delete_experiment(experiment)
+    return count
 
 
 GRACE_SECONDS = 5.0

@@ -113,7 +113,7 @@ def test_sweeps_without_a_common_configuration(pair: tuple[Path, Path], tmp_path
     assert "no pairs to compare" in text_of(pair[0], other)
 
 
-def test_where_few_finished_in_both_each_is_compared_at_the_last_common_epoch(tmp_path: Path) -> None:
+def test_where_few_finished_in_both_all_are_compared_at_the_first_rung(tmp_path: Path) -> None:
     first, second = (write_sweep(tmp_path / name, configurations=8, failures=0, samples=60) for name in ("a", "b"))
     for folder, keep in ((first, "c00000"), (second, "c00001")):
         files = [file for name in ("trials", "evaluations") for file in (folder / "tables" / name).rglob("*.parquet")]
@@ -126,10 +126,10 @@ def test_where_few_finished_in_both_each_is_compared_at_the_last_common_epoch(tm
                 rows.loc[rows["split"] == "test", "ece"] += 0.01 * (folder == second)
             pq.write_table(pa.Table.from_pandas(rows, pq.read_schema(file), preserve_index=False), file)
     found = compare(Results(first), Results(second))
-    assert (found.shared, found.finished, found.stopped) == (8, 0, True)
+    assert (found.shared, found.finished, found.epoch) == (8, 0, 3)
     ece = next(entry for entry in found.metrics if entry.metric == "ece")
     assert ece.difference.n == 8 and ece.difference.mean == pytest.approx(0.01)
-    assert "the last epoch at which both evaluated it" in text_of(first, second)
+    assert "All are compared at epoch 3, their first evaluation" in text_of(first, second)
 
 
 def test_differences_of_nested_values() -> None:

@@ -262,12 +262,18 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
     assert thin_points(rows[:1000]) == (rows[:1000], [])
 
 
-def test_the_first_axis_has_room_for_its_longest_word() -> None:
-    assert parallel_coordinates.left_margin([]) == parallel_coordinates.left_margin(["mlp", 3]) == 96
-    assert parallel_coordinates.left_margin(["mlp", "focal_sample_dependent"]) > 6 * len("focal_sample_dependent")
+def test_no_label_of_parallel_coordinates_reaches_the_axis_before() -> None:
+    short = parallel_coordinates.Dimension("lr", [0.1], (0, 1), {0.1: "0.1"})
+    long = parallel_coordinates.Dimension("loss", [0], (0, 1), {0: "focal_sample_dependent_and_more"})
+    few, more = (
+        parallel_coordinates.Parallel([short, each, short], [0], ["completed"], ["c00000"], 96)
+        for each in (short, long)
+    )
+    assert parallel_coordinates.width(few) == 96 + 34 + 2 * parallel_coordinates.AXIS_WIDTH
+    assert parallel_coordinates.width(more) > 2 * 5 * len("focal_sample_dependent_and_more")
 
 
-@pytest.mark.parametrize(("replicates", "said"), [(2, "no p can be below 1"), (8, None)])
+@pytest.mark.parametrize(("replicates", "said"), [(4, "no p can be below 0.25"), (8, None)])
 def test_where_no_p_can_show_anything_one_sentence_says_so(replicates: int, said: str | None) -> None:
     names = ("cross_entropy", "focal", "brier")
     rows = [{"trial": name, "loss": name, "judged": 0.1, "test_ece": 0.1} for name in names]

@@ -82,6 +82,12 @@ def test_what_earlier_drivers_did_counts_for_no_speed():
     assert now.seconds_left == pytest.approx(5)
 
 
+def test_the_time_left_does_not_grow_while_nothing_reports():
+    tally = Tally(_state({"status": "running", "epochs": 9}, {}), HALVING)
+    first = tally.snapshot(seconds=60, epochs_before=0)
+    assert tally.snapshot(seconds=600, epochs_before=0).seconds_left == first.seconds_left > 0
+
+
 def test_before_anything_happened_no_time_is_promised():
     assert snapshot(_state({}, {}), HALVING, seconds=5, epochs_before=0).seconds_left is None
     assert snapshot(_state(), HALVING, seconds=0, epochs_before=0).share == 1.0

@@ -232,15 +232,16 @@ def test_samples_that_do_not_vary_have_no_interval() -> None:
 
 def test_a_lone_configuration_is_compared_by_replicates_with_the_best_of_the_other() -> None:
     rows = [row("cross_entropy", 0.1, 1.0, 0.2), row("focal", 0.1, 0.5, 0.1, 2.0), row("focal", 0.1, 0.9, 0.3, 3.0)]
-    values = {rows[0]["trial"]: [0.1, 0.3], rows[1]["trial"]: [0.05, 0.15, float("nan")], rows[2]["trial"]: [9.0, 9.0]}
+    plain, best = [0.1, 0.3, 0.2, 0.2], [0.05, 0.15, 0.1, 0.1]
+    values = {rows[0]["trial"]: plain, rows[1]["trial"]: [*best, float("nan")], rows[2]["trial"]: [9.0] * 4}
     each = {trial: {hash((trial, at)): value for at, value in enumerate(mine)} for trial, mine in values.items()}
     (found,) = compare_families(rows, VARYING, "test_ece", "min", each)
-    assert (found.unit, found.sizes) == (REPLICATES, (2, 2))
+    assert (found.unit, found.sizes) == (REPLICATES, (4, 4))
     assert found.difference.mean == pytest.approx(0.1 - 0.2)
     on_equal_seeds = {trial: dict(enumerate(mine)) for trial, mine in values.items()}
     (paired,) = compare_families(rows, VARYING, "test_ece", "min", on_equal_seeds)
-    assert (paired.unit, paired.sizes) == (SEEDS, (2, 2))
-    assert paired.difference == paired_difference([0.1, 0.3], [0.05, 0.15])
+    assert (paired.unit, paired.sizes) == (SEEDS, (4, 4))
+    assert paired.difference == paired_difference(plain, best)
 
 
 def test_what_cannot_be_compared_is_left_out() -> None:

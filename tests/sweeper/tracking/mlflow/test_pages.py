@@ -23,7 +23,8 @@ from sweeper.space.configurations import varying_columns
 from sweeper.space.loading import load_spec
 from sweeper.text.labels import in_order
 from sweeper.tracking import sync as projection
-from sweeper.tracking.mlflow.pages import address, ended_with_this_process, experiments, serve, shared_view
+from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve, shared_view
+from sweeper.tracking.projection import sweep_id
 from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
@@ -81,6 +82,11 @@ def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, t
     assert experiments(uri, "first-1") == [("first-1", ids["first-1"])]
     with pytest.raises(SweeperError, match=r"has no sweep 'frist-1'; did you mean 'first-1'\?"):
         experiments(uri, "frist-1")
+    journal = tmp_path / "first-1" / "journal"
+    count = len(client.search_runs([ids["first-1"]]))
+    assert delete_runs(uri, "first-1", "another") == 0 and len(client.search_runs([ids["first-1"]])) == count > 1
+    assert delete_runs(uri, "first-1", sweep_id(journal)) == count
+    assert dict(experiments(uri)) == {"second-1": ids["second-1"]} and client.search_runs([ids["second-1"]])
 
 
 @pytest.mark.slow

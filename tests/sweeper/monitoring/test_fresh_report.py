@@ -1,0 +1,44 @@
+"""The report of a sweep that runs is written by a process of its own, not too often, and only where there is news."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.ids import SweepPaths
+from sweeper.monitoring.fresh_report import EVERY_SECONDS, PAUSE, FreshReport
+from tests.patience import patient
+from tests.sweeper.records import made_record
+
+
+@pytest.fixture()
+def paths(tmp_path: Path, quickstart_folder: Path) -> SweepPaths:
+    shutil.copytree(quickstart_folder, tmp_path / "quickstart", symlinks=True)
+    (tmp_path / "quickstart" / "report.html").unlink(missing_ok=True)
+    return SweepPaths(tmp_path / "quickstart")
+
+
+def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(paths: SweepPaths) -> None:
+    now = [0.0]
+    with FreshReport(paths, clock=lambda: now[0]) as fresh:
+        now[0] = EVERY_SECONDS
+        fresh.flush_if_due()
+        assert fresh._process is None  # nothing was reported
+        fresh.append(made_record(1, "reported", 0.0))
+        fresh.flush_if_due()
+        assert fresh._process is not None and fresh._process.wait(patient(60)) == 0
+        assert "</html>" in paths.report.read_text("utf-8")
+        paths.report.unlink()
+        fresh.append(made_record(1, "reported", 0.0))
+        now[0] += 30  # it took 30 seconds
+        for pause in (0, PAUSE * 30 - 1):
+            now[0] += pause
+            fresh.flush_if_due()
+            assert fresh._process is None
+        now[0] += 1
+        fresh.flush_if_due()
+        process = fresh._process
+        assert process is not None
+    assert process.poll() is not None
