@@ -44,6 +44,9 @@ def compare(
 
     Args:
         second: Name or path of the sweep to compare with.
+
+    Returns:
+        What differs, and a comparison of each metric with its interval and p.
     """
     from sweeper.analysis.comparison import compare as compare_sweeps
     from sweeper.analysis.comparison import view
@@ -83,6 +86,9 @@ def claims(name: str | None = None, *, claim: Sequence[str] = (), output: Output
     Args:
         name: Name or path of a sweep. (default: list every claim and its rule)
         claim: Claim to judge; repeatable. (default: the claims that the search space names)
+
+    Returns:
+        A verdict for each claim, with the sentence behind it.
     """
     from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
 
@@ -124,6 +130,9 @@ def what_if(
         judge: Metric that determines the winner. (default: test NLL after temperature scaling)
         seed: Seed of the orders.
 
+    Returns:
+        What each scheduler would have kept, and its cost.
+
     Raises:
         SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
     """
@@ -159,6 +168,9 @@ def recalibrate(
         metric: Additional metric (see `sweeper spaces --metrics`); repeatable. (default: none)
         progress: gives for a sweep's name what is told how far it is.
 
+    Returns:
+        What was fitted, and where its rows are.
+
     Raises:
         SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
     """
@@ -188,6 +200,9 @@ def ensemble(
         candidates: Best configurations to choose members from.
         picture: Also write a figure, test NLL against members, to this HTML file. (default: none)
 
+    Returns:
+        A row for each ensemble, with its metrics.
+
     Raises:
         SweeperError: no finished trial has predictions, or they are of different samples.
     """
@@ -214,6 +229,9 @@ def conformal(
         method: Post-hoc method to apply first (see `sweeper spaces --posthoc`). (default: none)
         crosswise: Fit the method to all folds but one in turn (CV+), not on one half of validation data: smaller sets,
             a weaker guarantee.
+
+    Returns:
+        Coverage and size of the sets, by method.
     """
     from sweeper.analysis.predictive import conformal_sets, conformal_view
 
@@ -240,6 +258,9 @@ def focal_map(
         gamma: γ of the focal map; repeatable. (default: those of the papers)
         classes: Number of classes. (default: those of the papers)
         picture: Also write the figure to this file: .html, .png, .svg or .pdf. (default: none)
+
+    Returns:
+        The figure's numbers, drawn by `figure`.
     """
     import pyarrow as pa
 

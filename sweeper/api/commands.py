@@ -82,6 +82,9 @@ def run(
         reuse_from: Reuse trials of this sweep only; repeatable. (default: none)
         resume_existing: Resume the sweep of that name if there is one, else start it.
 
+    Returns:
+        The sweep's name, outcome and results; a notebook shows its first screen.
+
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
     """
@@ -147,6 +150,9 @@ def resume(
         discard_damaged: Quarantine damaged journal records and all records after them.
         address: Address of a Ray cluster to run on, or the dashboard of the one that the sweep was submitted to.
         slurm: Submit the scripts of a sweep that was submitted to Slurm again; takes no other option but --output.
+
+    Returns:
+        The sweep's outcome and results; what was submitted, where it runs elsewhere.
 
     Raises:
         SweeperError: there is no such sweep, or somebody else drives it.
@@ -257,6 +263,9 @@ def plan(
         cluster: Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there.
         slurm: Also estimate jobs and hours by slurm.yaml.
         prices: Price table for --cluster. (default: sweeper/planning/prices.yaml)
+
+    Returns:
+        Trials, epochs, time and cost, with what they are estimated from.
 
     Raises:
         SweeperError: with every fault of the search space or of the cluster's file.
@@ -442,6 +451,9 @@ def submit(
         tracking_uri: MLflow server, as seen from the cluster. (default: the cluster's MLFLOW_TRACKING_URI)
         ship_code: Ship the local code with the job, or run the code in the cluster's image.
 
+    Returns:
+        The job, and the commands that follow it.
+
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
     """
@@ -487,6 +499,9 @@ def logs(
         follow: Follow the log until the sweep ends.
         output: Directory of local results.
         write: takes the log's text as it comes.
+
+    Returns:
+        Nothing: the log is printed.
     """
     if address is None:
         from sweeper.monitoring.status import local_log
@@ -523,6 +538,9 @@ def token(file: str | Path) -> Shown[Path]:
 
     Args:
         file: File to write; only you can read it.
+
+    Returns:
+        The file with the token.
     """
     from sweeper.remote.tokens import create_token
 

@@ -65,6 +65,9 @@ def results_(
             holds. (default: the summary's)
         sort: Column to sort by; -NAME for the largest first. (default: best first)
         form: Output format: table, json, csv or parquet.
+
+    Returns:
+        The best trials, or the rows of the query as an Arrow table.
     """
     from sweeper.results import load
     from sweeper.results.leaderboard import leaderboard
@@ -109,6 +112,9 @@ def show(
     Args:
         trial: Trial, e.g. c00039, or its number. (default: the best)
         page: HTML file to write instead, with learning curves and diagrams. (default: none)
+
+    Returns:
+        The trial as a terminal and a notebook show it, or the path of the page written.
     """
     from sweeper.results import load
 
@@ -142,6 +148,9 @@ def report(
         form: Now `sweeper table --format FORMAT`.
         to: HTML file to write instead. (default: report.html of the sweep)
 
+    Returns:
+        The page, which a notebook shows; with `table` its text.
+
     Raises:
         SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
     """
@@ -174,7 +183,11 @@ def report(
 
 
 def sync(name: Name, *, output: Output = None, tracking_uri: Tracking = None) -> Shown[None]:
-    """Update MLflow from a sweep's journal. Safe to repeat."""
+    """Update MLflow from a sweep's journal. Safe to repeat.
+
+    Returns:
+        Nothing: what was written is said.
+    """
     from sweeper.storage.lookup import find_sweep
     from sweeper.tracking.sync import sync as synchronise
 
@@ -198,6 +211,9 @@ def ui(
         port: Port of this machine.
         host: Address to listen on; 0.0.0.0 lets everybody in who reaches this machine.
         say: takes the addresses and search filters.
+
+    Returns:
+        Nothing, once the server has ended.
     """
     from sweeper.storage.places import READING, place_of
     from sweeper.tracking.mlflow.pages import address, as_lines, experiments, questions, serve
@@ -245,6 +261,9 @@ def export(
         register: Register it in MLflow under this name, alias best. (default: none)
         say: takes lines on how far training again is.
 
+    Returns:
+        What was written, and how far its probabilities are from the sweep's.
+
     Raises:
         SweeperError: why it cannot be exported; nothing was written.
     """
@@ -276,6 +295,9 @@ def export(
 
 def load_model(path: str | Path) -> ExportedModel:
     """Return an exported model, whose `predict` gives calibrated probabilities.
+
+    Returns:
+        The model; `predict(inputs)` returns probabilities [N, K].
 
     Raises:
         SweeperError: there is none, or it is damaged.
@@ -343,6 +365,9 @@ def table(
         more: More sweeps to fill in --paper from. (default: none)
         paper: Table of a paper to fill in, e.g. mukhoti-1. (default: none)
         form: latex, markdown or csv.
+
+    Returns:
+        The table as text.
 
     Raises:
         SweeperError: another format, an unknown table, or nothing was evaluated.

@@ -56,6 +56,9 @@ def init(
         objective: Metric that trials are compared by.
         epochs: Epochs of a trial that is not stopped.
         replicates: Seeds of each configuration.
+
+    Returns:
+        The file written.
     """
     from sweeper.space.loading import load_spec
     from sweeper.space.template import TemplateOptions, template
@@ -103,7 +106,11 @@ def tutorial(folder: str | Path = "first_sweep") -> Shown[list[Path]]:
 
 
 def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) -> Shown[SweepSpec]:
-    """Check a search space and report all errors at once. Nothing is trained; what a table of yours holds is said."""
+    """Check a search space and report all errors at once. Nothing is trained; what a table of yours holds is said.
+
+    Returns:
+        The search space, checked and complete.
+    """
     from sweeper.planning.preparation import what_is_found
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
@@ -118,7 +125,11 @@ def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) 
 
 
 def list_(*, output: Output = None) -> Shown[list[Entry]]:
-    """List the sweeps in the directory of results, latest first."""
+    """List the sweeps in the directory of results, latest first.
+
+    Returns:
+        An entry for each sweep: name, begin, data set, size on disk.
+    """
     from rich.table import Table
 
     from sweeper.slurm.submission import slurm_sweeps
@@ -154,6 +165,9 @@ def delete(
         yes: Do not ask for confirmation.
         runs: Delete its MLflow runs, too.
         ask: puts the question to the user, and raises where the answer is no.
+
+    Returns:
+        The folder that is gone.
     """
     from sweeper.slurm.submission import at_rest
     from sweeper.storage import lookup
@@ -185,6 +199,9 @@ def rename(name: Name, new: str, *, output: Output = None) -> Shown[Path]:
 
     Args:
         new: New name.
+
+    Returns:
+        The new folder.
     """
     from sweeper.slurm.submission import at_rest
     from sweeper.storage import lookup
@@ -200,6 +217,9 @@ def archive(name: Name, *, to: str | Path | None = None, output: Output = None) 
 
     Args:
         to: File to write. (default: NAME.tar.gz beside the sweep)
+
+    Returns:
+        The file.
     """
     from sweeper.storage import lookup
 
@@ -229,6 +249,9 @@ def spaces(
         metrics: List optional metrics and their settings.
         schedulers: List schedulers and their settings.
         searchers: List searchers and their settings.
+
+    Returns:
+        The names.
     """
     from sweeper.space import catalogue
 
@@ -239,7 +262,11 @@ def spaces(
 
 
 def doctor() -> Shown[list[Check]]:
-    """Check that this machine can run sweeps. Every problem comes with a fix."""
+    """Check that this machine can run sweeps. Every problem comes with a fix.
+
+    Returns:
+        A check for each thing that a sweep needs, with its fix.
+    """
     from sweeper.planning.doctor import checks
 
     found, lines = checks(), list[str]()

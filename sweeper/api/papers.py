@@ -150,6 +150,9 @@ def paper(
         page: Path of the page. (default: paper-NAME.html in the results)
         say: is told what happens.
 
+    Returns:
+        The page written, or the paper's items where these were asked for.
+
     Raises:
         SweeperError: an unknown paper; data or packages are missing, all of them named before anything is started; a
             sweep cannot be run.

@@ -120,7 +120,7 @@ class Tally:
         self._trained = 0.0
         self._heard = (0.0, 0.0)
         self._resting_epochs = 0
-        self._open: Counter[float] = Counter()
+        self._open: Counter[tuple[float, int]] = Counter()
         self._leaders: list[Rank] = []
         self._seen = len(state.touched)
         self._count(state.trials)
@@ -137,7 +137,8 @@ class Tally:
             leaders = best_trials(self._state, self._schedule, LEADERS)
         resting = sum(self._statuses[status] for status in RESTING)
         mean = self._resting_epochs / resting if resting else float(self._schedule.max_epochs)
-        expected = self._trained + sum(count * max(0.0, mean - trained) for trained, count in self._open.items())
+        lacking = ((max(mean, due) - trained, count) for (trained, due), count in self._open.items())
+        expected = self._trained + sum(count * max(0.0, each) for each, count in lacking)
         rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._rungs}
         towards = {rung: self._towards[rung] for rung in self._rungs}
         done = self._trained - epochs_before
@@ -175,13 +176,14 @@ class Tally:
             self._passed[rung] += sign * (trial.epochs >= rung and rung not in (trial.stop_rung, trial.pause_rung))
             self._paused[rung] += sign * (trial.pause_rung == rung)
             self._stopped[rung] += sign * (trial.stop_rung == rung)
+        due = next((rung for rung in self._rungs if rung > trial.epochs), self._rungs[-1])
+        running = trial.status == RUNNING
         if trial.status in RESTING:
             self._resting_epochs += sign * trial.epochs
-        else:
-            self._open[trial.trained] += sign
-        if trial.status == RUNNING:
-            rungs = self._rungs
-            self._towards[next((rung for rung in rungs if rung > trial.epochs), rungs[-1])] += sign
+        else:  # one that runs reaches its next rung, however early others ended
+            self._open[trial.trained, due * running] += sign
+        if running:
+            self._towards[due] += sign
 
 
 def _counted(trial: TrialState, schedule: Scheduler) -> _Counted:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import yaml
 
-from sweeper.core.schemas import COLUMN_WORDS
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.text.labels import AFTER_METHODS, label
 from trainables.curvature.statistics.base import statistic_of
@@ -34,10 +36,19 @@ def columns_table(results: Results) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
+@functools.cache
+def column_words() -> dict[str, str]:
+    """Return what columns hold that are no metric, method, statistic or hyperparameter, by name."""
+    words: dict[str, str] = yaml.safe_load(
+        resources.files("sweeper.results").joinpath("columns.yaml").read_text("utf-8")
+    )
+    return words
+
+
 def meaning(column: str) -> str:
     """Return what a column holds, e.g. `expected calibration error, in [0, 1]; smaller is better`."""
-    if column in COLUMN_WORDS:
-        return COLUMN_WORDS[column]
+    if (known := column_words().get(column)) is not None:
+        return known
     for ending, words in ENDINGS.items():
         if column.endswith(ending):
             return f"{words}{label(column.removesuffix(ending))}"

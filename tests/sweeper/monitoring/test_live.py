@@ -82,6 +82,12 @@ def test_what_earlier_drivers_did_counts_for_no_speed():
     assert now.seconds_left == pytest.approx(5)
 
 
+def test_a_trial_that_runs_reaches_its_next_rung_however_early_others_ended():
+    state = _state(*[{"status": "early_stopped", "epochs": 3}] * 9, {"status": "running", "epochs": 12})
+    now = snapshot(state, HALVING, seconds=39, epochs_before=0)
+    assert now.seconds_left == pytest.approx(15) and now.share == pytest.approx(39 / 54)
+
+
 def test_the_time_left_does_not_grow_while_nothing_reports():
     tally = Tally(_state({"status": "running", "epochs": 9}, {}), HALVING)
     first = tally.snapshot(seconds=60, epochs_before=0)
