@@ -201,7 +201,7 @@ def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
     """Return the measurements of replicates at one epoch each, by configuration and seed."""
     table = both.sql(
         "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate)\n"
-        f"WHERE {where} AND split IN ('val', 'test')"
+        f"WHERE {where} AND split IN ('val', 'test') ORDER BY config_hash, seed"
     )
     found: dict[Key, dict[str, Value]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}

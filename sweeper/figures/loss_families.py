@@ -43,6 +43,8 @@ REPLICATES_SQL = (
 def draw(results: Results) -> Figure | None:
     """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
     board = leaderboard(results)
+    if reference_of(board.finished) is None:
+        return None
     panels, tested = [], set()
     measured, networks = results.rows(REPLICATES_SQL), categories(board.finished, "architecture")
     for network, metric in itertools.product(networks, METRICS):

@@ -117,7 +117,8 @@ def comparison(found: Matrix, place: str, axis: int) -> str:
     if len(cells) == 1:
         return f"{first}."
     if best["status"] != FINISHED:
-        return f"none was trained to the end, so none is compared; {first} has the best so far, at epoch {best['epochs']}."
+        ahead = f"{first} has the best so far, at epoch {best['epochs']}"
+        return f"none was trained to the end, so none is compared; {ahead}."
     if not measured.judged:
         return f"{first} has the best mean. {judgement(measured)}"
     parts = [f"undecided between {_named(alike)}" if len(alike) > 1 else first]

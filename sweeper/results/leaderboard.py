@@ -138,7 +138,8 @@ def searched(space: Mapping[str, object], path: str = "config") -> Iterator[str]
         parts = value.get("one_of", [value]) if isinstance(value, Mapping) else ()
         for part in (each for each in parts if isinstance(each, Mapping)):
             if len(part) == 1 and (limits := next(iter(part.values()))) and isinstance(limits, list):
-                yield from [f"{path}_{key}"] * (len(limits) > 1 and not isinstance(limits[0], Mapping))
+                drawn = len(limits) > 1 and not isinstance(limits[0], Mapping)
+                yield from (f"{path}_{key}", f"{path}_{key}_name") if drawn else ()  # `choice: [mlp, …]` draws names
             else:
                 yield from searched(part, f"{path}_{key}")
 

@@ -90,12 +90,12 @@ def gamma_configuration(index: int) -> dict[str, Any]:
 
 
 def loss_configuration(index: int) -> dict[str, Any]:
-    """Return one point of a grid over losses, among them a penalty on the trace, two architectures and two rates."""
+    """Return one point of a grid over losses, among them a penalty on the trace, two networks and up to four rates."""
     loss, other = LOSS_GRID[index % len(LOSS_GRID)], index // len(LOSS_GRID)
     return {
         "loss": loss,
         "architecture": {"name": ("mlp", "resnet8")[other % 2]},
-        "optimizer": {"name": "sgd", "lr": (0.03, 0.1)[other // 2 % 2], "momentum": 0.9, "batch_size": 128},
+        "optimizer": {"name": "sgd", "lr": (0.03, 0.1, 0.01, 0.3)[other // 2 % 4], "momentum": 0.9, "batch_size": 128},
     }
 
 

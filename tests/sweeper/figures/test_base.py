@@ -20,8 +20,11 @@ import scipy.stats
 from sweeper.analysis.statistics.differences import compare_families
 from sweeper.figures import loss_families, parallel_coordinates, pareto_front
 from sweeper.figures.base import MOST_POINTS, thin_points
+from sweeper.figures.on_paper import write_figure
 from sweeper.reporting.page import write_report
+from sweeper.results import Results
 from tests.sweeper.reporting.test_page import Page
+from tests.sweeper.synthetic_sweep import write_sweep
 from tests.sweeper.tables_by_pandas import frame, means
 
 
@@ -210,24 +213,28 @@ def test_hyperparameters_are_weighed_at_the_first_rung(halved: Page, page: Page,
     assert set(shown[1]) == {"coverage", "ν", "architecture", "lr"}
 
 
-def test_families_are_paired_by_settings_on_test_data(page: Page, losses_folder: Path) -> None:
-    table = means(losses_folder, "test", ["ece", "nll"])
-    table["judged"] = means(losses_folder, "val", ["nll"]).nll
-    table = table[table.status == "completed"]
-    settings = ["config_architecture_name", "config_optimizer_lr"]
-    best: dict[str, dict[Any, float]] = defaultdict(dict)
-    for (loss, *key), rows in table.groupby(["config_loss_name", *settings]):
-        best[loss][tuple(key)] = rows.sort_values("judged").iloc[0].ece
-    trace = page.data["loss-families-0"]["data"][0]
-    drawn = dict(zip(trace["y"], trace["x"], strict=True))
-    assert set(drawn) == set(best) - {"cross_entropy"}
-    for family, difference in drawn.items():
-        shared = best[family].keys() & best["cross_entropy"].keys()
-        expected = np.mean([best[family][key] - best["cross_entropy"][key] for key in shared])
-        assert difference == pytest.approx(expected)
-        assert f"n = {len(shared)} pairs" in page.sections["loss-families"]
-    said = page.sections["loss-families"]
-    assert "Paired by equal other settings" in said and "paired by seed" not in said
+def test_families_are_paired_by_settings_on_test_data_within_each_network(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "losses", space="losses", configurations=128, replicates=1, failures=0, samples=20)
+    table = means(folder, "test", ["ece", "nll"])
+    table["judged"] = means(folder, "val", ["nll"]).nll
+    figure = loss_families.draw(Results(folder))
+    assert figure is not None and "Paired by equal other settings" in figure.caption
+    assert [panel.heading for panel in figure.panels[:4]] == [
+        "mlp: test ECE", "mlp: test NLL", "mlp: test accuracy", "resnet8: test ECE",
+    ]  # fmt: skip
+    for at, network in ((0, "mlp"), (3, "resnet8")):
+        best: dict[str, dict[Any, float]] = defaultdict(dict)
+        own = table[table.config_architecture_name == network]
+        for (loss, rate), rows in own.groupby(["config_loss_name", "config_optimizer_lr"]):
+            best[loss][rate] = rows.sort_values("judged").iloc[0].ece
+        (points,) = figure.panels[at].marks
+        assert set(points.y) == set(best) - {"cross_entropy"}
+        for family, difference in zip(points.y, points.x, strict=True):
+            pairs = [best[family][rate] - best["cross_entropy"][rate] for rate in best["cross_entropy"]]
+            assert len(pairs) == 4 and difference == pytest.approx(np.mean(pairs))
+        reach = [x + more for x, more in zip(points.x, points.error_x[1], strict=True)]
+        assert max(reach) <= 1, "no difference of two calibration errors is larger"
+    write_figure(figure, tmp_path / "figure.svg")
 
 
 def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_folder: Path) -> None:

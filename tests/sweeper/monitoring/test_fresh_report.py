@@ -26,12 +26,12 @@ def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(p
         now[0] = EVERY_SECONDS
         fresh.flush_if_due()
         assert fresh._process is None  # nothing was reported
-        fresh.append(made_record(1, "reported", 0.0))
+        fresh.append(made_record(1, "report", 0.0))
         fresh.flush_if_due()
         assert fresh._process is not None and fresh._process.wait(patient(60)) == 0
         assert "</html>" in paths.report.read_text("utf-8")
         paths.report.unlink()
-        fresh.append(made_record(1, "reported", 0.0))
+        fresh.append(made_record(1, "report", 0.0))
         now[0] += 30  # it took 30 seconds
         for pause in (0, PAUSE * 30 - 1):
             now[0] += pause

@@ -38,6 +38,20 @@ new Promise((settle) => {
 })
 """
 """The text of the file that the link of a section saves."""
+CHOOSE = """
+(() => {
+  const axis = document.querySelector('[data-axis=x]');
+  axis.value = [...axis.options].find((each) => each.text === 'lr').value;
+  axis.dispatchEvent(new Event('change'));
+})()
+"""
+RANGE = """
+(() => {
+  const plot = document.querySelector('#parallel-coordinates .plot');
+  const lr = plot.data[0].dimensions.findIndex((each) => each.label === 'lr');
+  return Plotly.restyle(plot, { [`dimensions[${lr}].constraintrange`]: %s }).then(() => true);
+})()
+"""
 CHIP = "document.querySelector('#%s .key [data-group]')"
 
 
@@ -85,12 +99,32 @@ async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
     for key in ("curvature-against-gamma", "pareto-front", "scheduler-audit"):
         await check_figure(tab, key)
 
+    await check_trials(tab)
     first = "document.querySelector('#trials tbody td').textContent"
     await tab.evaluate("document.querySelector('#trials th button').click()")
     assert await tab.evaluate(first) == "c00000"
     await tab.evaluate("document.querySelector('#theme').click()")
     assert await tab.evaluate("document.documentElement.dataset.theme") == ("light" if dark else "dark")
     assert tab.complaints() == []
+
+
+async def check_trials(tab: Tab) -> None:
+    """A click on a point opens its trial, axes can be chosen, and a range on an axis is one of the table of trials."""
+    clicked = "document.querySelector('#pareto-front .plot').emit('plotly_click', {points: [{text: '<b>c00000</b>'}]})"
+    await tab.evaluate(clicked)
+    await tab.wait_for("document.querySelector('#trial').open")
+    assert await tab.evaluate("document.querySelector('#trial h2').textContent") == "c00000"
+    assert "epoch" in await tab.evaluate("document.querySelector('#trial dl').textContent")
+    await tab.evaluate("document.querySelector('#trial .close').click()")
+    assert not await tab.evaluate("document.querySelector('#trial').open")
+    await tab.evaluate(CHOOSE)
+    assert await tab.evaluate("document.querySelector('#any-two .plot').layout.xaxis.title.text") == "lr"
+    rows = await tab.evaluate(FOUND)
+    await tab.evaluate(RANGE % "[[-1.2, -0.8]]")
+    assert 0 < await tab.evaluate(FOUND) < rows
+    await tab.evaluate(RANGE % "[null]")
+    assert await tab.evaluate(FOUND) == rows
+    assert await tab.evaluate("document.querySelector('#trials td:nth-child(4)').dataset.label") == "epoch"
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
@@ -114,7 +148,6 @@ def test_every_figure_of_the_losses_draws_and_says_its_values(losses_folder: Pat
             assert await tab.evaluate(f"{DRAWN}.every((plot) => plot.querySelector('svg'))")
             for key in ("pareto-front", "trace-regularisation"):
                 await check_figure(tab, key)
-            assert "pairs)" in await hovered(tab, "loss-families")
             cells = "document.querySelectorAll('#coverage-nu-map .heatmaplayer image').length"
             assert await tab.evaluate(cells) == 4
             bars = "document.querySelectorAll('#importance .barlayer .point').length"

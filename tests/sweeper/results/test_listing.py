@@ -10,7 +10,7 @@ from rich.console import Console
 
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.results.leaderboard import leaderboard
+from sweeper.results.leaderboard import leaderboard, searched
 from sweeper.results.listing import TOP, TrialsTable, best_trials, cell, listed, usual_headings
 
 
@@ -105,3 +105,13 @@ def test_as_data_trials_that_break_a_constraint_come_after_those_that_keep_it(lo
     expected = [row["trial"] for row in leaderboard(results).rows]
     assert best_trials(results)["trial"].to_pylist() == expected
     assert best_trials(results, ["test_nll"])["trial"].to_pylist() == expected
+
+
+def test_what_a_search_space_draws_is_a_column_however_few_were_drawn() -> None:
+    space = {
+        "loss": {"one_of": [{"name": "cross_entropy"}, {"name": "focal", "gamma": {"uniform": [0.5, 10]}}]},
+        "architecture": {"choice": ["mlp", "resnet8"]},
+        "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "momentum": 0.9, "clip": {"choice": [1]}},
+    }
+    columns = ("config_loss_gamma", "config_architecture", "config_optimizer_lr")
+    assert {*searched(space)} == {*columns, *(f"{name}_name" for name in columns)}
