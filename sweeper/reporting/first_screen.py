@@ -221,14 +221,15 @@ def _methods(results: Results) -> list[dict[str, object]]:
     return [{"name": each} if isinstance(each, str) else each for each in given]
 
 
-def legend(found: Matrix, drawn: Picture, *, beside: bool = True) -> str:
-    """Return how to read the picture; `beside` says whether values after temperature scaling are shown."""
+def legend(found: Matrix, drawn: Picture, *, beside: bool = True, sign: str = "◇ ") -> str:
+    """Return how to read the picture; `beside`: values after temperature scaling are shown, with a `sign` if drawn."""
     said = [judgement(found.decides)]
     if any(dot.mark == STOPPED for dot in drawn.dots):
         said.append("○ not trained to the end: not compared.")
     if drawn.other and beside:
-        crossed = found.after is not None and found.after.cross_fitted and found.after is not found.decides
-        said.append(f"◇ {drawn.other}{CROSS_FITTED if crossed else ''}.")
+        crossed = CROSS_FITTED if found.after is not None and found.after.cross_fitted else ""
+        after = ": before temperature scaling" if found.after is found.decides else crossed
+        said.append(f"{sign}{drawn.other}{after}.")
     return " ".join(said)
 
 
@@ -239,8 +240,8 @@ def judgement(decides: Measured) -> str:
     """Return what the marks and intervals of the matrix say, and what they do not."""
     if decides.judged:
         return (
-            f"● may be the best ({SURE}), • worse. Bars: where the mean over all seeds lies (95 % on average over "
-            "dots). Each dot is the best of its configurations."
+            f"● may be the best ({SURE}), • worse. Each dot: the best configuration of its loss on its network. 95 %: "
+            "an interval for its mean over all seeds, right for 95 % of dots on average."
         )
     if decides.repeated:
         return "All replicates of each configuration have the same value: differences cannot be judged."
@@ -312,7 +313,7 @@ def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int, li
         answer = f"{number(members[0])} is the best of {len(values)} values ({SURE}){where}"
     else:
         best = number(members[0])
-        answer = f"{_listed(members)} may be the best of {len(values)} values ({SURE}){where} (best mean: {best})"
+        answer = f"{_listed(members)} may be the best of {len(values)} values ({SURE}){where}; best mean: {best}"
     return answer, len(values), members
 
 

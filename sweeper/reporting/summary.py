@@ -145,10 +145,11 @@ class PictureTable:
                 break
         spare = options.max_width - width - 2
         yield self._table(columns, min(spare, MOST_STRIP)) if spare >= LEAST_STRIP else table
+        sign = "◇ " if spare >= LEAST_STRIP else ""
         left_out = len(self.drawn.dots) - MOST_LINES
         if left_out > 0:
             yield Text(f"{left_out} more: see the report", style="dim")
-        yield Text(legend(self.matrix, self.drawn, beside=columns == 5), style="dim")
+        yield Text(legend(self.matrix, self.drawn, beside=columns == 5, sign=sign), style="dim")
 
     def _table(self, columns: int, strip: int) -> Table:
         """Return the table with the first `columns` after loss and network, and an axis of `strip` characters."""

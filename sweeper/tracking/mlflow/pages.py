@@ -23,7 +23,6 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
-from sweeper.text.labels import short
 from sweeper.text.redaction import redact
 from trainables.registry.names import did_you_mean
 
@@ -53,6 +52,7 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
     """
     shown = [*dict.fromkeys((metric, *SHOWN))]
     sections = [(SWEEP, "Sweep", True), (REST, "Model metrics", False), ("system", "System metrics", False)]
+    usual = {"isReordered": False, "deleted": False, "isGenerated": False, "columns": 1}  # of three, titles are cut off
     state = {
         "searchFilter": "",
         "orderByKey": f"metrics.`{metric}`",
@@ -71,8 +71,7 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
         ],
         "runsHiddenMode": "SHOW_ALL" if trials <= MOST_SHOWN_RUNS else "FIRST_20_RUNS",
         "compareRunSections": [
-            {"uuid": uuid, "name": name, "display": open_, "isReordered": False, "deleted": False, "isGenerated": False}
-            for uuid, name, open_ in sections
+            {"uuid": uuid, "name": name, "display": open_, **usual} for uuid, name, open_ in sections
         ],
         "compareRunCharts": [
             {"uuid": f"sweep-{number}", "metricSectionId": SWEEP, "deleted": False, "isGenerated": False, **chart}
@@ -88,8 +87,7 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
 def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, Any]]:
     def scatter(x: str, y: str, kind: str = "METRIC") -> dict[str, Any]:
         axes = {"xaxis": {"key": x, "type": kind}, "yaxis": {"key": y, "type": "METRIC"}}
-        title = f"{y} against {short(x)}"
-        return {"type": "SCATTER", "displayName": title, "runsCountToCompare": max(100, trials), **axes}
+        return {"type": "SCATTER", "runsCountToCompare": max(100, trials), **axes}
 
     numbers = [each for each in varying if not each.endswith("_name")]
     # MLflow leaves runs out that lack one of the params, and hides the chart if none has all.
@@ -97,7 +95,6 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
     charts = [
         {
             "type": "PARALLEL",
-            "displayName": f"Hyperparameters, {metric} and test_ece",
             "runsCountToCompare": max(100, trials),
             "selectedParams": everywhere[:5],
             "selectedMetrics": [metric, "test_ece"],
@@ -105,13 +102,7 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
         },
         scatter("test_accuracy", "test_ece"),
         scatter(GAMMA if GAMMA in varying else numbers[0], "test_ece", "PARAM") if numbers else None,
-        {
-            "type": "LINE",
-            "displayName": "val_nll by epoch",
-            "metricKey": "val_nll",
-            "selectedMetricKeys": ["val_nll"],
-            "runsCountToCompare": 20,
-        },
+        {"type": "LINE", "metricKey": "val_nll", "selectedMetricKeys": ["val_nll"], "runsCountToCompare": 20},
     ]
     return [chart for chart in charts if chart is not None]
 

@@ -168,7 +168,7 @@ def answer_of(found: Matrix) -> tuple[str, int]:
 
 def test_values_with_all_else_equal_are_compared() -> None:
     done = [(gamma, 0.1, "completed", value) for gamma, value in ((1.0, 0.2), (2.0, 0.1), (3.0, 0.102), (5.0, 0.3))]
-    assert answer_of(matrix_of(done)) == ("2 or 3 may be the best of 4 values (90 %) (best mean: 2)", 4)
+    assert answer_of(matrix_of(done)) == ("2 or 3 may be the best of 4 values (90 %); best mean: 2", 4)
 
 
 def test_one_that_stands_alone_is_the_best() -> None:
