@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation
+from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation, spread_text
 from sweeper.figures.base import Axis, Curve, Panel, points_of, statuses, symbol, thin_points
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
@@ -192,6 +192,5 @@ def hover(row: Row, columns: Sequence[str] = ()) -> str:
 
 
 def with_deviation(row: Row, name: str) -> str:
-    """Return a mean and its standard deviation in three digits."""
-    deviation = row.get(f"{name}_sd")
-    return number(row[name]) + (f" ± {number(deviation)}" if deviation is not None else "")
+    """Return a mean and its standard deviation."""
+    return spread_text(float_of(row, name), float_or_none(row, f"{name}_sd"))

@@ -49,7 +49,7 @@ def draw(results: Results) -> Figure | None:
         return None
     grid = is_grid(rows)
     scores = [name for name in categories(rows, "score") if name != "None"]
-    among = f" Scores: {', '.join(scores)}; hover to see which." if len(scores) > 1 else ""
+    among = f" Scores: {', '.join(scores)}; a click on a point says which." if len(scores) > 1 else ""
     how = (
         "Each cell: mean over the finished configurations at that coverage and ν; other settings may vary."
         if grid

@@ -176,14 +176,13 @@ class Tally:
             self._passed[rung] += sign * (trial.epochs >= rung and rung not in (trial.stop_rung, trial.pause_rung))
             self._paused[rung] += sign * (trial.pause_rung == rung)
             self._stopped[rung] += sign * (trial.stop_rung == rung)
-        due = next((rung for rung in self._rungs if rung > trial.epochs), self._rungs[-1])
-        running = trial.status == RUNNING
+        rungs, running = self._rungs, trial.status == RUNNING
         if trial.status in RESTING:
             self._resting_epochs += sign * trial.epochs
         else:  # one that runs reaches its next rung, however early others ended
-            self._open[trial.trained, due * running] += sign
+            self._open[trial.trained, next((rung for rung in rungs if rung >= trial.epochs), 0) * running] += sign
         if running:
-            self._towards[due] += sign
+            self._towards[next((rung for rung in rungs if rung > trial.epochs), rungs[-1])] += sign
 
 
 def _counted(trial: TrialState, schedule: Scheduler) -> _Counted:

@@ -370,7 +370,8 @@ async function showTrial(trial) {
     await unpack("decisions-rows");
     const told = tableOf("decisions-rows");
     const reason = told.columns.findIndex((column) => column.label === "reason");
-    told.rows.filter((each) => each[0] === trial).reverse().forEach((each) => pairs.push(["scheduler", each[reason]]));
+    const reasons = told.rows.filter((each) => each[0] === trial).reverse().map((each) => ["scheduler", each[reason]]);
+    pairs.splice(3, 0, ...reasons); // after configuration, status and epoch
   }
   dialog.querySelector("h2").textContent = String(row[0]);
   dialog.querySelector("code").textContent = dialog.dataset.command.replace("TRIAL", trial);

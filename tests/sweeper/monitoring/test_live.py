@@ -155,7 +155,9 @@ def counted_plainly(state, schedule):
     trained = sum(trial.epochs_trained for trial in trials)
     resting = [trial for trial in trials if trial.status in ENDED or trial.paused]
     mean = sum(trial.epochs for trial in resting) / len(resting) if resting else schedule.max_epochs
-    rest = sum(max(0.0, mean - trial.epochs_trained) for trial in trials if trial not in resting)
+    due = [next(r for r in schedule.rungs if r >= t.epochs) if t.status == "running" else 0 for t in trials]
+    open_trials = [(t, max(mean, least)) for t, least in zip(trials, due, strict=True) if t not in resting]
+    rest = sum(max(0.0, expected - trial.epochs_trained) for trial, expected in open_trials)
     running = [trial.epochs for trial in trials if trial.status == "running"]
     heading = collections.Counter(next((r for r in schedule.rungs if r > e), schedule.rungs[-1]) for e in running)
     rungs = {

@@ -84,7 +84,7 @@ def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, t
         experiments(uri, "frist-1")
     journal = tmp_path / "first-1" / "journal"
     count = len(client.search_runs([ids["first-1"]]))
-    assert delete_runs(uri, "first-1", "another") == 0 and len(client.search_runs([ids["first-1"]])) == count > 1
+    assert delete_runs(uri, "first-1", "another") == 0 and len(client.search_runs([ids["first-1"]])) == count > 0
     assert delete_runs(uri, "first-1", sweep_id(journal)) == count
     assert dict(experiments(uri)) == {"second-1": ids["second-1"]} and client.search_runs([ids["second-1"]])
 
