@@ -91,6 +91,9 @@ def tutorial(folder: str | Path = "first_sweep") -> Shown[list[Path]]:
 
     Args:
         folder: Folder to write them into.
+
+    Returns:
+        The files written.
     """
     folder = Path(folder)
     files = [folder / f"first_sweep{suffix}" for suffix in (".yaml", ".ipynb")]

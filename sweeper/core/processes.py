@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 OUR_ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +20,19 @@ OUR_ROOT = Path(__file__).resolve().parents[2]
 
 LOWEST_PRIORITY = 19
 """Of processes that only follow a sweep: beside busy cores they get a hundredth of one."""
+
+
+def set_niceness(process: int, level: int) -> None:
+    """Set a process's niceness, and its session's where Linux shares cores among sessions first.
+
+    With /proc/sys/kernel/sched_autogroup_enabled at 1, the kernel's default, niceness counts within a session only:
+    a follower at 19 in a session of its own would take as much of the cores as the whole sweep.
+    """
+    # Only root may take a low niceness back; then it has the cores to itself by now anyway.
+    with suppress(PermissionError, ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, process, level)
+    with suppress(OSError):
+        Path(f"/proc/{process}/autogroup").write_text(str(level))
 
 
 def python_module(name: str, *arguments: str) -> list[str]:

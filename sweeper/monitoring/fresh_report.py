@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import LOWEST_PRIORITY, python_environment
+from sweeper.core.processes import LOWEST_PRIORITY, python_environment, set_niceness
 from sweeper.journal.records import Record, Reported
 
 EVERY_SECONDS = 60.0
@@ -65,4 +64,4 @@ class FreshReport:
                 stderr=subprocess.DEVNULL,  # what keeps it from being written, the report at the end says
                 start_new_session=True,  # Ctrl-C is for the driver
             )
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
+            set_niceness(self._process.pid, LOWEST_PRIORITY)

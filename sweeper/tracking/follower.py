@@ -7,16 +7,14 @@ more: it finds in the runs themselves what they lack.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import LOWEST_PRIORITY, python_environment, python_module
+from sweeper.core.processes import LOWEST_PRIORITY, python_environment, python_module, set_niceness
 from sweeper.tracking.base import kind_of
 
 ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
@@ -63,21 +61,8 @@ class Follower:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the driver; the process ends when the journal does
             )
-        self._niceness(LOWEST_PRIORITY)
+        set_niceness(self._process.pid, LOWEST_PRIORITY)
         return self._process
-
-    def _niceness(self, level: int) -> None:
-        """Set the process's niceness, and its session's where Linux shares cores among sessions first.
-
-        With /proc/sys/kernel/sched_autogroup_enabled at 1, the kernel's default, niceness counts within a session only:
-        a follower at 19 in a session of its own would take as much of the cores as the whole sweep.
-        """
-        assert self._process is not None
-        # Only root may take a low niceness back; then it has the cores to itself by now anyway.
-        with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, level)
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{self._process.pid}/autogroup").write_text(str(level))
 
     def _watch(self) -> None:
         """Start the process once more if a signal ends it while the sweep runs: out of memory, or somebody's."""
@@ -134,7 +119,7 @@ class Follower:
     def _ended(self, deadline: float) -> int | None:
         """Wait for the process until then; return its status, `None` if it has not ended."""
         assert self._process is not None
-        self._niceness(0)
+        set_niceness(self._process.pid, 0)
         try:
             return self._process.wait(max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
