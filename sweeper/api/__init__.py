@@ -5,6 +5,7 @@ GROUPS = {
         **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
         **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
         "import_": "commands",
+        "paper": "papers",
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
@@ -14,8 +15,8 @@ GROUPS = {
     "After training": {
         **dict.fromkeys(("recalibrate", "ensemble", "conformal", "what_if"), "analyses"),
         "export": "exports",
+        "claims": "analyses",
     },
-    "Papers": {"paper": "papers", "claims": "analyses"},
     "Manage": {**dict.fromkeys(("delete", "rename", "archive", "doctor"), "housekeeping"), "sync": "exports"},
     "Cluster": {"submit": "commands"},
 }

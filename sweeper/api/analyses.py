@@ -60,7 +60,9 @@ def compare(
 def certify(
     name: Name, first: str, second: str, *, network: str | None = None, output: Output = None
 ) -> Shown[list[Certificate]]:
-    """Say whether one loss is better than another by every estimator, before and after each post-hoc method.
+    """Say whether one loss is better than another by every estimator.
+
+    Before and after each post-hoc method.
 
     Args:
         first: A loss, for which its best finished configuration on each network stands, or a trial.

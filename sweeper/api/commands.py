@@ -210,7 +210,9 @@ def import_(
     tracking_uri: Tracking = None,
     mlflow: Mlflow = True,
 ) -> FinishedRun:
-    """Import predictions made elsewhere as a sweep, which all commands that read sweeps read.
+    """Import predictions made elsewhere as a sweep.
+
+    All commands that read sweeps read it.
 
     Args:
         name: Name of the sweep. (default: the file's name, numbered)

@@ -67,8 +67,8 @@ def swept_images(folder: Path) -> SweepPaths:
 
 def stored(paths: SweepPaths, trial: str, replicates: list[int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return joint logits and targets of a trial's last evaluation, by split."""
-    found = [e for e in PredictionFiles(paths).evaluations() if e.trial == trial and e.epoch == 2]
-    chosen = [each for each in found if each.replicate in replicates]
+    found = [e for e in PredictionFiles(paths).evaluations() if e.trial == trial and e.replicate in replicates]
+    chosen = [each for each in found if each.epoch == max(e.epoch for e in found)]
     assert len(chosen) == len(replicates)
     return {
         part: (joint_logits([each.logits[part] for each in chosen]), chosen[0].targets[part])
