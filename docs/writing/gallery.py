@@ -50,7 +50,7 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("quickstart", "run quickstart", "Quickstart", "seven families of losses on two networks, stopped early"),
+    Entry("quickstart", "run quickstart", "Quickstart", "four losses on two networks, stopped early"),
     Entry(
         "fashion_mnist",
         "run tutorials/gamma_per_network",
