@@ -13,7 +13,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, text_of
 from trainables.registry import entry_label
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 FOCAL_SQL = """
 SELECT trial, replicate, epoch, config_loss_gamma FROM final
@@ -54,7 +54,7 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
     chosen = list(names) if names else named_claims(results)
     unknown = [name for name in chosen if name not in CLAIMS]
     if unknown:
-        raise SweeperError(f"unknown claim {unknown[0]!r}", did_you_mean(unknown[0], tuple(CLAIMS)).removeprefix("; "))
+        raise SweeperError(f"unknown claim {unknown[0]!r}", hint(unknown[0], CLAIMS))
     if not chosen:
         raise SweeperError(
             f"the search space of {results.name!r} does not name a claim", f"give one with --claim: {', '.join(CLAIMS)}"

@@ -5,6 +5,7 @@ With the path of a value in a search space file, such as `space.loss.one_of[1].g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
@@ -12,6 +13,23 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 
 Values: TypeAlias = dict[str, Any]
 """A mapping of a search space whose structure pydantic checks: what stands at a key is known there, not here."""
+
+
+def part_of(values: object, *keys: str) -> Any:
+    """Return what stands below `keys` in mappings of mappings; `None` where nothing does, or one of them is none."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
+
+
+def listed(value: object) -> list[Plain]:
+    """Return a list, or an empty one for any other value, whose type is somebody else's business."""
+    return value if isinstance(value, list) else []
+
+
+def mappings(value: object) -> list[Values]:
+    """Return the mappings of a list; none of any other value."""
+    return [each for each in listed(value) if isinstance(each, dict)]
 
 
 def join_path(path: str, key: str | int) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 from search_spaces import locate, packaged_files
 from sweeper.core.domains import DOMAINS
 from sweeper.core.errors import SweeperError
-from sweeper.core.json_types import Plain
+from sweeper.core.json_types import Plain, part_of
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.file import read_document
@@ -107,17 +107,8 @@ def installed_registries() -> Registries:
     )
 
 
-KINDS = {
-    "losses": "losses",
-    "architectures": "architectures",
-    "datasets": "datasets",
-    "optimizers": "optimizers",
-    "posthoc": "posthoc",
-    "metrics": "further_metrics",
-    "schedulers": "schedulers",
-    "searchers": "searchers",
-}
-"""What can be listed, and the registry that holds it. Metrics are the optional ones."""
+KINDS = ("losses", "architectures", "datasets", "optimizers", "posthoc", "metrics", "schedulers", "searchers")
+"""What can be listed: the registries of that name. Metrics are the optional ones."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +125,7 @@ def list_spaces() -> list[SpaceEntry]:
     """Return the shipped search space files, by name. Reads their headers only; nothing is checked or imported."""
     entries = []
     for name, path in packaged_files().items():
-        header = read_document(path).values.get("header")
-        header = header if isinstance(header, dict) else {}
+        header = part_of(read_document(path).values, "header") or {}
         entries.append(SpaceEntry(name, *(str(header.get(key, "")) for key in ("question", "cost", "command"))))
     return entries
 
@@ -147,7 +137,8 @@ def list_components(kind: str, registries: Registries | None = None) -> list[Com
     """
     if kind not in KINDS:
         raise KeyError(f"{kind!r} is not one of {', '.join(KINDS)}")
-    registry: Registry = getattr(registries or installed_registries(), KINDS[kind])
+    held = "further_metrics" if kind == "metrics" else kind
+    registry: Registry = getattr(registries or installed_registries(), held)
     return [_component(registry, name) for name in registry]
 
 

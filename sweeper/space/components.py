@@ -21,7 +21,7 @@ from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, M
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 _MAXIMUM_COMBINATIONS = 4096
 
@@ -56,32 +56,22 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
     given = dict(node.nodes)
     name = given.pop("name", None)
     if name is None:
-        hint = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
-        faults.append(Fault(path, f"the {registry.kind} has no name", hint))
+        remedy = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
+        faults.append(Fault(path, f"the {registry.kind} has no name", remedy))
         return INVALID
     if name is INVALID:
         return INVALID
     if not isinstance(name, Constant) or not isinstance(name.value, str):
         rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
-        faults.append(
-            Fault(
-                join_path(path, "name"),
-                rule,
-                "a name is plain text; to try several, wrap it in choice, grid or one_of",
-            )
-        )
+        remedy = "a name is plain text; to try several, wrap it in choice, grid or one_of"
+        faults.append(Fault(join_path(path, "name"), rule, remedy))
         return INVALID
     if registry.trusts(name.value):
         return Fields({"name": name, **given})
     if name.value not in registry:
         place = join_path(path, "name") if len(given) else path
-        rule, _, hint = (registry.fault(name.value) or "").partition("; did you mean")
-        if hint:
-            hint = f"did you mean{hint}"
-        else:
-            rule, _, hint = rule.partition("; known: ")
-            hint = f"known: {hint}" if hint else ""
-        faults.append(Fault(place, rule, hint))
+        rule, *known = re.split("; (?=did you mean|known: )", str(registry.fault(name.value)), maxsplit=1)
+        faults.append(Fault(place, rule, "".join(known)))
         return INVALID
     return _resolve_hyperparameters(registry[name.value], given, path, faults)
 
@@ -90,8 +80,8 @@ def _resolve_hyperparameters(component: Component, given: dict[str, Node], path:
     known = tuple(h.name for h in component.hyperparameters)
     found: list[Fault] = []
     for key in (key for key in given if key not in known):
-        hint = did_you_mean(key, known).removeprefix("; ") or "remove it"
-        found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", hint))
+        remedy = hint(key, known) or "remove it"
+        found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", remedy))
     nodes: dict[str, Node] = {"name": Constant(component.name)}
     for description in component.hyperparameters:
         place = join_path(path, description.name)
@@ -115,8 +105,8 @@ def _resolve_hyperparameters(component: Component, given: dict[str, Node], path:
 def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fault]:
     """Return the rules that a hyperparameter's value or any end or member of its domain breaks."""
     if isinstance(node, Fields):
-        hint = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
-        return [Fault(path, f"{description.name} is a mapping but not a domain", hint)]
+        remedy = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
+        return [Fault(path, f"{description.name} is a mapping but not a domain", remedy)]
     faults: list[Fault] = []
     for place, value in extremes(node):
         rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
@@ -181,8 +171,8 @@ def _misspelled_domain(node: Fields) -> str:
     """Return `did you mean 'uniform'?` when a mapping looks like a misspelled domain, else nothing."""
     if len(node.nodes) != 1:
         return ""
-    hint = did_you_mean(next(iter(node.nodes)), DOMAINS).removeprefix("; ")
-    return hint if hint.startswith("did") else ""
+    remedy = hint(next(iter(node.nodes)), DOMAINS)
+    return remedy if remedy.startswith("did") else ""
 
 
 def resolve_plain_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Plain]:
@@ -235,8 +225,8 @@ def resolve_components(
         if found:
             label = entry_label({**found, **own})
             if label in labels:
-                hint = "give one of them a label" if LABEL in besides else "columns are named after it"
-                faults.append(Fault(place, f"{own.get(LABEL, found['name'])} is given twice", hint))
+                remedy = "give one of them a label" if LABEL in besides else "columns are named after it"
+                faults.append(Fault(place, f"{own.get(LABEL, found['name'])} is given twice", remedy))
             labels.add(label)
     return resolved
 

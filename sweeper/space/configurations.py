@@ -193,7 +193,7 @@ def varying_columns(space: Fields) -> tuple[str, ...]:
 
 def named_components(part: Node) -> list[str]:
     """Return the names of the components that a part of a space, such as `space.nodes["loss"]`, may draw, each once."""
-    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in _components(part))]
+    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in components_of(part))]
 
 
 def _uniform(seed: int, path: str) -> float:
@@ -223,9 +223,10 @@ def _values_below(node: Node, column: str, component: str) -> Iterator[tuple[str
             yield from ((component, found, each) for found, each in flatten_configuration({key: value}, prefix).items())
 
 
-def _components(node: Node) -> Iterator[Fields]:
+def components_of(node: Node) -> Iterator[Fields]:
+    """Yield the components that a part of a space may draw."""
     if isinstance(node, Fields):
         yield node
     elif isinstance(node, Members):
         for member in node.nodes:
-            yield from _components(member)
+            yield from components_of(member)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, Values, join_path
+from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT
 from trainables.registry import LABEL, column_label
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 FITTED_ON = "val"
 """The split that every evaluation measures, named or not, see `trainables.training.evaluation.FITTED_ON`."""
@@ -32,24 +32,20 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
     """
     _resolve_splits(evaluation, registries, faults)
     faults += split_faults(evaluation, _known_splits(dataset, registries))
-    for key, registry, besides in (
-        ("posthoc", registries.posthoc, (LABEL, POSTHOC_SPLIT)),
-        ("metrics", registries.further_metrics, ()),
-    ):
-        found: list[Fault] = []
-        place = join_path("evaluation", key)
-        evaluation[key] = resolve_components(evaluation.get(key), registry, place, found, besides)
-        faults += [_measured_anyway(fault, registries) for fault in found] if key == "metrics" else found
+    methods, metrics, besides = evaluation.get("posthoc"), evaluation.get("metrics"), (LABEL, POSTHOC_SPLIT)
+    evaluation["posthoc"] = resolve_components(methods, registries.posthoc, "evaluation.posthoc", faults, besides)
+    found: list[Fault] = []
+    evaluation["metrics"] = resolve_components(metrics, registries.further_metrics, "evaluation.metrics", found)
+    faults += [_measured_anyway(fault, registries) for fault in found]
     faults += _posthoc_faults(evaluation, _known_splits(dataset, registries))
     faults += column_faults(evaluation)
     if "bootstrap" in evaluation and evaluation["bootstrap"] in (False, None):
         evaluation["bootstrap"] = 0
-    curvature = evaluation.get("curvature", {})
+    curvature = evaluation.get("curvature")
     if curvature is True or curvature is None:
         curvature = {}
-    evaluation["curvature"] = (
-        _check_curvature(curvature, registries, faults) if isinstance(curvature, dict) else curvature
-    )
+    if isinstance(curvature, dict):
+        evaluation["curvature"] = _check_curvature(curvature, registries, faults)
     return evaluation
 
 
@@ -74,8 +70,7 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
     """
     faults: list[Fault] = []
     for place, part in (("evaluation", evaluation), ("evaluation.trajectory", evaluation.get("trajectory"))):
-        given = part.get("splits") if isinstance(part, Mapping) else None
-        names = given if isinstance(given, list) else []
+        names = listed(part_of(part, "splits"))
         for index, name in enumerate(names):
             where = join_path(join_path(place, "splits"), index)
             unknown = _unknown_split(where, name, known)
@@ -87,22 +82,22 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
 
 def _posthoc_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
     """Return what is wrong with the splits that resolved post-hoc methods are fitted on; arguments as above."""
-    entries = evaluation.get("posthoc")
-    methods = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    places = [join_path(join_path("evaluation.posthoc", index), POSTHOC_SPLIT) for index in range(len(methods))]
-    found = zip(places, methods, strict=True)
-    return [fault for place, method in found for fault in _unknown_split(place, method.get(POSTHOC_SPLIT), known)]
+    return [
+        fault
+        for index, method in enumerate(mappings(evaluation.get("posthoc")))
+        for fault in _unknown_split(f"evaluation.posthoc[{index}].{POSTHOC_SPLIT}", method.get(POSTHOC_SPLIT), known)
+    ]
 
 
 def _unknown_split(place: str, name: object, known: Sequence[str] | None) -> list[Fault]:
     if known is None or not isinstance(name, str) or name in known:
         return []
-    return [Fault(place, f"the data set has no split {name!r}", did_you_mean(name, tuple(known)).removeprefix("; "))]
+    return [Fault(place, f"the data set has no split {name!r}", hint(name, known))]
 
 
 def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | None:
     """Return the splits that a data set's component names; `None` for unknown and user-defined ones."""
-    name = dataset.get("name") if isinstance(dataset, dict) else None
+    name = part_of(dataset, "name")
     known = isinstance(name, str) and not registries.datasets.is_own(name)
     return registries.datasets[str(name)].splits if known else None
 
@@ -116,9 +111,8 @@ def _measured_anyway(fault: Fault, registries: Registries) -> Fault:
 def _check_curvature(values: Values, registries: Registries, faults: list[Fault]) -> Values:
     """Return all curvature settings, defaults filled in, as plain values."""
     place, known = "evaluation.curvature", tuple(registries.curvature_defaults)
-    for key in values.keys() - set(known):
-        hint = did_you_mean(key, known).removeprefix("; ")
-        faults.append(Fault(join_path(place, key), f"unknown key {key!r}", hint))
+    unknown = values.keys() - set(known)
+    faults += [Fault(join_path(place, key), f"unknown key {key!r}", hint(key, known)) for key in unknown]
     given = {key: value for key, value in values.items() if key in known}
     faults += [Fault(join_path(place, rule.split()[0]), rule) for rule in registries.curvature_faults(given)]
     settings = {**registries.curvature_defaults, **given}
@@ -127,9 +121,8 @@ def _check_curvature(values: Values, registries: Registries, faults: list[Fault]
 
 def further_metric_labels(evaluation: object) -> list[str]:
     """Return the columns of the user-defined metrics that an evaluation names."""
-    metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
-    named = [m.get("name") for m in metrics if isinstance(m, dict)] if isinstance(metrics, list) else []
-    return [column_label(name) for name in named if isinstance(name, str)]
+    names = [metric.get("name") for metric in mappings(part_of(evaluation, "metrics"))]
+    return [column_label(name) for name in names if isinstance(name, str)]
 
 
 def column_faults(evaluation: Values) -> list[Fault]:

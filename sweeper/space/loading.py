@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from search_spaces import locate
 from sweeper.core.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, resolved_faults
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Plain, Values, join_path
+from sweeper.core.json_types import Plain, Values, join_path, listed, part_of
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space import notify as notify_targets
@@ -35,7 +35,7 @@ from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_fau
 from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.user_code import set_code_root
 from trainables.registry import OWN, Registry, importing_nothing
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 
 def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, faults: list[Fault]) -> dict[str, Node]:
@@ -129,9 +129,9 @@ def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
 
     A sweep of release 0.2 or before goes on measuring the training loss's Hessian at fixed weights.
     """
-    evaluation = values.get("evaluation")
-    curvature = evaluation.get("curvature") if isinstance(evaluation, dict) else None
-    if isinstance(evaluation, dict) and isinstance(curvature, dict) and "lanczos_steps" in curvature:
+    curvature = part_of(values, "evaluation", "curvature")
+    if isinstance(curvature, dict) and "lanczos_steps" in curvature:
+        evaluation: Values = part_of(values, "evaluation")
         values = {**values, "evaluation": {**evaluation, "curvature": {"weights": "fixed", **curvature}}}
     with importing_nothing():
         return build_spec(values, None, source)
@@ -236,10 +236,8 @@ def _check_space(
 ) -> dict[str, Node]:
     parts = registries.space
     nodes = loop_nodes(space, loop, registries, faults) if isinstance(loop, str) else {}
-    for key in space if loop is None else ():
-        if key not in (*parts, PART):
-            hint = did_you_mean(key, tuple(parts)).removeprefix("; ")
-            faults.append(Fault(join_path("space", key), f"unknown key {key!r}", hint))
+    unknown = [key for key in space if key not in (*parts, PART)] if loop is None else []
+    faults += [Fault(join_path("space", key), f"unknown key {key!r}", hint(key, parts)) for key in unknown]
     for key, registry in parts.items() if loop is None else ():
         if key in space:
             nodes[key] = resolve_component(space[key], registry, join_path("space", key), faults)
@@ -282,18 +280,14 @@ def _invalid(node: Node) -> bool:
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
     faults = notify_targets.notification_faults(values.get("notify"))
-    header = values.get("header")
-    claims = header.get("claims") if isinstance(header, dict) else None
-    for index, claim in enumerate(claims if isinstance(claims, list) else ()):
+    for index, claim in enumerate(listed(part_of(values, "header", "claims"))):
         if isinstance(claim, str) and claim not in registries.claims:
-            hint = did_you_mean(claim, registries.claims).removeprefix("; ")
-            faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
-    faults += objective_faults(values, registries)
-    faults += _confirm_faults(values, registries)
-    return faults
+            place = join_path("header.claims", index)
+            faults.append(Fault(place, f"unknown claim {claim!r}", hint(claim, registries.claims)))
+    return [*faults, *objective_faults(values, registries), *_confirm_faults(values)]
 
 
-def _confirm_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
+def _confirm_faults(values: Mapping[str, Plain]) -> list[Fault]:
     """Return what is wrong with `confirm`: configurations are drawn again, which a searcher that learns does not do."""
     searcher = values.get("searcher")
     name = searcher.get("name") if isinstance(searcher, dict) else searcher

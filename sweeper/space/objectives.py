@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Plain, join_path
+from sweeper.core.json_types import Plain, join_path, listed, mappings, part_of
 from sweeper.core.schemas import HESSIAN_LOSSES
 from sweeper.scheduling import DEFAULT, Scheduler
 from sweeper.space.catalogue import Registries
@@ -15,7 +15,7 @@ from sweeper.space.parts import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.metrics.base import Metric, larger_is_better, metric_of
 from trainables.registry import column_label, entry_label
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 POSTHOC, HESSIAN = "val_posthoc_", "hessian_"
 """How names of post-hoc metrics and of the Hessian's begin."""
@@ -49,9 +49,9 @@ def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
 
     Of a file that was checked before, whose modes are written out, nothing is imported.
     """
-    metrics, known = evaluation.get("metrics") if isinstance(evaluation, dict) else None, registries.further_metrics
-    listed = metrics if isinstance(metrics, list) else [metrics]
-    names = {str(each.get("name")) if isinstance(each, dict) else str(each) for each in listed if each}
+    metrics, known = part_of(evaluation, "metrics"), registries.further_metrics
+    given = metrics if isinstance(metrics, list) else [metrics]
+    names = {str(each.get("name")) if isinstance(each, dict) else str(each) for each in given if each}
     own = [name for name in names if known.is_own(name) and not known.trusts(name) and known.fault(name) is None]
     found = {name: known[name] for name in own}
     return {
@@ -85,10 +85,9 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
     faults: list[Fault] = []
     places = {"objective": values.get("objective")}
     for key in ("objectives", "constraints"):
-        part = values.get(key)
-        places |= {join_path(key, index): each for index, each in enumerate(part if isinstance(part, list) else [])}
+        places |= {join_path(key, index): each for index, each in enumerate(listed(values.get(key)))}
     for place, each in places.items():
-        metric = each.get("metric") if isinstance(each, dict) else None
+        metric = part_of(each, "metric")
         if isinstance(metric, str):
             faults += metric_faults(metric, join_path(place, "metric"), values.get("evaluation"), registries)
         if isinstance(each, dict) and place.startswith("constraints"):
@@ -161,15 +160,15 @@ def _guard_faults(guard: Mapping[str, Plain], place: str) -> list[Fault]:
     metric, bound = guard.get("metric"), guard.get(given[0])
     known = metric_of(metric) if isinstance(metric, str) and given[0] != "within" else None
     if known is not None and isinstance(bound, (int, float)) and not known.range[0] <= bound <= known.range[1]:
-        hint = "90 % is 0.9" if known.range == (0, 1) else "choose a bound that it can have"
+        remedy = "90 % is 0.9" if known.range == (0, 1) else "choose a bound that it can have"
         rule = f"{metric} lies in {known.range_text}, never at {bound:g}"
-        return [Fault(join_path(place, given[0]), rule, hint)]
+        return [Fault(join_path(place, given[0]), rule, remedy)]
     return []
 
 
 def _contradictions(constraints: Plain) -> list[Fault]:
     """Return a fault for each metric that would have to be above one bound and below a smaller one."""
-    guards = [each for each in constraints if isinstance(each, dict)] if isinstance(constraints, list) else []
+    guards = mappings(constraints)
     least = {str(each.get("metric")): each["min"] for each in guards if isinstance(each.get("min"), (int, float))}
     return [
         Fault(
@@ -206,14 +205,12 @@ def metric_faults(metric: str, place: str, evaluation: object, registries: Regis
         return [Fault(place, rule, f"write posthoc: [{method}] under evaluation")]
     if metric in _curvature_metrics({}, metric):
         return [Fault(place, f"{metric} is not measured: see evaluation.curvature", "let it measure this loss")]
-    hint = did_you_mean(metric, (*known, *posthoc, *hessian)).removeprefix("; ")
-    return [Fault(place, f"unknown metric {metric!r}", hint)]
+    return [Fault(place, f"unknown metric {metric!r}", hint(metric, (*known, *posthoc, *hessian)))]
 
 
 def _names(evaluation: Mapping[str, object]) -> list[str]:
     """Return the labels of the post-hoc methods that an evaluation names."""
-    posthoc = evaluation.get("posthoc")
-    methods = [each for each in posthoc if isinstance(each, Mapping)] if isinstance(posthoc, list) else []
+    methods = mappings(evaluation.get("posthoc"))
     return [entry_label(each) for each in methods if isinstance(each.get("name"), str)]
 
 

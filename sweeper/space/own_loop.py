@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sweeper.core.domains import Constant, Fields, Node, parse
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, Values, join_path
+from sweeper.core.json_types import Plain, Values, join_path, mappings, part_of
 from sweeper.space.catalogue import Registries
 from sweeper.space.components import PART, WORD, resolve_component
 from trainables.registry import OWN
@@ -58,18 +58,12 @@ def loop_faults(values: Values, *, rehearsed: bool) -> list[Fault]:
         values: of the file, `loop` among them; values of a wrong type are the structure's business.
         rehearsed: whether a rehearsal is asked for.
     """
-
-    def given(part: str, key: str) -> Plain:
-        found = values.get(part)
-        return found.get(key) if isinstance(found, dict) else None
-
-    packing, workers = given("replicates", "packing"), given("resources", "workers")
-    splits = given("evaluation", "splits")
-    shifts = isinstance(splits, list) and any(isinstance(each, dict) for each in splits)
+    packing, workers = part_of(values, "replicates", "packing"), part_of(values, "resources", "workers")
+    trajectory, shifts = part_of(values, "evaluation", "trajectory"), mappings(part_of(values, "evaluation", "splits"))
     asked = [
         ("replicates.packing", packing not in (None, *SHARED), f"packing = {packing}", "choose sequential or trials"),
         ("resources.workers", workers not in (None, 1), f"workers = {workers}", "set workers: 1"),
-        ("evaluation.trajectory", given("evaluation", "trajectory"), "a trajectory", "return it from train_epoch"),
+        ("evaluation.trajectory", trajectory, "a trajectory", "return it from train_epoch"),
         ("evaluation.splits", shifts, "shifted data", "name splits that the loop predicts"),
         ("training", values.get("training"), "settings of training steps", "leave them to the loop"),
         ("rehearsal", rehearsed or values.get("rehearsal"), "a rehearsal", "use fewer epochs"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from sweeper.core.domains import DOMAINS, grid_size, parse
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Values
+from sweeper.core.json_types import Values, part_of
 from sweeper.space.components import PART, rehearsed_axes
 from trainables.registry import Registry
 
@@ -57,9 +57,7 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     """
     scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
     said: list[str] = []
-    asked = changes.get("scheduler")
-    wanted = asked.get("max_epochs") if isinstance(asked, Mapping) else None
-    before = values["scheduler"]["max_epochs"]
+    wanted, before = part_of(changes, "scheduler", "max_epochs"), values["scheduler"]["max_epochs"]
     lengths = (before, wanted if isinstance(wanted, int) and wanted > 0 else min(EPOCHS, before))
     _scale_epochs(scaled, lengths[1], said)
     scaled["dataset"] = rehearsed_dataset(values["dataset"], said)
@@ -213,8 +211,10 @@ def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) 
         evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
         said.append(f"curvature on {limits['samples']} samples")
     if evaluation["trajectory"] is not None:
-        trajectory = _scaled_trajectory(evaluation["trajectory"], epochs)
-        evaluation["trajectory"] = {**trajectory, "splits": _kept_splits(trajectory["splits"], known, said)}
+        trajectory = evaluation["trajectory"]
+        moved = _scaled_count(trajectory["gradient_norms"], *epochs)
+        splits = _kept_splits(trajectory["splits"], known, said)
+        evaluation["trajectory"] = {**trajectory, "every": 1, "gradient_norms": moved, "splits": splits}
     values["evaluation"] = evaluation
 
 
@@ -235,13 +235,6 @@ def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) ->
     """Return those of the requested splits that a rehearsal's data set has."""
     said += [f"nothing is measured on {name}, which the stand-in lacks" for name in asked if name not in known]
     return [name for name in asked if name in known]
-
-
-def _scaled_trajectory(trajectory: Values, epochs: tuple[int, int]) -> Values:
-    """Return what is measured after each epoch, with the epochs named in it moved to those of the shorter run."""
-    before, after = epochs
-    moved = [max(1, min(after, round(point * after / before))) for point in trajectory["gradient_norms"]]
-    return {**trajectory, "every": 1, "gradient_norms": [*dict.fromkeys(moved)]}
 
 
 SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")

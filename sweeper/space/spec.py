@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 from sweeper.core.domains import Fields, parse, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds, seed_from
-from sweeper.core.json_types import Plain, Values, join_path
+from sweeper.core.json_types import Plain, Values, join_path, part_of
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.ranking import Goal
@@ -38,7 +38,7 @@ from sweeper.space.parts import (
     Training,
 )
 from trainables.registry import entry_label
-from trainables.registry.names import CROSS_FITTED, did_you_mean, measured_as
+from trainables.registry.names import CROSS_FITTED, hint, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -256,9 +256,8 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     scheduler = written.get("scheduler")
     if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
         written["scheduler"] = {**scheduler, "name": "none"}
-    kept = written.get("keep")
-    if isinstance(kept, dict) and isinstance(kept.get("per"), str):
-        written["keep"] = {**kept, "per": [kept["per"]]}
+    if isinstance(per := part_of(written, "keep", "per"), str):
+        written["keep"] = {**part_of(written, "keep"), "per": [per]}
     if "notify" in written:
         written["notify"] = notify.written_out(written["notify"])
     return written
@@ -293,7 +292,7 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
         path = join_path(path, key)
     if detail["type"] == "extra_forbidden":
         names = tuple(_model_at(keys[:-1]).model_fields)
-        return Fault(path, f"unknown key {keys[-1]!r}", did_you_mean(str(keys[-1]), names).removeprefix("; "))
+        return Fault(path, f"unknown key {keys[-1]!r}", hint(str(keys[-1]), names))
     if detail["type"] == "missing":
         return Fault(path, "missing")
     rule = detail["msg"].removeprefix("Value error, ")

@@ -10,9 +10,9 @@ from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
-from sweeper.space.configurations import examples
+from sweeper.space.configurations import components_of, examples
 from sweeper.space.spec import SweepSpec
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 PLACE = f"scheduler.{WITHIN.name}"
 
@@ -42,13 +42,11 @@ def within_faults(paths: Plain, space: Fields, place: str = PLACE) -> list[Fault
 def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
     part, _, key = path.partition(".")
     if part not in space.nodes:
-        hint = did_you_mean(part, tuple(space.nodes)).removeprefix("; ")
-        return [Fault(place, f"{path!r} is not a path of the space", hint)]
-    components = list(_components(space.nodes[part]))
+        return [Fault(place, f"{path!r} is not a path of the space", hint(part, space.nodes))]
+    components = list(components_of(space.nodes[part]))
     keys = [*dict.fromkeys(name for component in components for name in component.nodes)]
     if key and key not in keys:
-        hint = did_you_mean(key, tuple(keys)).removeprefix("; ")
-        return [Fault(place, f"no {part} of the space has {key!r}", hint)]
+        return [Fault(place, f"no {part} of the space has {key!r}", hint(key, keys))]
     if key and any(_is_drawn_from_a_range(c.nodes[key]) for c in components if key in c.nodes):
         rule = f"{path} is drawn from a range, so that every trial would be a stratum of its own"
         return [Fault(place, rule, "divide trials by names, choices or grids")]
@@ -98,7 +96,7 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
     small = {name: size for name, size in sizes.items() if size < schedule.smallest_pool}
     if not small:
         return []
-    name = min(small, key=lambda each: small[each])
+    name = min(small, key=small.__getitem__)
     more = f" (and {len(small) - 1} more of {len(sizes)} strata)" if len(small) > 1 else ""
     trials = f"{small[name]:.3g} trial{'' if small[name] == 1 else 's'}"
     rule = (
@@ -106,12 +104,6 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
         f"{schedule.smallest_pool} to compare"
     )
     return [Fault(PLACE, rule, "raise samples, write grid instead of choice or one_of, or remove a path")]
-
-
-def _components(node: Node) -> list[Fields]:
-    if isinstance(node, Members):
-        return [component for member in node.nodes for component in _components(member)]
-    return [node] if isinstance(node, Fields) else []
 
 
 def _is_drawn_from_a_range(node: Node) -> bool:

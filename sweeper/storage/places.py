@@ -29,7 +29,7 @@ from sweeper.tables.recalibrations import link_recalibrations
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import Entry, StoreError, is_store_address
 from trainables.files.stores.object_store import Store
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 DRIVING, READING = "driving", "reading"
 
@@ -63,9 +63,8 @@ class Place:
         if self.store is None:
             return find_sweep(name, self.folder)
         if not is_sweep_name(name) or not self.has(name):
-            known = tuple(self.store.folders())
-            hint = did_you_mean(name, known).removeprefix("; ") or f"see `sweeper status --output {self.address}`"
-            raise SweeperError(f"there is no sweep {name!r} in {self.address}", hint)
+            remedy = hint(name, self.store.folders()) or f"see `sweeper status --output {self.address}`"
+            raise SweeperError(f"there is no sweep {name!r} in {self.address}", remedy)
         return SweepPaths(self.folder / name)
 
 

@@ -21,6 +21,11 @@ def did_you_mean(value: str, names: tuple[str, ...]) -> str:
     return nearest(value, names) or known
 
 
+def hint(value: str, names: Iterable[str]) -> str:
+    """Return `did_you_mean` as a remedy of its own: `did you mean 'x'?`."""
+    return did_you_mean(value, tuple(names)).removeprefix("; ")
+
+
 CROSS_FITTED = "cross_fitted_"
 """What columns of cross-fitted post-hoc methods begin with, in place of `posthoc_`, where the fit saw all samples."""
 

@@ -19,7 +19,7 @@ from sweeper.results import Results
 from sweeper.scheduling import DEFAULT, SCHEDULERS
 from sweeper.space.loading import check_scheduler
 from trainables.metrics.base import larger_is_better
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import hint
 
 SAID = ("scheduler", "within", "objective")
 """What a candidate is; what all candidates agree in is said once, below the table."""
@@ -174,8 +174,8 @@ def candidates(
     for path in dict.fromkeys(path for paths in strata for path in paths):
         part, _, key = path.partition(".")
         if f"config_{part}_{key or 'name'}" not in columns:
-            hint = did_you_mean(path, tuple(_path(column) for column in columns)).removeprefix("; ")
-            faults.append(Fault("--within", f"{path!r} is not a path of the space", hint))
+            remedy = hint(path, map(_path, columns))
+            faults.append(Fault("--within", f"{path!r} is not a path of the space", remedy))
     if faults:
         raise InvalidSearchSpace(faults, "what-if")
     return [
