@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sweeper.core.processes import prepare
@@ -95,10 +94,34 @@ class DriverContext:
         return driver
 
     def _settings(self, resources: dict[str, float]) -> dict[str, Any]:
-        settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-        spec = self.sweep.spec
-        key = content_key(self.dataset) if spec.loop is None else None  # a loop's data set is what it predicts
-        return settings | {"data_key": key, "data_keys": data_keys(spec)}
+        spec, paths, store = self.sweep.spec, self.sweep.paths, self.mirror.store
+        manifest = read_manifest(paths.manifest)
+        return {
+            "dataset": spec.dataset,
+            "data_key": content_key(self.dataset) if spec.loop is None else None,  # a loop's is what it predicts
+            "data_keys": data_keys(spec),
+            "max_epochs": spec.scheduler.max_epochs,
+            "rungs": list(spec.schedule.rungs),
+            "objective": spec.objective.metric,
+            "evaluation": {**spec.evaluation.model_dump(mode="json"), "cross_fitted": spec.cross_fitted},
+            "tables": str(self.tables.incoming),
+            "checkpoints": str(paths.checkpoints),
+            "store": store.uri if store is not None else None,
+            "threads": max(1, int(resources["cpu"])),
+            "device": "cuda" if resources["gpu"] else "cpu",
+            "gpu": resources["gpu"],
+            "workers": spec.resources.workers,
+            "packing": spec.replicates.packing,
+            "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
+            "training": spec.training.model_dump(mode="json"),
+            "choices": str(paths.root / "packing") if store is None else None,
+            "timeout_seconds": spec.trial_timeout,
+            "hang_seconds": spec.hang_timeout,
+            **loop_settings(spec, manifest),
+            "checkpoint_seconds": spec.checkpoint.every_seconds,
+            "checkpoints_kept": spec.checkpoint.keep,
+            **code_settings(paths, spec, manifest),
+        }
 
     def _begin(self, driver: Driver) -> None:
         """Let the driver take the sweep up, with what earlier sweeps have to give."""
@@ -180,34 +203,6 @@ class _Heartbeat:
         return Directive()
 
 
-def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: Mirror | SharedFolder) -> dict[str, Any]:
-    spec, paths = sweep.spec, sweep.paths
-    return {
-        "dataset": spec.dataset,
-        "max_epochs": spec.scheduler.max_epochs,
-        "rungs": list(spec.schedule.rungs),
-        "objective": spec.objective.metric,
-        "evaluation": {**spec.evaluation.model_dump(mode="json"), "cross_fitted": spec.cross_fitted},
-        "tables": str(tables),
-        "checkpoints": str(paths.checkpoints),
-        "store": mirror.store.uri if mirror.store is not None else None,
-        "threads": max(1, int(resources["cpu"])),
-        "device": "cuda" if resources["gpu"] else "cpu",
-        "gpu": resources["gpu"],
-        "workers": spec.resources.workers,
-        "packing": spec.replicates.packing,
-        "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
-        "training": spec.training.model_dump(mode="json"),
-        "choices": str(paths.root / "packing") if mirror.store is None else None,
-        "timeout_seconds": spec.trial_timeout,
-        "hang_seconds": spec.hang_timeout,
-        **loop_settings(spec, read_manifest(paths.manifest)),
-        "checkpoint_seconds": spec.checkpoint.every_seconds,
-        "checkpoints_kept": spec.checkpoint.keep,
-        **code_settings(paths, spec, read_manifest(paths.manifest)),
-    }
-
-
 @contextmanager
 def _stopped_by_signal(driver: Driver) -> Iterator[None]:
     """Let SIGTERM ask the sweep to stop; `Interrupts` does the same for Ctrl-C."""
@@ -235,17 +230,18 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
     trajectory = spec.evaluation.trajectory
     own_epochs = loop_settings(spec, read_manifest(sweep.paths.manifest))["loop_columns"] or ()
     more = epoch_columns(None if trajectory is None else trajectory.model_dump()) | dict.fromkeys(own_epochs, float)
+    schemas = table_schemas(
+        column_types(spec.space),
+        dataset.classes,
+        columns,
+        epoch_columns=more,
+        rehearsal=spec.is_rehearsal,
+        arithmetic=spec.training.settings.described,
+        kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
+    )
     return ParquetSink(
         sweep.paths,
-        table_schemas(
-            column_types(spec.space),
-            dataset.classes,
-            columns,
-            epoch_columns=more,
-            rehearsal=spec.is_rehearsal,
-            arithmetic=spec.training.settings.described,
-            kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
-        ),
+        schemas,
         [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.training_seed,

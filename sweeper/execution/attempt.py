@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from rich.console import Console
@@ -82,17 +82,12 @@ def _streams_to(out: int, error: int) -> Iterator[None]:
         yield
 
 
-def begun_trials(state: SweepState) -> frozenset[int]:
-    """Return the configurations whose trials have reported and not ended: a driver that starts now continues them."""
-    return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
-
-
 def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
     """Return a sentence on the trials whose numbers may differ in rounding from an undisturbed run's; none on CPUs.
 
     Args:
         state: at the end of a driver.
-        begun: what that driver found begun, by `begun_trials`.
+        begun: the configurations whose trials had reported and not ended before that driver.
         deterministic: whether the sweep's training is.
     """
     if deterministic:
@@ -135,17 +130,13 @@ def drive(
         interruption_told(named),
         translate_disk_full(named),
         Lease(paths.lease) as lease,
-        exit_message(goodbye),
+        at_death('printf "%s\\n" "$1" >&2', goodbye),
         redirect_output(paths.log) as terminal,
     ):
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
-        state, rungs, worked, spending = (
-            SweepState(len(sweep.configurations)),
-            schedule.begin(),
-            WorkingTime(),
-            Spending(),
-        )
+        state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
+        worked, spending = WorkingTime(), Spending()
         tables = open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
             folds: list[Fold] = [state, rungs, worked, spending]
@@ -196,7 +187,7 @@ def _run_unfinished(
     unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
     if not unfinished and state.outcome is not None:
         return None
-    begun = begun_trials(state)
+    begun = [index for index in state.unfinished(failed_too=True) if state.trials[index].epochs]
     driver = context.run(executor()) if unfinished else context.take_up()
     outcome, reason = driver.finish(), driver.closing
     notes += [f"stopped: {reason}"] if reason else []
@@ -253,11 +244,6 @@ def _write_end(
     if mirror.store is None and not lacking and not state.unfinished() and not context.sweep.spec.confirm:
         mark_settled(context.sweep.paths, state.count(), options.tracker, retriable(state))
     return notes
-
-
-def exit_message(message: str) -> AbstractContextManager[None]:
-    """Print `message` on this process's standard error if the process ends before the context does."""
-    return at_death('printf "%s\\n" "$1" >&2', message)
 
 
 @contextmanager

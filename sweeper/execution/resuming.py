@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import yaml
 
-from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import set_aside_damaged
 from sweeper.journal.segments import last_sequence, piece_of
@@ -80,12 +80,8 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         rule = f"{spec.samples} is below the sweep's {sweep.spec.samples}: samples can only grow"
         raise InvalidSearchSpace([Fault(GROWING, rule, "start a new sweep for fewer")], source="--set")
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
-    try:
+    with writing_to(sweep.paths.sweep_file, "make the results folder writable"):
         write_text(sweep.paths.sweep_file, text)
-    except OSError as error:
-        raise SweeperError(
-            f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"
-        ) from error
     return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
 
 
@@ -105,11 +101,8 @@ def refuse_lost_journal(paths: SweepPaths) -> None:
     """
     if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
         return
-    left = [
-        word
-        for word, patterns in _OF_A_JOURNAL.items()
-        if any(next(paths.root.glob(pattern), None) is not None for pattern in patterns)
-    ]
+    there = {word: any(any(paths.root.glob(each)) for each in patterns) for word, patterns in _OF_A_JOURNAL.items()}
+    left = [word for word, found in there.items() if found]
     if left:
         raise SweeperError(
             f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",

@@ -67,7 +67,8 @@ def number(fields: Json, key: str, least: float = -math.inf, most: float = math.
     bounded = least > -math.inf or most < math.inf
     fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_INTEGER)
     if not fits or (bounded and not least <= value <= most):
-        raise ValueError(f"its field {key!r} is {_shown(value)}, not a number{_range(least, most)}")
+        wanted = f"a number from {least:g} to {most:g}" if bounded else "a number"
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not {wanted}")
     return value  # type: ignore[no-any-return]  # an int where the journal has one
 
 
@@ -282,10 +283,6 @@ def _there(fields: Json, key: str) -> Any:
     if key not in fields:
         raise ValueError(f"its field {key!r} is missing")
     return fields[key]
-
-
-def _range(least: float, most: float) -> str:
-    return f" from {least:g} to {most:g}" if least > -math.inf or most < math.inf else ""
 
 
 def _shown(value: object) -> str:

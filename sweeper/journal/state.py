@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -253,10 +254,8 @@ class SweepState:
 
     def count(self) -> dict[str, int]:
         """Return how many trials are in each status."""
-        counts = dict.fromkeys((WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED), 0)
-        for trial in self.trials.values():
-            counts[trial.status] += 1
-        return counts
+        counted = Counter(trial.status for trial in self.trials.values())
+        return {status: counted[status] for status in STATUSES}
 
     def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
         trial = self.trials.get(body.configuration)
@@ -330,14 +329,12 @@ class SweepState:
             trial.stop_kind, trial.stop_reason, trial.stop_rung = body.decision.kind, body.decision.reason, body.epoch
 
     def _failed(self, trial: TrialState, body: Failed) -> None:
-        if body.replicate is not None:
-            self._replicate_failed(trial, trial.replicate(body.replicate), body)
+        if body.replicate is None:
+            trial.count_failure(body)
+            trial.status = FAILED if body.final else WAITING
+            trial.stop_kind, trial.stop_reason = body.failure, body.reason
             return
-        trial.count_failure(body)
-        trial.status = FAILED if body.final else WAITING
-        trial.stop_kind, trial.stop_reason = body.failure, body.reason
-
-    def _replicate_failed(self, trial: TrialState, replicate: ReplicateState, body: Failed) -> None:
+        replicate = trial.replicate(body.replicate)
         replicate.count_failure(body)
         if body.given_up:
             replicate.give_up(body.failure, body.reason, replicate.epochs + 1)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import starmap
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
-from sweeper.planning.loop_checks import LoopData
+from sweeper.planning.loop_checks import LoopData, torch_threads
 from sweeper.planning.plan import SIMULATED_TRIALS, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.view import Cost, Plan
@@ -115,7 +114,7 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Co
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
     prepare_arithmetic(spec.training.settings, device)
-    with _threads(max(1, int(spec.resources.cpu))):
+    with torch_threads(max(1, int(spec.resources.cpu))):
         return {
             name: _measure(configuration, spec, dataset, share, device)
             for name, configuration in representatives(spec).items()
@@ -235,13 +234,3 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
     cut = dataset.with_splits(first)
     known = dataset.posterior  # a row for each test sample
     return replace(cut, posterior=None if known is None else known[: len(cut.test)])
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

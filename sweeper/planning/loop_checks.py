@@ -7,7 +7,6 @@ another epoch. Where the two then differ, a trial that is resumed would not be t
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import os
 import time
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.schemas import EPOCHS_SCHEMA
+from sweeper.planning.user_code_checks import read_back
 from sweeper.space.components import WORD
 from sweeper.space.configurations import examples
 from sweeper.space.spec import SweepSpec
@@ -91,10 +91,8 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
         epochs, seed = spec.scheduler.max_epochs, spec.replicate_seeds.of(0)[0]
         return LoopReplicate(str(spec.loop), values, seed=seed, dataset=data, max_epochs=epochs, device=device)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, int(spec.resources.cpu)))
     try:
-        with _silenced():
+        with _silenced(), torch_threads(max(1, int(spec.resources.cpu))):
             first = built()
             row, wanted = first.train_epoch(), EvaluationSettings.from_mapping(spec.evaluation.model_dump())
             columns, started = _columns(row), time.perf_counter()
@@ -107,8 +105,6 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
                 each.close()
     except LoopError as error:
         raise InvalidSearchSpace([Fault("loop", str(error))]) from error
-    finally:
-        torch.set_num_threads(threads)
     if fault is not None:
         raise InvalidSearchSpace([Fault("loop", f"{spec.loop}: {fault}")])
     named = {field: getattr(found, field) for field in DataSet.__dataclass_fields__}
@@ -138,11 +134,8 @@ def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 
         tolerance: how far values may differ, relatively.
     """
     saved = first.state_dict()
-    file = io.BytesIO()
     try:
-        torch.save(dict(saved), file)
-        file.seek(0)
-        read = torch.load(file, map_location="cpu", weights_only=True)
+        read = read_back(dict(saved))
     except Exception as error:
         words = " ".join(str(error).split())[:160]
         return f"its state_dict cannot be read from a checkpoint; keep tensors, numbers and texts in it ({words})"
@@ -206,6 +199,17 @@ def _close(left: Any, right: Any, tolerance: float) -> bool:
         both = math.isnan(left) and math.isnan(right)
         return both or left == right or abs(left - right) <= tolerance * abs(left)
     return type(left) is type(right) and bool(left == right)
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads within the context."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -270,10 +270,7 @@ def trial_resources(asked: Resources, cluster: ClusterFile) -> dict[str, float]:
 
     Where several workers train a trial, it is a whole one for each.
     """
-    cards = any(group.gpu for group in cluster.workers)
-    usual = 0.25 if asked.workers == 1 else 1.0
-    gpu = float(asked.gpu) if asked.gpu != "auto" else (usual if cards else 0.0)
-    return {"cpu": float(asked.cpu), "gpu": gpu}
+    return asked.of_worker(cards=any(group.gpu for group in cluster.workers))
 
 
 def nodes_asked(

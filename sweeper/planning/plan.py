@@ -62,17 +62,15 @@ def plan(
     space = configurations(spec)
     trials, replicates = len(space), spec.replicates.count
     apart = replicates if spec.replicates.packing == "trials" else 1
-    workers = min(workers or local_workers(spec), trials * apart)
+    here = max(1, int(usable_cores() / (spec.resources.cpu * spec.resources.workers)))
+    workers = min(workers or here, trials * apart)
     schedule = _schedule(spec)
     names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / apart))
     simulated, rungs = by_stratum.sum(axis=1), schedule.rungs
     lengths = np.diff([0, *rungs])
     epochs = simulated @ lengths * replicates
     evaluations = simulated.sum(axis=1) * replicates
-    taken = takes(spec.resources, together=spec.replicates.together)
-    packing, rehearsed = spec.replicates.packing, tuple(spec.rehearsed)
-    if spec.resources.workers > 1:
-        several = spec.resources.workers
+    if (several := spec.resources.workers) > 1:
         assumed = (
             f"This assumes that {several} workers train {several} times as fast as one; evaluations are not divided."
         )
@@ -89,9 +87,9 @@ def plan(
         None,
         dict(costs or {}),
         note,
-        rehearsed=rehearsed,
-        packing=packing,
-        takes=taken,
+        rehearsed=tuple(spec.rehearsed),
+        packing=spec.replicates.packing,
+        takes=takes(spec.resources, together=spec.replicates.together),
         searcher=searched(spec),
         cohorts=cohort_lines(spec),
         strata=_strata(spec, rungs, names, by_stratum) if isinstance(schedule, Stratified) else {},
@@ -198,11 +196,6 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
     space = examples(spec)
     names = [str(space[i]["architecture"]["name"]) for i in range(min(len(space), SIMULATED_TRIALS))]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
-
-
-def local_workers(spec: SweepSpec) -> int:
-    """Return how many trials this machine's cores carry at once."""
-    return max(1, int(usable_cores() / (spec.resources.cpu * spec.resources.workers)))
 
 
 def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:

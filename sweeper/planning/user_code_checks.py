@@ -147,15 +147,20 @@ def _check_independent(loss: Loss, logits: Tensor, targets: Tensor) -> None:
         raise _Fault("its value is not the mean of its per-sample values: set batch_coupled = True")
 
 
+def read_back(state: object) -> Any:
+    """Return a state as it comes back from a checkpoint. Raises whatever torch does where that cannot be."""
+    held = io.BytesIO()
+    torch.save(state, held)
+    held.seek(0)
+    return torch.load(held, map_location="cpu", weights_only=True)
+
+
 def _check_state(loss: Loss, build: Callable[[], Loss]) -> None:
     state = loss.state_dict()
     if state and not loss.stateful:
         raise _Fault(f"it keeps the state {', '.join(state)}: set stateful = True")
-    held = io.BytesIO()
-    torch.save(state, held)
-    held.seek(0)
     try:
-        read = torch.load(held, weights_only=True)
+        read = read_back(state)
     except Exception as error:
         words = str(error).partition("\n")[0]
         raise _Fault(f"its state_dict cannot be read from a checkpoint; keep tensors and numbers ({words})") from error

@@ -17,6 +17,7 @@ import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 
 import yaml
@@ -113,6 +114,12 @@ class Document:
                 return self.lines[path]
             path = parent_path(path)
         return None
+
+    def forget_lines(self, path: str) -> None:
+        """Drop the lines of `path` and all below it: they come from the command line now."""
+        self.overridden.add(path)
+        for known in [p for p in self.lines if p == path or p.startswith((f"{path}.", f"{path}["))]:
+            del self.lines[known]
 
 
 def read_document(path: Path) -> Document:
@@ -285,7 +292,10 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
             document.faults.append(Fault("", rule, "write e.g. --set scheduler.max_epochs=9"))
             continue
         value, faults = parse_value(text, path.strip())
-        document.faults += faults or _assign(document, keys, value)
+        faults = faults or _set(document.values, keys, "", value)
+        document.faults += faults
+        if not faults:
+            document.forget_lines(path.strip())
 
 
 def _split_path(path: str) -> list[str | int] | None:
@@ -294,25 +304,11 @@ def _split_path(path: str) -> list[str | int] | None:
     keys: list[str | int] = [int(part[1:-1]) if part.startswith("[") else part for part in parts]
     if not keys or isinstance(keys[0], int):
         return None
-    joined = ""
-    for key in keys:
-        joined = join_path(joined, key)
-    return keys if joined == path else None
-
-
-def _assign(document: Document, keys: Sequence[str | int], value: Plain) -> list[Fault]:
-    """Set the value at `keys`, creating mappings on the way; return why that cannot be done."""
-    faults = _set(document.values, keys, "", value)
-    if not faults:
-        path = ""
-        for key in keys:
-            path = join_path(path, key)
-        _forget_lines(document, path)
-    return faults
+    return keys if reduce(join_path, keys, "") == path else None
 
 
 def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
-    """Set the value at `keys` below `here`, the mapping at `path`."""
+    """Set the value at `keys` below `here`, the mapping at `path`, creating mappings; return why that cannot be."""
     key, *below = keys
     place = join_path(path, key)
     if isinstance(key, int):
@@ -334,10 +330,3 @@ def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> lis
         return _set(here[key], below, place, value)
     here[key] = value
     return []
-
-
-def _forget_lines(document: Document, path: str) -> None:
-    """Drop the lines of `path` and all below it: they come from the command line now."""
-    document.overridden.add(path)
-    for known in [p for p in document.lines if p == path or p.startswith((f"{path}.", f"{path}["))]:
-        del document.lines[known]

@@ -31,6 +31,7 @@ OUR_VARIABLES = "SWEEP_"
 _PLAIN_PART = re.compile(r"[A-Za-z][A-Za-z_.-]{0,19}|v?\d{1,3}|")
 """A part of a path that reads like a word or a version. Tokens are longer, or mix letters and digits."""
 
+_STORED = ", and search spaces and commands are stored in plain text"
 _REMEDY = "keep the address or its secret part in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
 
 
@@ -186,7 +187,7 @@ def _address_faults(written: str) -> list[tuple[str, str]]:
     parts = urlsplit(literal)
     secret = "@" in parts.netloc or parts.query or parts.fragment
     if secret or not all(_PLAIN_PART.fullmatch(part) for part in parts.path.split("/")):
-        return [("may contain a secret, and search spaces and commands are stored in plain text", _REMEDY)]
+        return [(f"may contain a secret{_STORED}", _REMEDY)]
     return []
 
 
@@ -194,16 +195,10 @@ def _command_faults(words: Sequence[str]) -> list[tuple[str, str]]:
     if not words or not words[0]:
         return [("has no program", "write e.g. command: [notify-send, sweep]")]
     if any(_REFERENCE.search(word) for word in words):
-        return [
-            (
-                "runs without a shell: ${…} would not be expanded",
-                "let the program read the variable from its environment",
-            )
-        ]
+        rule = "runs without a shell: ${…} would not be expanded"
+        return [(rule, "let the program read the variable from its environment")]
     if redact_arguments(words) != list(words):
-        return [
-            ("contains a secret, and search spaces and commands are stored in plain text", "keep it in the environment")
-        ]
+        return [(f"contains a secret{_STORED}", "keep it in the environment")]
     return []
 
 

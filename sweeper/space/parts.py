@@ -229,6 +229,12 @@ class Resources(Part):
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
     workers: int = Field(default=1, ge=1, le=1024)
 
+    def of_worker(self, *, cards: object) -> dict[str, float]:
+        """Return what one process gets: for `auto` a quarter of a GPU, or one for each of several, if there are any."""
+        usual = 0.25 if self.workers == 1 else 1.0
+        gpu = float(self.gpu) if self.gpu != "auto" else (usual if cards else 0.0)
+        return {"cpu": float(self.cpu), "gpu": gpu}
+
     @property
     def cards_fault(self) -> Fault | None:
         """What is wrong with a process's share of cards, or `None`: of several it would use one."""

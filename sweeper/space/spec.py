@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
@@ -287,9 +288,7 @@ def structural_faults(error: ValidationError) -> list[Fault]:
 
 def _from_pydantic(detail: ErrorDetails) -> Fault:
     keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
-    path = ""
-    for key in keys:
-        path = join_path(path, key)
+    path = reduce(join_path, keys, "")
     if detail["type"] == "extra_forbidden":
         names = tuple(_model_at(keys[:-1]).model_fields)
         return Fault(path, f"unknown key {keys[-1]!r}", hint(str(keys[-1]), names))

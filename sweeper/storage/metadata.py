@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.json_types import part_of
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
 from sweeper.text.redaction import redact_arguments
@@ -109,19 +110,11 @@ def _git(folder: Path, *arguments: str) -> str:
 MAXIMUM_BYTES = 10_000_000
 """A manifest or resolved search space is some kilobytes; a larger file is not read."""
 
+_PARTS = ("confirms", "dataset", "evaluation", "header", "objective", "replicates", "scheduler", "searcher", "space")
+
 _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
     "sweep.yaml": {
-        dict: (
-            "confirms",
-            "dataset",
-            "evaluation",
-            "header",
-            "objective",
-            "replicates",
-            "scheduler",
-            "searcher",
-            "space",
-        ),
+        dict: _PARTS,
         list: ("confirms.configurations", "evaluation.posthoc", "rehearsed"),
         str: ("confirms.sweep", "objective.metric", "objective.mode"),
         int: ("evaluation.bins", "replicates.count", "samples", "scheduler.max_epochs"),
@@ -214,9 +207,7 @@ def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
         raise _damaged(path, "it is not a mapping")
     shapes = _SHAPES.get(path.name, {}).items()
     for place, expected in sorted((place, expected) for expected, places in shapes for place in places):
-        value: Any = values
-        for key in place.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+        value = part_of(values, *place.split("."))
         if value is not None and (not isinstance(value, expected) or isinstance(value, bool)):
             raise _damaged(path, f"its {place} is not valid")
     return values

@@ -249,24 +249,21 @@ class Mirror:
     def _push(self) -> None:
         """Put what has changed since the last time; then remove what trials had put of it."""
         with self._pushing:  # the mirror's thread, or the driver at its end
-            self._push_changes()
-
-    def _push_changes(self) -> None:
-        began = time.monotonic()
-        self._lease.require()
-        taken_in = self.arrivals.taken_in()  # before the tables are listed, so that what is put has all of it
-        present = objects(self._paths)
-        facts = {name: _facts(path) for name, path in present.items()}
-        changed = [name for name, found in facts.items() if self._put.get(name) != found]
-        self._tags |= self.store.put_all({name: present[name] for name in changed})
-        self._put.update({name: facts[name] for name in changed})
-        gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
-        self.store.delete(gone)
-        self.arrivals.remove(taken_in)
-        for name in gone:
-            del self._put[name]
-        self._pushed = time.monotonic()
-        self._pause = max(PUSH_SECONDS, (self._pushed - began) / SHARE_OF_TIME)
+            began = time.monotonic()
+            self._lease.require()
+            taken_in = self.arrivals.taken_in()  # before the tables are listed, so that what is put has all of it
+            present = objects(self._paths)
+            facts = {name: _facts(path) for name, path in present.items()}
+            changed = [name for name, found in facts.items() if self._put.get(name) != found]
+            self._tags |= self.store.put_all({name: present[name] for name in changed})
+            self._put.update({name: facts[name] for name in changed})
+            gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
+            self.store.delete(gone)
+            self.arrivals.remove(taken_in)
+            for name in gone:
+                del self._put[name]
+            self._pushed = time.monotonic()
+            self._pause = max(PUSH_SECONDS, (self._pushed - began) / SHARE_OF_TIME)
 
 
 def _facts(path: Path) -> tuple[int, int]:

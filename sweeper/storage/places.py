@@ -169,7 +169,7 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entr
     outdated = {path for path in kept_files(paths) if path in later and not is_current(path, later[path])}
     for path in outdated | (_present(paths, tables=tables) - wanted.keys()):
         path.unlink(missing_ok=True)
-    remember_address(root, store)
+    write_text(root / ADDRESS, store.uri)  # from where readers of the copy fetch the rest
     return found
 
 
@@ -230,11 +230,6 @@ LARGE = 2**30
 _log = logging.getLogger("sweeper.storage")
 
 
-def remember_address(root: Path, store: Store) -> None:
-    """Let readers of the copy in `root` fetch the rest of it from `store`."""
-    write_text(root / ADDRESS, store.uri)
-
-
 def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) -> None:
     """Fetch the predictions that a copy of a sweep lacks, so that they can be read here; elsewhere they are there.
 
@@ -247,13 +242,12 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
     store = _store_of(paths.root)
     if store is None or not (trials is None or trials):
         return
-    folder = paths.tables.resolve()
-    wanted: dict[Path, tuple[str, Entry]] = {}
-    for table in KEPT:
-        for name, entry in store.entries(f"tables/{table}", recursive=False).items():
-            file = kept_file(name)
-            if file is not None and (trials is None or trial_of(file[1]) in (None, *trials)):
-                wanted[folder / table / file[1]] = (name, entry)
+    wanted = {
+        paths.tables.resolve() / table / file[1]: (name, entry)
+        for table in KEPT
+        for name, entry in store.entries(f"tables/{table}", recursive=False).items()
+        if (file := kept_file(name)) is not None and (trials is None or trial_of(file[1]) in (None, *trials))
+    }
     if trials is None:
         for path in {*kept_files(paths)} - wanted.keys():
             path.unlink(missing_ok=True)

@@ -155,8 +155,7 @@ class StoreArrivals:
 
     def begin(self, found: Mapping[str, Entry]) -> None:
         """Learn what is published from a listing of the store. Raises StoreError."""
-        for name in found:
-            file = kept_file(name)
+        for name, file in ((name, kept_file(name)) for name in found):
             if file is not None:
                 self._published |= {(file[0], each) for each in self._evaluations(name, file[1])}
 

@@ -213,9 +213,7 @@ def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, flo
             "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
             "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
-    usual = 0.25 if asked.workers == 1 else 1.0
-    gpu = float(asked.gpu) if asked.gpu != "auto" else (usual if cluster.total("GPU") else 0.0)
-    resources = {"cpu": float(asked.cpu), "gpu": gpu}
+    resources = asked.of_worker(cards=cluster.total("GPU"))
     slots = cluster.trials_at_once(resources, asked.workers)
     if not slots and not cluster.autoscales:
         have = _amounts({name: cluster.total(name.upper()) for name in resources})

@@ -47,10 +47,10 @@ class Assignments(ABC):
         rungs: RungState,
         recorder: Recorder,
         steering: Steering,
-        *,
         searcher: Searcher | None,
         shares: Shares,
         slots: int,
+        *,
         failed_too: bool,
     ) -> None:
         """Queue what is unfinished; the arguments are those of `sweeper.execution.driver.driver.Driver`."""
@@ -231,9 +231,7 @@ class Assignments(ABC):
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
         # What is given out or waits to be counts against the slots.
-        while (
-            self._searcher is not None and self._unsuggested and len(self._in_flight) + len(self._queue) < self._slots
-        ):
+        while self._searcher and self._unsuggested and len(self._in_flight) + len(self._queue) < self._slots:
             index = self._unsuggested[0]
             suggestion = self._searcher.suggest(index)
             self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
@@ -275,9 +273,8 @@ class Assignments(ABC):
 
     def _units_of(self, index: int) -> list[Unit]:
         """Return what there is to give out of a configuration."""
-        return (
-            [(index, number) for number in range(self.settings.seeds.count)] if self.settings.apart else [(index, None)]
-        )
+        numbers = range(self.settings.seeds.count) if self.settings.apart else (None,)
+        return [(index, number) for number in numbers]
 
     def _units(self, assignment: Sequence[int]) -> list[Unit]:
         """Return what an assignment consists of."""

@@ -10,7 +10,7 @@ at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -275,30 +275,18 @@ class TrialValues:
         return None if self._state.trials[index].config_hash is not None else config_hash(self.of(index))
 
 
-class InFlight:
-    """Counts assignments from when they are given out until they are over, against this sweep's limit."""
+class InFlight(dict[tuple[int, ...], bool]):
+    """The assignments that are given out and not over, and whether a process has begun with each."""
 
     def __init__(self, limit: int | None) -> None:
         """Allow `limit` at once, `None` for any number."""
+        super().__init__()
         self._limit = limit
-        self._begun: dict[tuple[int, ...], bool] = {}
-
-    def __contains__(self, assignment: Sequence[int]) -> bool:
-        """Return whether an assignment is given out and not over."""
-        return tuple(assignment) in self._begun
-
-    def __iter__(self) -> Iterator[tuple[int, ...]]:
-        """Yield the assignments that are given out and not over."""
-        return iter(self._begun)
-
-    def __len__(self) -> int:
-        """Return how many are given out."""
-        return len(self._begun)
 
     @property
     def ahead(self) -> int:
         """How many of them no process has begun yet."""
-        return sum(not begun for begun in self._begun.values())
+        return sum(not begun for begun in self.values())
 
     @property
     def full(self) -> bool:
@@ -307,11 +295,11 @@ class InFlight:
 
     def add(self, assignment: Sequence[int], *, begun: bool = False) -> None:
         """Give an assignment out, or record that a process has begun with it."""
-        self._begun[tuple(assignment)] = begun
+        self[tuple(assignment)] = begun
 
     def retire(self, assignment: Sequence[int]) -> None:
         """Take an assignment off: it is over, or its process has died."""
-        self._begun.pop(tuple(assignment), None)
+        self.pop(tuple(assignment), None)
 
 
 START_SECONDS = 1.0

@@ -109,18 +109,10 @@ class Driver(Assignments):
             clock: seconds, for polling the stop marker and for recording starts.
             other_nodes: whether there are nodes for trials besides those whose disks are full.
         """
-        folds = [state, rungs, *([searcher] if searcher is not None else []), *folds]
+        recorder = Recorder(journal, [state, rungs, *([] if searcher is None else [searcher]), *folds], sinks)
+        steering = Steering(controllers, paths.stop_marker, clock)
         super().__init__(
-            configurations,
-            settings,
-            state,
-            rungs,
-            Recorder(journal, folds, sinks),
-            Steering(controllers, paths.stop_marker, clock),
-            searcher=searcher,
-            shares=shares,
-            slots=slots,
-            failed_too=failed_too,
+            configurations, settings, state, rungs, recorder, steering, searcher, shares, slots, failed_too=failed_too
         )
         self.paths = paths
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
@@ -234,7 +226,7 @@ class Driver(Assignments):
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put what it had in hand back in the queue, or give the failing one up."""
-        if assignment not in self._in_flight:
+        if tuple(assignment) not in self._in_flight:
             # Its process died after its last report: nothing is lost.
             return
         failure = self._taken_back(assignment, failure)
