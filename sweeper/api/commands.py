@@ -89,7 +89,7 @@ def run(
         SweeperError: nothing was started; the message says every fault and its remedy.
     """
     if resume_existing:
-        from sweeper.execution.continuing import to_continue
+        from sweeper.execution.runner import to_continue
 
         name, known = to_continue(space, overrides(set), name, output_folder(output), rehearse=rehearse)
         if known and not (address or "").startswith("http"):  # what `resume` alone takes; `run` says so below

@@ -21,6 +21,7 @@ from pathlib import Path
 from search_spaces import locate
 from sweeper.analysis.selection import candidates, confirmation_of, confirmed_name
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
 from sweeper.core.json_types import Plain
 from sweeper.execution.attempt import drive
 from sweeper.execution.driver.executor import Executor, ExecutorKind, executor_kind
@@ -35,16 +36,8 @@ from sweeper.planning.loop_checks import loop_part
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.space import notify
 from sweeper.space.loading import load_spec
-from sweeper.space.notify import (
-    Target,
-    asked_by_file,
-    folder_of,
-    option_notifications,
-    remember_allowed,
-    require_allowed,
-    resolve_targets,
-)
 from sweeper.space.parts import Resources, SchedulerSettings
 from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.spec import MOST_CONFIRMED, Confirms, SweepSpec
@@ -52,7 +45,7 @@ from sweeper.space.strata import pool_notes
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_links
-from sweeper.storage.metadata import build_manifest, read_manifest
+from sweeper.storage.metadata import build_manifest, read_manifest, read_specification
 from sweeper.storage.mirror import STOP, mirror_of
 from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
@@ -140,9 +133,10 @@ def run_sweep(
     """
     with early_server(options.executor, options.address, server) as running:
         spec = load_spec(space, overrides, rehearse=options.rehearse)
-        stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
-        asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
-        require_allowed(asked, folder_of(locate(str(space))) if asked else "", allowed=options.allow_notify)
+        stem = "sweep"
+        if not isinstance(space, Mapping):
+            stem, asked = Path(space).stem, notify.asked_by_file(spec.notify, overrides)
+            notify.require_allowed(asked, notify.folder_of(locate(space)), allowed=options.allow_notify)
         if spec.is_rehearsal:
             stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
         return _confirmed(_run_spec(running, spec, stem, name, options), options)
@@ -205,14 +199,14 @@ def first_attempt(
     dataset: DataSet,
     options: RunOptions,
     place: Place,
-    targets: Sequence[Target],
+    targets: Sequence[notify.Target],
     executor: Callable[[], Executor],
 ) -> Outcome:
     """Drive a sweep whose name was claimed just now; give the name back where it fails before it begins."""
     mirror = mirror_of(sweep.paths, place)
     try:
         with mirror:
-            remember_allowed(sweep.spec.notify, mirror.location)
+            notify.remember_allowed(sweep.spec.notify, mirror.location)
             return drive(sweep, dataset, options, mirror, targets, executor)
     except (SweeperError, StoreError) as error:
         if _gives_name_back(sweep, place, held=mirror.held):
@@ -260,8 +254,8 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         sweep = amend(sweep, options.settings)
         kind = chosen_executor(options, sweep.spec.resources)
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
-        asked = asked_by_file(sweep.spec.notify, options.settings)
-        require_allowed(asked, mirror.location, allowed=options.allow_notify)
+        asked = notify.asked_by_file(sweep.spec.notify, options.settings)
+        notify.require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)
         executor = functools.partial(kind.create, options, running)
         dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
@@ -269,6 +263,36 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
     return _confirmed(outcome, options)
 
 
-def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:
+def notification_targets(spec: SweepSpec, options: RunOptions) -> list[notify.Target]:
     """Return who is notified of a run. Raises SweeperError when what they need is missing on this machine."""
-    return resolve_targets([*spec.notify, *option_notifications(options.notify)], os.environ)
+    return notify.resolve_targets([*spec.notify, *notify.option_notifications(options.notify)], os.environ)
+
+
+FIXED = ("dataset", "space", "objective", "objectives", "constraints", "scheduler", "searcher", "replicates", "seed")
+"""Keys that no resume may change: a sweep with others is another sweep."""
+
+
+def to_continue(
+    space: Path | str | Mapping[str, Plain], overrides: Sequence[str], name: str | None, output: str, *, rehearse: bool
+) -> tuple[str, bool]:
+    """Return the name that a sweep has or is to have, and whether there is one to go on with.
+
+    Raises InvalidSearchSpace, and SweeperError where the sweep of that name was started from another search space.
+    """
+    spec = load_spec(space, overrides, rehearse=rehearse)
+    name = name or ("sweep" if isinstance(space, Mapping) else Path(space).stem)
+    name = rehearsal_name(name) if spec.is_rehearsal else name
+    place = place_of(output, DRIVING)
+    if place.store is not None:
+        return name, place.has(name)
+    file = SweepPaths(place.folder / name).sweep_file
+    if not file.exists():
+        return name, False
+    kept, given = read_specification(file, required=True), spec.resolved()
+    different = [key for key in FIXED if kept.get(key) != given.get(key)]
+    if different:
+        raise SweeperError(
+            f"the sweep {name!r} was started from another search space: {', '.join(different)} differ",
+            "choose another --name; limits of a sweep change with `sweeper resume --set`",
+        )
+    return name, True

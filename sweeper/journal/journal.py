@@ -20,19 +20,6 @@ from sweeper.core.errors import SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
 from sweeper.journal import segments
 from sweeper.journal.records import Body, Record
-from sweeper.journal.segments import (
-    Content,
-    GapError,
-    Piece,
-    contents,
-    covered,
-    joined,
-    piece_of,
-    pieces,
-    segment_name,
-    split,
-    trailing_singles,
-)
 from trainables.files.atomic import write_bytes, write_new_bytes
 
 _HEAD = 120
@@ -74,9 +61,9 @@ class Journal:
         self._next = segments.last_sequence(folder) + 1
         self._singles: list[str] = []
         if joins_earlier:
-            for name in covered(folder):
+            for name in segments.covered(folder):
                 (folder / name).unlink(missing_ok=True)
-            self._singles = [piece.name for piece in trailing_singles(folder)]
+            self._singles = [piece.name for piece in segments.trailing_singles(folder)]
             self._join()
 
     def append(self, body: Body) -> Record:
@@ -108,8 +95,8 @@ class Journal:
             write_bytes(self._folder / record.file_name, record.to_bytes(), durable=self._durable)
             return record.file_name
         # A name that follows from the number alone can be given once.
-        name = segment_name(record.sequence, record.sequence)
-        write_new_bytes(self._folder / name, joined([record.to_bytes()]), durable=self._durable)
+        name = segments.segment_name(record.sequence, record.sequence)
+        write_new_bytes(self._folder / name, segments.joined([record.to_bytes()]), durable=self._durable)
         return name
 
     def settle(self) -> None:
@@ -136,12 +123,12 @@ class Journal:
     def _make_segment(self, names: Sequence[str]) -> None:
         """Write a segment, and remove the files of its records. Raises OSError, or SweeperError for a damaged one."""
         first = int(names[0][:10])
-        files = [piece for piece in map(piece_of, names) if piece is not None]
-        found = [content for each in files for content in split(each, (self._folder / each.name).read_bytes())]
+        files = [piece for piece in map(segments.piece_of, names) if piece is not None]
+        found = [content for each in files for content in segments.split(each, (self._folder / each.name).read_bytes())]
         for content in found:
             _sound(self._folder, content)
-        target = self._folder / segment_name(first, found[-1].sequence)
-        write_bytes(target, joined([content.data for content in found]), durable=self._durable)
+        target = self._folder / segments.segment_name(first, found[-1].sequence)
+        write_bytes(target, segments.joined([content.data for content in found]), durable=self._durable)
         if self._durable:
             _flush_folder(self._folder)
         for name in names:
@@ -172,7 +159,7 @@ def _not_writable(folder: Path, error: OSError) -> SweeperError:
 
 def record_names(folder: Path) -> list[str]:
     """Return the names of the files of one record each, in the order of their sequence; segments are not among them."""
-    return [piece.name for piece in pieces(folder) if not piece.sealed]
+    return [piece.name for piece in segments.pieces(folder) if not piece.sealed]
 
 
 def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
@@ -181,9 +168,9 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
     Raises SweeperError naming the file when a record is damaged or one is missing in between.
     """
     try:
-        for content in contents(folder, after):
+        for content in segments.contents(folder, after):
             yield _sound(folder, content)
-    except GapError as gap:
+    except segments.GapError as gap:
         raise SweeperError(
             f"the journal in {folder} has {gap.file} where record {gap.expected:010d} was expected",
             "restore the missing record from a backup; results cannot be trusted without it",
@@ -198,28 +185,28 @@ def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Recor
     Raises SweeperError naming the file when a record is damaged.
     """
     sign = f'"kind":"{kind.kind}"'.encode()
-    for piece in pieces(folder):
+    for piece in segments.pieces(folder):
         other = not piece.sealed and not piece.name[11:].startswith((f"{kind.kind}-", f"{kind.kind}."))
         if piece.last <= after or other:
             continue
         data = _read_piece(folder, piece)
-        for content in split(piece, data, after + 1) if sign in data or not piece.sealed else ():
+        for content in segments.split(piece, data, after + 1) if sign in data or not piece.sealed else ():
             if not piece.sealed or sign in content.data[:_HEAD]:
                 yield _sound(folder, content)
 
 
-def _read_piece(folder: Path, piece: Piece) -> bytes:
+def _read_piece(folder: Path, piece: segments.Piece) -> bytes:
     """Return a file's content; that of a record which was joined into a segment meanwhile comes from there."""
     try:
         return (folder / piece.name).read_bytes()
     except FileNotFoundError:
-        content = next(contents(folder, piece.first - 1), None)
+        content = next(segments.contents(folder, piece.first - 1), None)
         if piece.sealed or content is None:
             raise
         return content.data
 
 
-def _sound(folder: Path, content: Content) -> Record:
+def _sound(folder: Path, content: segments.Content) -> Record:
     """Return a record. Raises SweeperError when it is damaged."""
     try:
         record = Record.from_bytes(content.data)
@@ -246,11 +233,11 @@ class JournalTail:
     def read(self) -> Iterator[Record]:
         """Yield the records that have come in since the last call. Raises SweeperError on a damaged one."""
         try:
-            for content in contents(self._folder, self._next - 1):
+            for content in segments.contents(self._folder, self._next - 1):
                 record = _sound(self._folder, content)
                 self._next += 1
                 yield record
-        except GapError:
+        except segments.GapError:
             # A folder that is being written to may list a later file without an earlier one.
             return
 
@@ -265,20 +252,20 @@ def set_aside_damaged(folder: Path) -> list[str]:
         for record in read_journal(folder):
             sound = record.sequence
     except SweeperError:
-        later = [piece for piece in pieces(folder) if piece.last > sound]
+        later = [piece for piece in segments.pieces(folder) if piece.last > sound]
         return [_set_aside(folder, piece, sound) for piece in reversed(later)][::-1]
     return []
 
 
-def _set_aside(folder: Path, piece: Piece, sound: int) -> str:
+def _set_aside(folder: Path, piece: segments.Piece, sound: int) -> str:
     """Keep what a file has after the record `sound` as `….damaged`, and what it has before; return the first's name."""
     if piece.first > sound:
         (folder / piece.name).rename(folder / f"{piece.name}.damaged")
         return piece.name
     lines = (folder / piece.name).read_bytes().split(b"\n")
-    place, rest = 2 * (sound + 1 - piece.first), segment_name(sound + 1, piece.last)
+    place, rest = 2 * (sound + 1 - piece.first), segments.segment_name(sound + 1, piece.last)
     write_bytes(folder / f"{rest}.damaged", b"\n".join(lines[place:]), durable=True)
-    write_bytes(folder / segment_name(piece.first, sound), b"\n".join(lines[:place]) + b"\n", durable=True)
+    write_bytes(folder / segments.segment_name(piece.first, sound), b"\n".join(lines[:place]) + b"\n", durable=True)
     (folder / piece.name).unlink()
     return rest
 

@@ -16,8 +16,7 @@ import math
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,12 +178,10 @@ INDEX = ".fetched"
 class StoredJournal(Journal):
     """The journal of a sweep in a store; the files in `folder` are this machine's copy."""
 
-    def __init__(
-        self, folder: Path, store: Store, lease: StoreLease, *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, folder: Path, store: Store, lease: StoreLease) -> None:
         """Continue after the last record in `folder`, which `fetch_journal` has made equal to the store's."""
         super().__init__(folder, joins_earlier=False)
-        self._store, self._lease, self._sleep = store, lease, sleep
+        self._store, self._lease = store, lease
         self._waiting: list[Record] = []
         self._unsealed: list[Record] = []
         self._groups: list[str] = []
@@ -209,7 +206,7 @@ class StoredJournal(Journal):
         name = self._lease.term.group_name(group[0].sequence, group[-1].sequence)
         try:
             self._lease.require()
-            patiently(lambda: self._store.put(name, joined([record.to_bytes() for record in group])), sleep=self._sleep)
+            patiently(lambda: self._store.put(name, joined([record.to_bytes() for record in group])))
             # A pause may have come between: then nobody may act on what was put.
             self._lease.require()
         except StoreError as error:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.continuing import to_continue
+from sweeper.execution.runner import to_continue
 from sweeper.space.loading import load_spec
 from tests.running import SPACE, write_space
 
