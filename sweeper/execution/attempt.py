@@ -82,12 +82,17 @@ def _streams_to(out: int, error: int) -> Iterator[None]:
         yield
 
 
+def begun_trials(state: SweepState) -> frozenset[int]:
+    """Return the configurations whose trials have reported and not ended: a driver that starts now continues them."""
+    return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
+
+
 def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
     """Return a sentence on the trials whose numbers may differ in rounding from an undisturbed run's; none on CPUs.
 
     Args:
         state: at the end of a driver.
-        begun: the configurations whose trials had reported and not ended before that driver.
+        begun: what that driver found begun, by `begun_trials`.
         deterministic: whether the sweep's training is.
     """
     if deterministic:
@@ -187,7 +192,7 @@ def _run_unfinished(
     unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
     if not unfinished and state.outcome is not None:
         return None
-    begun = [index for index in state.unfinished(failed_too=True) if state.trials[index].epochs]
+    begun = begun_trials(state)
     driver = context.run(executor()) if unfinished else context.take_up()
     outcome, reason = driver.finish(), driver.closing
     notes += [f"stopped: {reason}"] if reason else []
