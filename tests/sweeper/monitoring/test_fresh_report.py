@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.monitoring.fresh_report import EVERY_SECONDS, PAUSE, FreshReport
+from sweeper.monitoring.fresh_report import EVERY_SECONDS, PAUSE, WRITE, FreshReport
 from tests.patience import patient
 from tests.sweeper.records import made_record
 
 
-@pytest.fixture()
-def paths(tmp_path: Path, quickstart_folder: Path) -> SweepPaths:
-    shutil.copytree(quickstart_folder, tmp_path / "quickstart", symlinks=True)
-    (tmp_path / "quickstart" / "report.html").unlink(missing_ok=True)
-    return SweepPaths(tmp_path / "quickstart")
+QUICK = "import pathlib, sys; pathlib.Path(sys.argv[1], 'report.html').write_text('</html>')"
 
 
-def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(paths: SweepPaths) -> None:
-    now = [0.0]
+def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.monitoring.fresh_report.WRITE", QUICK)
+    paths, now = SweepPaths(tmp_path), [0.0]
     with FreshReport(paths, clock=lambda: now[0]) as fresh:
         now[0] = EVERY_SECONDS
         fresh.flush_if_due()
@@ -42,3 +43,11 @@ def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(p
         process = fresh._process
         assert process is not None
     assert process.poll() is not None
+
+
+@pytest.mark.integration
+def test_what_its_process_writes_is_the_report(quickstart_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(quickstart_folder, tmp_path / "quickstart", symlinks=True)
+    (tmp_path / "quickstart" / "report.html").unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-c", WRITE, str(tmp_path / "quickstart")], check=True, timeout=patient(60))
+    assert (tmp_path / "quickstart" / "report.html").is_file()
