@@ -14,7 +14,6 @@ from sweeper.monitoring.fresh_report import EVERY_SECONDS, PAUSE, WRITE, FreshRe
 from tests.patience import patient
 from tests.sweeper.records import made_record
 
-
 QUICK = "import pathlib, sys; pathlib.Path(sys.argv[1], 'report.html').write_text('</html>')"
 
 
