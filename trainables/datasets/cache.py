@@ -241,6 +241,16 @@ def extracted(archive: Path, member: str) -> Path:
     return target
 
 
+def fetched_folder(source: Source, member: str, folder: str | None, download: bool) -> Path:
+    """Return the folder `member` of an archive below `folder`, see `data_folder`: as it is there, else unpacked.
+
+    Raises:
+        DataSetUnavailableError: neither it nor the archive is there, or the archive cannot be fetched or unpacked.
+    """
+    root = data_folder(folder)
+    return root / member if (root / member).is_dir() else extracted(fetch(source, root, download), member)
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a zip or tar archive; members that would leave `folder` are refused.
 

@@ -15,7 +15,7 @@ from typing import IO, Annotated, Any, Literal
 import numpy as np
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
+from trainables.datasets.cache import DataSetUnavailableError, Source, fetched_folder
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import (
     LIKE_CIFAR,
@@ -192,10 +192,7 @@ def load_cifar(
         DataSetUnavailableError: files are missing or broken.
     """
     layout = LAYOUTS[name] if layout is None else layout
-    root = data_folder(folder)
-    unpacked = root / layout.member
-    if not unpacked.is_dir():
-        unpacked = extracted(fetch(layout.source, root, download), layout.member)
+    unpacked = fetched_folder(layout.source, layout.member, folder, download)
     train, test, class_names = read_folder(unpacked, layout)
     return image_dataset(
         name,

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
+from trainables.datasets.cache import DataSetUnavailableError, Source, fetched_folder
 from trainables.datasets.images import Download, Folder
 from trainables.datasets.text import UNKNOWN, WordVectors, frequent_words, padded_ids, read_word_vectors
 from trainables.registry import DataSetSize, Options
@@ -185,10 +185,7 @@ def load_sst2(
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    root = data_folder(folder)
-    trees_folder = root / MEMBER
-    if not trees_folder.is_dir():
-        trees_folder = extracted(fetch(source, root, download), MEMBER)
+    trees_folder = fetched_folder(source, MEMBER, folder, download)
     files = [read_trees(trees_folder / name) for name in FILES]
     parts = [np.array([i for i, tree in enumerate(trees) if tree.label != NEUTRAL], np.int64) for trees in files]
     kept = [[trees[index] for index in part] for trees, part in zip(files, parts, strict=True)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
+from trainables.datasets.cache import DataSetUnavailableError, Source, fetched_folder
 from trainables.datasets.image_files import decoded_images, image_paths
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.datasets.images import (
@@ -135,10 +135,7 @@ def load_tiny_imagenet(
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    root = data_folder(folder)
-    unpacked = root / MEMBER
-    if not unpacked.is_dir():
-        unpacked = extracted(fetch(source, root, download), MEMBER)
+    unpacked = fetched_folder(source, MEMBER, folder, download)
     classes = read_classes(unpacked)
     train_paths, train_targets = training_files(unpacked, classes)
     test_paths, test_targets = validation_files(unpacked, classes)

@@ -131,11 +131,8 @@ def preresnet(
             [He et al. 2016, section 4.1; raw: selective's code].
 
     Raises:
-        ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
+        ValueError: the shape is not an image of at least 4x4.
     """
-    fault = depth_fault({"depth": depth})
-    if fault:
-        raise ValueError(fault)
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="preresnet")
     channels = [max(1, round(base * width)) for base in (16, 32, 64)]
     blocks = (depth - 2) // 6

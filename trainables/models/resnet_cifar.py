@@ -98,11 +98,8 @@ def resnet_cifar(
             [He et al. 2016, section 4.2 (option A)].
 
     Raises:
-        ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
+        ValueError: the shape is not an image of at least 4x4.
     """
-    fault = depth_fault({"depth": depth})
-    if fault:
-        raise ValueError(fault)
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network=f"resnet{depth}")
     channels = [max(1, round(base * width)) for base in (16, 32, 64)]
     return ThreeStageResNet(in_channels, classes, (depth - 2) // 6, channels[0], channels, shortcut == "identity")

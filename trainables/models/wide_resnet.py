@@ -53,11 +53,8 @@ def wide_resnet(
         dropout: rate between the two convolutions of a block [Zagoruyko & Komodakis 2016, Table 4].
 
     Raises:
-        ValueError: the depth is not 6n+4, or the shape is not an image of at least 4x4.
+        ValueError: the shape is not an image of at least 4x4.
     """
-    fault = wide_depth_fault({"depth": depth})
-    if fault:
-        raise ValueError(fault)
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wide_resnet")
     return PreActivationResNet(
         in_channels, classes, (depth - 4) // 6, _stage_channels(width), STEM_CHANNELS, dropout=dropout

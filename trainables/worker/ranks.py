@@ -284,17 +284,8 @@ class Follower:
                 assert_never(order)
 
     def _built(self, order: Build) -> RankedReplicate:
-        settings = self._settings
-        return RankedReplicate(
-            order.configuration,
-            seed=order.seed,
-            dataset=self._datasets.named(order.dataset),
-            max_epochs=settings.max_epochs,
-            ranks=self._ranks,
-            device=settings.device,
-            training=settings.training,
-            bins=settings.evaluation.bins,
-        )
+        given = {"seed": order.seed, "dataset": self._datasets.named(order.dataset), **self._settings.of_replicates}
+        return RankedReplicate(order.configuration, ranks=self._ranks, **given)
 
 
 def follow_orders(connection: Connection, settings: TrialSettings, own_address: str = LOOPBACK) -> None:

@@ -50,15 +50,7 @@ def replicate_of(
 ) -> Replicate:
     """Return a replicate of an assignment's configuration, at its epoch 0, which `crew` trains together if given."""
     build = Replicate if crew is None else functools.partial(LeadingReplicate, crew=crew)
-    return build(
-        assignment.values,
-        seed=seed,
-        dataset=dataset,
-        max_epochs=settings.max_epochs,
-        device=settings.device,
-        training=settings.training,
-        bins=settings.evaluation.bins,
-    )
+    return build(assignment.values, seed=seed, dataset=dataset, **settings.of_replicates)
 
 
 def packing_of(

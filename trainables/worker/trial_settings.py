@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -104,6 +105,12 @@ class TrialSettings:
         for folder in ("tables", "checkpoints", "choices"):
             fields[folder] = Path(fields[folder]) if fields.get(folder) else None
         return TrialSettings(**fields)
+
+    @property
+    def of_replicates(self) -> dict[str, Any]:
+        """What every replicate is built with, whatever its configuration."""
+        bins = self.evaluation.bins
+        return {"max_epochs": self.max_epochs, "device": self.device, "training": self.training, "bins": bins}
 
     def load_dataset(self, named: Options | None = None) -> DataSet:
         """Return a data set, on the trial's device or streamed to it: the node's one copy where it has a key.
