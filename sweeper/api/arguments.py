@@ -114,8 +114,7 @@ RunsOn = Annotated[
     ),
 ]
 WaitForNodes = Annotated[
-    float,
-    CommandOption(help="Minutes to wait for the autoscaler to add the first node that fits a trial.", least=0),
+    float, CommandOption(help="Minutes to wait for the autoscaler to add the first node that fits a trial.", least=0)
 ]
 Notify = Annotated[
     Sequence[str],

@@ -42,12 +42,7 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 def python_environment(**changes: str) -> dict[str, str]:
     """Return the environment for such a process: it finds the modules that this one finds, in the same order."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(search_path()),
-        "PYTHONSAFEPATH": "1",
-        **changes,
-    }
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), "PYTHONSAFEPATH": "1", **changes}
 
 
 @contextmanager

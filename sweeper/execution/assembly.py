@@ -243,8 +243,6 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
         sweep.paths,
         schemas,
         [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,
-        replicates=spec.replicates.count,
-        sweep_seed=spec.training_seed,
-        common_seeds=spec.replicates.common_seeds,
+        spec.replicate_seeds,
         arrivals=mirror.arrivals,
     )

@@ -242,11 +242,7 @@ def progress_panel(
     if now.counts[FAILED]:
         counts.stylize("red")
     times = Table.grid(padding=(0, 2))
-    words = (
-        duration(now.seconds),
-        left_text(now) or ("" if now.over else "estimating time left"),
-        speed_text(now),
-    )
+    words = (duration(now.seconds), left_text(now) or ("" if now.over else "estimating time left"), speed_text(now))
     bar = ProgressBar(total=1.0, completed=now.share, width=BAR)
     times.add_row(bar, Text(" · ".join(word for word in words if word)))
     lines: list[RenderableType] = [counts, times, *([rungs_table(now)] if now.compares else [])]

@@ -92,17 +92,14 @@ class TrialsTable:
         sweep: str,
         schema: pa.Schema,
         configurations: Sequence[Mapping[str, object] | None],
-        *,
-        replicates: int,
-        sweep_seed: int,
-        common_seeds: bool | Sequence[int] = False,
+        seeds: ReplicateSeeds,
     ) -> None:
         """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
 
         Raises ValueError when a configuration has a hyperparameter that the schema has no column for.
         """
-        self._sweep, self._schema, self._replicates = sweep, schema, replicates
-        self._places = np.repeat(np.arange(len(configurations)), replicates)
+        self._sweep, self._schema, self._replicates = sweep, schema, seeds.count
+        self._places = np.repeat(np.arange(len(configurations)), seeds.count)
         hyperparameters = (name for name in schema.names if name.startswith("config_"))
         fixed = ("sweep", "trial", "config_hash", ARITHMETIC, REHEARSAL, *hyperparameters)
         self._texts = {field.name for field in schema if field.type == pa.string()}
@@ -110,9 +107,9 @@ class TrialsTable:
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
         # Asked of the rows: configurations are drawn anew each time that they are looked at.
         self._unknown = {index for index, row in enumerate(self._rows) if "config_hash" not in row}
-        seeds, indices = ReplicateSeeds(sweep_seed, replicates, common_seeds), range(len(self._rows))
+        indices = range(len(self._rows))
         self._fixed = {
-            "replicate": pa.array([replicate for _ in indices for replicate in range(replicates)], pa.int64()),
+            "replicate": pa.array([replicate for _ in indices for replicate in range(seeds.count)], pa.int64()),
             "seed": pa.array([seed for index in indices for seed in seeds.of(index)], pa.int64()),
         }
         self._convert()

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from sweeper.core.errors import unwritable
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import record_batch
 from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
@@ -128,9 +128,7 @@ class ParquetSink:
         paths: of the sweep; the caller holds its lease.
         schemas: of every table, see `sweeper.core.schemas.table_schemas`.
         configurations: all of them, by index; `None` for each that a searcher chooses, which the journal has.
-        replicates: of each configuration.
-        sweep_seed: the replicates' seeds follow from it.
-        common_seeds: replicate r has the same seed in every configuration; or these seeds themselves.
+        seeds: of the replicates of each configuration.
         clock: seconds, for the time between flushes.
         arrivals: brings the trials' tables here where they put them into a store.
 
@@ -146,22 +144,13 @@ class ParquetSink:
         paths: SweepPaths,
         schemas: Mapping[str, pa.Schema],
         configurations: Sequence[Mapping[str, object] | None],
+        seeds: ReplicateSeeds,
         *,
-        replicates: int,
-        sweep_seed: int,
-        common_seeds: bool | Sequence[int] = False,
         clock: Callable[[], float] = time.monotonic,
         arrivals: Arrivals | None = None,
     ) -> None:
         self._paths, self._schemas, self._clock, self._arrivals = paths, schemas, clock, arrivals
-        self._trials = TrialsTable(
-            paths.name,
-            schemas["trials"],
-            configurations,
-            replicates=replicates,
-            sweep_seed=sweep_seed,
-            common_seeds=common_seeds,
-        )
+        self._trials = TrialsTable(paths.name, schemas["trials"], configurations, seeds)
         self._configurations = len(configurations)
         self._generations = Generations(paths)
         self._begin()

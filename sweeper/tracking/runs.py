@@ -179,11 +179,7 @@ class RunProjection:
         return RunUpdate(
             place=index,
             name=f"{STOPPED_SIGN if status == EARLY_STOPPED else ''}{self.name_of(index)}",
-            identity={
-                **self._identity(index),
-                "trial": trial_name(index),
-                "config_hash": config_hash(configuration),
-            },
+            identity={**self._identity(index), "trial": trial_name(index), "config_hash": config_hash(configuration)},
             start_time=self._began[index],
             status=status,
             # What a page calls its duration: without the time in which it paused.

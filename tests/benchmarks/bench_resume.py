@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.attempt import folded
 from sweeper.execution.controllers.budget import WorkingTime
@@ -120,7 +120,7 @@ def read(paths: SweepPaths, spec: SweepSpec, trials: int) -> None:
     """Read a journal and rebuild the tables, as a resume does."""
     schemas = table_schemas(column_types(spec.space), 10, evaluation_columns(spec.evaluation.posthoc))
     with timed("configurations drawn, tables opened"):
-        sink = ParquetSink(paths, schemas, configurations(spec), replicates=1, sweep_seed=spec.seed)
+        sink = ParquetSink(paths, schemas, configurations(spec), ReplicateSeeds(spec.seed, 1))
     folds: list[Fold] = [SweepState(trials), spec.schedule.begin(), WorkingTime(), Spending()]
     with timed(f"{len(os.listdir(paths.journal)):,} files read, folded once, tables rebuilt"):
         sink.rebuild(folded(paths, folds, lambda: None))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.core.ids import TABLES, ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import table_schemas
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
@@ -471,7 +471,7 @@ def _drive(sweep: RandomSweep, mirror: Mirror, steps: int, trials: Path) -> None
     """Journal random events as a driver does; trials write where they run and put what they wrote into the store."""
     journal: Journal = mirror.journal()
     sink = ParquetSink(
-        sweep.paths, sweep.schemas, sweep.configurations, replicates=sweep.replicates, sweep_seed=sweep.seed,
+        sweep.paths, sweep.schemas, sweep.configurations, ReplicateSeeds(sweep.seed, sweep.replicates),
         arrivals=mirror.arrivals,
     )  # fmt: skip
     sink.rebuild(read_journal(sweep.paths.journal))

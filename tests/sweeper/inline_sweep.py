@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
@@ -67,7 +68,7 @@ class Inline:
         schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))
         replicates = spec.replicates.count
         known = [None] * len(sweep.configurations) if searcher is not None else sweep.configurations
-        tables = ParquetSink(sweep.paths, schemas, known, replicates=replicates, sweep_seed=spec.seed)
+        tables = ParquetSink(sweep.paths, schemas, known, ReplicateSeeds(spec.seed, replicates))
         driver = Driver(
             sweep.paths, sweep.configurations, DriverSettings.of(spec, sweep.configurations),
             journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, sinks=[tables],

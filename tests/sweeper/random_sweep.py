@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.ids import ReplicateSeeds, SweepPaths, trial_name
 from sweeper.core.schemas import table_schemas
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Record
@@ -71,7 +71,7 @@ class RandomSweep:
 
     def sink(self, **options: Any) -> ParquetSink:
         return ParquetSink(
-            self.paths, self.schemas, self.configurations, replicates=self.replicates, sweep_seed=self.seed, **options
+            self.paths, self.schemas, self.configurations, ReplicateSeeds(self.seed, self.replicates), **options
         )
 
     def write_spec(self) -> None:

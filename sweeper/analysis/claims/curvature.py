@@ -60,14 +60,7 @@ def curvature_falls_with_gamma(rows: Rows) -> Verdict:
     if not all(any(each.value is not None for each in of_it.values()) for of_it in (cross, scaled)):
         found = {}
     details = {"rho_training": {network: each.value for network, each in mechanical.items()}}
-    verdict = verdict_of(
-        found,
-        "ρ(γ, λ_max)",
-        missing=missing,
-        form=".2f",
-        positive_holds=False,
-        details=details,
-    )
+    verdict = verdict_of(found, "ρ(γ, λ_max)", missing=missing, form=".2f", positive_holds=False, details=details)
     if not found:
         return verdict
     words = ", ".join(f"{each.text('.2f')} on {network}" for network, each in mechanical.items())

@@ -41,7 +41,8 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
     """
     if name not in FIGURES:
         raise SweeperError(f"no figure {name!r}", f"figures: {', '.join(FIGURES)}")
-    chosen = tuple(gammas) or GAMMAS.get(name, loss_figures.GAMMAS.get(name, ()))
+    of_loss, usual = loss_figures.FIGURES.get(name, (None, GAMMAS.get(name, ())))
+    chosen = tuple(gammas) or usual
     wrong = [f"{gamma:g}" for gamma in chosen if not 0 <= gamma <= MOST_GAMMA]
     if wrong:
         raise SweeperError(f"gamma {', '.join(wrong)} is outside [0, {MOST_GAMMA:g}]", "give other --gamma values")
@@ -50,8 +51,8 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
         raise SweeperError(f"{name} is defined for {known} classes, not {classes}", f"give --classes {known}")
     if classes is not None and not 2 <= classes <= 10_000:
         raise SweeperError(f"{classes} classes are outside [2, 10000]", "give another --classes")
-    if name in loss_figures.FIGURES:
-        return loss_figures.FIGURES[name](sorted(set(chosen)))
+    if of_loss is not None:
+        return of_loss(sorted(set(chosen)))
     return OF_MAP[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES[name])
 
 

@@ -180,24 +180,6 @@ def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:
 POINTS = 199
 """Points of a curve over probabilities, evenly inside (0, 1)."""
 
-GAMMAS: dict[str, tuple[float, ...]] = {
-    "curvature-1": (0, 0.5, 1, 2, 5),
-    "properness-1-left": (0.5, 3),
-    "properness-1-right": (0.5, 1, 3, 10),
-    "properness-2-right": (0.5, 3),
-    "properness-4": (1, 3),
-    "properness-5": (0.5, 3),
-    "properness-7": (0.5, 3),
-    "mukhoti-4a": (0.5, 1, 2, 3, 5),
-    "mukhoti-6": (0, 1, 2, 3),
-    "posterior-1": (0.5, 1, 2, 3, 5),
-    "selective-1": (1, 2, 3),
-    "selective-a-1": (1, 2, 3),
-    "selective-a-2": (1, 2, 5),
-    "selective-a-3": (2,),
-}
-"""The values drawn, where the papers print them; our choice elsewhere."""
-
 SMOOTHING = (0.01, 0.1, 1.0)
 """ν of selective App. Fig. 5."""
 
@@ -378,21 +360,24 @@ def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
     return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
 
 
-FIGURES: dict[str, Callable[[Sequence[float]], ComputedFigure]] = {
-    "curvature-1": _loss_and_gradient,
-    "properness-1-left": _proper_part,
-    "properness-1-right": _binary_map,
-    "properness-2-right": _map_and_temperature,
-    "properness-4": proper_parts,
-    "properness-5": arrows,
-    "properness-7": differences,
-    "mukhoti-4a": _ratio,
-    "mukhoti-6": _minimiser,
-    "posterior-1": _phi,
-    "selective-1": _weights,
-    "selective-a-1": _gradients,
-    "selective-a-2": _dual_focal,
-    "selective-a-3": _gradients_by_stage,
-    "selective-a-5": _smoothed_counts,
+FIGURES: dict[str, tuple[Callable[[Sequence[float]], ComputedFigure], tuple[float, ...]]] = {
+    "curvature-1": (_loss_and_gradient, (0, 0.5, 1, 2, 5)),
+    "properness-1-left": (_proper_part, (0.5, 3)),
+    "properness-1-right": (_binary_map, (0.5, 1, 3, 10)),
+    "properness-2-right": (_map_and_temperature, (0.5, 3)),
+    "properness-4": (proper_parts, (1, 3)),
+    "properness-5": (arrows, (0.5, 3)),
+    "properness-7": (differences, (0.5, 3)),
+    "mukhoti-4a": (_ratio, (0.5, 1, 2, 3, 5)),
+    "mukhoti-6": (_minimiser, (0, 1, 2, 3)),
+    "posterior-1": (_phi, (0.5, 1, 2, 3, 5)),
+    "selective-1": (_weights, (1, 2, 3)),
+    "selective-a-1": (_gradients, (1, 2, 3)),
+    "selective-a-2": (_dual_focal, (1, 2, 5)),
+    "selective-a-3": (_gradients_by_stage, (2,)),
+    "selective-a-5": (_smoothed_counts, ()),
 }
-"""By paper and number; an appendix's has `a` before it."""
+"""By paper and number (an appendix's has `a` before it): what computes it, and the values of γ that are drawn.
+
+These are the papers' where they print them, ours elsewhere.
+"""

@@ -146,10 +146,7 @@ ONE_POOL = "none"
 
 
 def candidates(
-    results: Results,
-    schedulers: Sequence[str] = (),
-    within: Sequence[str] = (),
-    objectives: Sequence[str] = (),
+    results: Results, schedulers: Sequence[str] = (), within: Sequence[str] = (), objectives: Sequence[str] = ()
 ) -> list[Candidate]:
     """Return every combination of schedulers, strata and objectives.
 

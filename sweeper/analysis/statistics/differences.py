@@ -295,11 +295,7 @@ def reference_of(rows: Rows) -> str | None:
 
 
 def compare_families(
-    rows: Rows,
-    varying: Sequence[str],
-    metric: str,
-    mode: str,
-    replicates: Mapping[str, Mapping[int, float | None]],
+    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Mapping[int, float | None]]
 ) -> list[FamilyComparison]:
     """Return every family with enough to compare, against the reference, by name.
 

@@ -154,10 +154,7 @@ class Tails:
 
 
 def spreads(
-    values: Sequence[Mapping[int, float]],
-    mode: str,
-    relative: bool | None = None,
-    groups: Sequence[str] | None = None,
+    values: Sequence[Mapping[int, float]], mode: str, relative: bool | None = None, groups: Sequence[str] | None = None
 ) -> Spreads | None:
     """Return the spreads of replicates; None where no configuration has two, or where all values are the same.
 

@@ -43,7 +43,7 @@ def test_the_trials_table_says_so(tmp_path, seeds, distinct):
     paths.root.mkdir()
     known = [{"loss": {"name": "cross_entropy"}}, {"loss": {"name": "focal"}}]
     common = spec.replicates.common_seeds
-    ParquetSink(paths, schemas, known, replicates=2, sweep_seed=0, common_seeds=common).close()
+    ParquetSink(paths, schemas, known, ReplicateSeeds(0, 2, common)).close()
     rows = load(paths.root).rows("SELECT trial, replicate, seed FROM trials ORDER BY ALL")
     assert [(row["trial"], row["replicate"]) for row in rows] == [(f"c0000{c}", r) for c in range(2) for r in range(2)]
     assert len({row["seed"] for row in rows}) == distinct

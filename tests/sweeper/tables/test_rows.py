@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import TRIAL_COLUMNS, record_batch, table_schemas
 from sweeper.journal.records import Decision, Judged, Record, Reported
 from sweeper.journal.state import SweepState, fold
@@ -40,9 +40,7 @@ SCHEMA = pa.schema([*TRIAL_COLUMNS, ("config_index", pa.int64())])
 
 
 def _rows(sweep):
-    table = TrialsTable(
-        "s", SCHEMA, [{"index": i} for i in range(sweep.configurations)], replicates=COUNT, sweep_seed=0
-    )
+    table = TrialsTable("s", SCHEMA, [{"index": i} for i in range(sweep.configurations)], ReplicateSeeds(0, COUNT))
     batch = table.batch(fold(sweep.records(), sweep.configurations))
     assert batch.num_rows == COUNT * sweep.configurations
     return {(row["trial"], row["replicate"]): row for row in batch.to_pylist()}
@@ -76,7 +74,7 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
 
 def test_a_row_says_neither_tf32_nor_graphs_where_a_cpu_trained():
     schema = table_schemas({"config_index": int}, 3, (), arithmetic="tf32, deterministic, graphs")["trials"]
-    table = TrialsTable("s", schema, [{"index": i} for i in range(3)], replicates=1, sweep_seed=0)
+    table = TrialsTable("s", schema, [{"index": i} for i in range(3)], ReplicateSeeds(0, 1))
     state = SweepState(3)
     state.trials[0].device, state.trials[1].device = "cpu", "cuda"
     assert table.batch(state).column("arithmetic").to_pylist() == [
@@ -112,7 +110,7 @@ def test_each_configuration_is_drawn_once():
             drawn.append(index)
             return {"index": index} if index != 3 else None
 
-    table = TrialsTable("s", SCHEMA, Counted(), replicates=2, sweep_seed=0)
+    table = TrialsTable("s", SCHEMA, Counted(), ReplicateSeeds(0, 2))
     table.batch(SweepState(5))
     assert drawn == [0, 1, 2, 3, 4]
     assert [number is None for number in table.config_hashes] == [False, False, False, True, False]

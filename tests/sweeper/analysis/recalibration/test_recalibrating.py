@@ -21,7 +21,7 @@ from sweeper.analysis.recalibration.recalibrating import Recalibrated, measure, 
 from sweeper.analysis.recalibration.request import Request, read_metrics, read_requests
 from sweeper.cli import main as cli
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, configuration_index
+from sweeper.core.ids import ReplicateSeeds, SweepPaths, configuration_index
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
@@ -159,7 +159,7 @@ def test_it_survives_a_rebuild_and_the_removal_of_generations(tmp_path: Path) ->
     schemas = table_schemas({"config_loss_name": str}, 3, evaluation_columns([]))
 
     def sink() -> ParquetSink:
-        return ParquetSink(paths, schemas, [{"loss": {"name": "brier"}}], replicates=1, sweep_seed=0)
+        return ParquetSink(paths, schemas, [{"loss": {"name": "brier"}}], ReplicateSeeds(0, 1))
 
     first = sink()
     rng = np.random.default_rng(0)
@@ -182,7 +182,7 @@ def test_it_survives_a_rebuild_and_the_removal_of_generations(tmp_path: Path) ->
 def test_tokens_of_translations_are_refused_with_what_to_do(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "translating")
     schemas = table_schemas({"config_loss_name": str}, 9, evaluation_columns([]), kept_logits=8)
-    ParquetSink(paths, schemas, [{"loss": {"name": "brier"}}], replicates=1, sweep_seed=0)
+    ParquetSink(paths, schemas, [{"loss": {"name": "brier"}}], ReplicateSeeds(0, 1))
     logits, targets = torch.randn(30, 9), torch.arange(30) % 9
     tokens = {"val": token_statistics(logits, targets, [1.0])}
     path = write_token_predictions(paths.tables.resolve(), "c00000", 0, 1, tokens)
