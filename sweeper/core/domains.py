@@ -132,11 +132,12 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
         if kind != "grid" and grid_size(nodes[-1]) != 1:
             faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it tries every member"))
     if kind == "grid":
-        faults += _repeats(value, path)
+        faults += repeats(value, path)
     return Members(kind, tuple(nodes))
 
 
-def _repeats(members: Sequence[Plain], path: str) -> list[Fault]:
+def repeats(members: Sequence[Plain], path: str) -> list[Fault]:
+    """Return a fault for each member that came before, by its place in the list at `path`."""
     return [
         Fault(join_path(path, index), f"{member!r} appears twice", "remove one of the two")
         for index, member in enumerate(members)
@@ -154,7 +155,7 @@ def resolved_faults(node: Node, path: str) -> list[Fault]:
     if isinstance(node, Members):
         inner = join_path(path, node.kind)
         below = [f for i, member in enumerate(node.nodes) for f in resolved_faults(member, join_path(inner, i))]
-        return below + (_repeats([plain(member) for member in node.nodes], inner) if node.kind == "grid" else [])
+        return below + (repeats([plain(member) for member in node.nodes], inner) if node.kind == "grid" else [])
     if isinstance(node, Interval):
         ends = (node.low, node.high) if node.step is None else (node.low, node.high, node.step)
         rule = _ends_fault(node.kind, ends)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 Value = str | int | float | bool | datetime | None
 """A cell: what Arrow's scalar types are in Python; None is SQL's NULL. Lists (logits) are read as Arrow arrays."""
@@ -13,6 +14,9 @@ Row = Mapping[str, Value]
 """A row of a table or of a query's answer, by column."""
 
 Rows = Sequence[Row]
+
+Key = TypeVar("Key", bound=Hashable)
+T = TypeVar("T")
 
 
 def float_or_none(row: Row, column: str) -> float | None:
@@ -67,9 +71,14 @@ def measured_values(rows: Rows, column: str) -> list[float]:
 
 def by_trial(rows: Rows) -> dict[str, list[Row]]:
     """Return the rows by trial, in their order."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(text_of(row, "trial"), []).append(row)
+    return grouped(rows, lambda row: text_of(row, "trial"))
+
+
+def grouped(members: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
+    """Return anything by a key of its, keys and members in the order in which they come."""
+    found: dict[Key, list[T]] = {}
+    for member in members:
+        found.setdefault(key(member), []).append(member)
     return found
 
 

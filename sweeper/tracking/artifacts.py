@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from operator import itemgetter
 from pathlib import Path
 
 import jinja2
@@ -21,6 +22,7 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, tr
 from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.recalibrations import recalibration_parts
+from sweeper.text.cells import grouped
 from sweeper.tracking.base import DIAGRAM
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
@@ -134,11 +136,8 @@ def merged(rows: Bins) -> Bins:
     Args:
         rows: one per replicate and bin, with `bin` besides.
     """
-    groups: dict[int, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["bin"], []).append(row)
     bins: list[dict[str, object]] = []
-    for _, group in sorted(groups.items()):
+    for _, group in sorted(grouped(rows, itemgetter("bin")).items()):
         n = sum(row["n"] for row in group)
         bins.append({"lower": group[0]["lower"], "upper": group[0]["upper"], "n": n})
         for column in ("confidence", "accuracy"):

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sweeper.analysis.recalibration.request import method_label
 from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
 from sweeper.tables.recalibrations import RecalibrationPart
+from sweeper.text.cells import grouped
 from sweeper.tracking.base import Point
 from trainables.curvature.statistics.base import headline_columns
 from trainables.files.container import memory_taken
@@ -72,7 +74,7 @@ def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list
 
 def epoch_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
     """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
-    for (epoch,), group in _grouped(rows, "epoch").items():
+    for epoch, group in grouped(rows, itemgetter("epoch")).items():
         yield from _mean_and_spread(group, "", epoch)
 
 
@@ -94,25 +96,18 @@ def evaluation_points(
     rows = [*rows]
     means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
     plain = [row for row in rows if not is_corrupted(str(row.get("split")))]
-    for (epoch, split), group in _grouped([*plain, *means], "epoch", "split").items():
+    for (epoch, split), group in grouped([*plain, *means], itemgetter("epoch", "split")).items():
         yield from _mean_and_spread(group, f"{split}_", epoch, logged)
 
 
 def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield a row for each replicate, epoch and severity: the means over kinds of what all kinds have."""
     named = ({**row, "split": f"{CORRUPTED}{corruption_of(row['split'])[1]}"} for row in rows)
-    for (replicate, epoch, split), group in _grouped(named, "replicate", "epoch", "split").items():
+    for (replicate, epoch, split), group in grouped(named, itemgetter("replicate", "epoch", "split")).items():
         columns = [c for c in group[0] if c not in _KEY_COLUMNS]
         numbers = {c: [row[c] for row in group if isinstance(row.get(c), (int, float))] for c in columns}
         means = {c: math.fsum(found) / len(found) for c, found in numbers.items() if len(found) == len(group)}
         yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
-
-
-def _grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
-    return groups
 
 
 def _mean_and_spread(
@@ -147,17 +142,13 @@ def recalibration_points(part: RecalibrationPart) -> Iterator[tuple[int, list[Po
 
     Keys are `recalibrated_<method>_<options>_bins<n>/<split>_<metric>`, which MLflow's pages show as one group.
     """
-    groups: dict[tuple[int, int, str], list[Mapping[str, Any]]] = {}
-    prefix = ""
-    for row in pq.read_table(part.path).to_pylist():
-        prefix = prefix or _prefix(row["method"], json.loads(row["options"]), row["bins"])
-        groups.setdefault((configuration_index(row["trial"]), row["epoch"], row["split"]), []).append(row)
-    found: dict[int, list[Point]] = {}
-    for (configuration, epoch, split), rows in groups.items():
+    table, found = pq.read_table(part.path).to_pylist(), dict[int, list[Point]]()
+    for (trial, epoch, split), rows in grouped(table, itemgetter("trial", "epoch", "split")).items():
+        prefix = _prefix(rows[0]["method"], json.loads(rows[0]["options"]), rows[0]["bins"])
         measured = [*mean_and_spread(rows, RECALIBRATED, f"{prefix}/{split}_", epoch)]
         if split == "val":
             measured += mean_and_spread(rows, FITTED, f"{prefix}/", epoch)
-        points = found.setdefault(configuration, [])
+        points = found.setdefault(configuration_index(trial), [])
         points += [Point(key, value, part.written, step) for key, value, step in measured]
     yield from found.items()
 

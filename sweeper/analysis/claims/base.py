@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from typing import Literal
 
 from sweeper.analysis.claims.numbers import (
@@ -35,7 +36,7 @@ from sweeper.analysis.claims.numbers import (
     trial_mean,
 )
 from sweeper.analysis.statistics.differences import SIGNIFICANT
-from sweeper.text.cells import Row, Rows, by_trial, text_of
+from sweeper.text.cells import Row, Rows, by_trial, grouped, text_of
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
@@ -133,16 +134,16 @@ def by_network(rows: Rows) -> dict[str, list[Row]]:
     """Return rows by network, called after its architecture and the hyperparameters of it that vary among the rows."""
     columns = sorted({key for row in rows for key in row if key.startswith("config_architecture_")})
     named = "config_architecture_name"
-    kinds = {name: [row for row in rows if row.get(named) == name] for name in {row.get(named) for row in rows}}
     varying = {
         name: [c for c in columns if c != named and len({row.get(c) for row in held}) > 1]
-        for name, held in kinds.items()
+        for name, held in grouped(rows, itemgetter(named)).items()
     }
-    found: dict[str, list[Row]] = {}
-    for row in rows:
+
+    def name_of(row: Row) -> str:
         words = (f"{c.removeprefix('config_architecture_')} {row.get(c)}" for c in varying[row.get(named)])
-        found.setdefault(" ".join((text_of(row, named), *words)), []).append(row)
-    return dict(sorted(found.items()))
+        return " ".join((text_of(row, named), *words))
+
+    return dict(sorted(grouped(rows, name_of).items()))
 
 
 def verdict_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from math import isnan, log
+from operator import itemgetter
 
 from sweeper.analysis.claims.base import Verdict, by_network, claim, verdict_of
 from sweeper.analysis.claims.numbers import (
@@ -17,7 +18,7 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
 )
 from sweeper.analysis.statistics.basics import spearman
-from sweeper.text.cells import Row, Rows, by_trial, int_of
+from sweeper.text.cells import Row, Rows, by_trial, grouped, int_of
 
 NORM = "last_layer_weight_norm"
 
@@ -88,10 +89,8 @@ def _by_loss(rows: Rows) -> dict[str, list[Row]]:
 
 def _by_replicate(rows: Rows) -> list[list[Row]]:
     """Return one configuration's rows by replicate, in the order of epochs."""
-    found: dict[object, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: int_of(row, "epoch")):
-        found.setdefault(row["replicate"], []).append(row)
-    return list(found.values())
+    in_order = sorted(rows, key=lambda row: int_of(row, "epoch"))
+    return [*grouped(in_order, itemgetter("replicate")).values()]
 
 
 def _ln_norms(rows: Rows) -> tuple[Clusters, Clusters]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.parts import Objective, Training
 from sweeper.space.rehearsal import SUFFIX, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
-from sweeper.text.cells import Row
+from sweeper.text.cells import Row, grouped
 from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
@@ -206,10 +207,7 @@ class Recipe:
 
     @cached_property
     def _by_parts(self) -> dict[tuple[object, object], list[Row]]:
-        found: dict[tuple[object, object], list[Row]] = {}
-        for row in self.configurations:
-            found.setdefault((row["config_loss_name"], row["config_architecture_name"]), []).append(row)
-        return found
+        return grouped(self.configurations, itemgetter("config_loss_name", "config_architecture_name"))
 
     def holds(self, number: PublishedNumber) -> bool:
         """Return whether a number's configuration is one of these, on its data."""
