@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import psutil
-from rich.table import Table
+from rich.table import Column, Table
 
 from sweeper.journal.records import Attempt, Ended, Record, ReplicateReported, Reported
 
@@ -56,9 +56,8 @@ class Timings:
 
     def table(self) -> Table:
         """Return the phases as a table."""
-        table = Table("phase", box=None, title="timings", title_justify="left")
-        table.add_column("seconds", justify="right")
-        table.add_column("at", justify="right")
+        numbers = (Column(heading, justify="right") for heading in ("seconds", "at"))
+        table = Table("phase", *numbers, box=None, title="timings", title_justify="left")
         for name, end, took in self.phases:
             table.add_row(name, f"{took:.2f}", f"{end:.2f}")
         return table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.table import Column, Table
 
 from sweeper.planning.estimate import Estimate
 from sweeper.space.rehearsal import notice
@@ -59,9 +59,7 @@ class PlanView(ABC):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Show warnings, the table, and its grounds."""
         yield from self.warnings()
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_column(style="bold")
-        table.add_column()
+        table = Table(Column(style="bold"), "", show_header=False, box=None, pad_edge=False)
         for subject, said in self.lines():
             table.add_row(subject, said)
         yield table

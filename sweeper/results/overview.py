@@ -139,25 +139,23 @@ def headline(board: Leaderboard, confirmed: str = "") -> str:
     return f"{'; '.join(parts)}.{caution}"
 
 
+TESTED = (
+    ("test_accuracy", "accuracy {} %", 100),
+    ("test_nll", "NLL {}", 1),
+    ("test_ece", "ECE {}", 1),
+    ("test_posthoc_temperature_ece", "ECE after temperature scaling {}", 1),
+)
+"""What is said of the best configuration on test data: column, in words, by which factor."""
+
+
 def details(board: Leaderboard) -> list[str]:
     """Return the sentences below the headline: test metrics of the best."""
     best = board.best
     if best is None:
         return []
-    measured = [
-        f"accuracy {board.value(best, 'test_accuracy', 100)} %" if best.get("test_accuracy") is not None else "",
-        f"NLL {board.value(best, 'test_nll')}" if best.get("test_nll") is not None else "",
-        f"ECE {board.value(best, 'test_ece')}" if best.get("test_ece") is not None else "",
-    ]
-    after = "test_posthoc_temperature_ece"
-    if best.get(after) is not None:
-        measured.append(f"ECE after temperature scaling {board.value(best, after)}")
-    sentences = []
-    if any(measured):
-        sentences.append(
-            f"On test data, not used for selection ({best['trial']}): {', '.join(filter(None, measured))}."
-        )
-    return sentences
+    there = ((text, scale, column) for column, text, scale in TESTED if best.get(column) is not None)
+    measured = ", ".join(text.format(board.value(best, column, scale)) for text, scale, column in there)
+    return [f"On test data, not used for selection ({best['trial']}): {measured}."] if measured else []
 
 
 BEST = 5

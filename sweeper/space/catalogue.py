@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import get_args
 
 from pydantic import BaseModel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from search_spaces import locate, packaged_files
@@ -159,10 +159,8 @@ def valid_text(description: Hyperparameter) -> str:
 
 def spaces_table() -> Table:
     """Return the shipped search space files as a table for a terminal; names are whole, to be pasted."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("sweeper run …", no_wrap=True, overflow="fold")
-    table.add_column("question")
-    table.add_column("cost")
+    name = Column("sweeper run …", no_wrap=True, overflow="fold")
+    table = Table(name, "question", "cost", box=None, pad_edge=False)
     for entry in list_spaces():
         table.add_row(entry.name, entry.question, entry.cost)
     return table

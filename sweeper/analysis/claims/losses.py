@@ -62,9 +62,7 @@ def cross_entropy_overconfident_on_mistakes(rows: Rows) -> Verdict:
     which a share is flipped, while test labels are right.
     """
     test = of_split(trained_to_the_end(rows), "test")
-    of_flsd = [row for row in test if row["config_loss_name"] == "focal_sample_dependent"]
-    others = [row for row in of_flsd if row.get("config_loss_variant") in (None, "flsd_53")]
-    others = others or [row for row in test if row["config_loss_name"] == "focal"]
+    others = [row for row in test if _flsd_53(row)] or [row for row in test if is_loss("focal")(row)]
     plain = by_network([row for row in test if row["config_loss_name"] == "cross_entropy"])
     found, means, errors = {}, {}, {}
     for network, focal in by_network(others).items():
