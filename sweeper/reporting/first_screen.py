@@ -60,6 +60,13 @@ class FirstScreen:
     answers: Sequence[Answer]
 
     @property
+    def verdict(self) -> str:
+        """What is undecided, in a line above the picture: there, the best mean looks like a winner."""
+        left_open = [each for each in self.answers if each.sentence.startswith(("undecided", "none was trained"))]
+        asked = ", ".join(each.question.removeprefix("Which ").lower() for each in left_open)
+        return f"Undecided: {asked}." if asked else ""
+
+    @property
     def asked(self) -> Sequence[Setting]:
         """The hyperparameter that the first screen draws: γ if there is one."""
         return [each for each in self.settings if each.name == self.settings[0].name]

@@ -206,7 +206,7 @@ def _axis_text(ticks: Sequence[tuple[float, str]], width: int) -> str:
 
 def terminal(found: FirstScreen) -> RenderableType:
     """Return the picture with what its signs mean, and the answers."""
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [Text(found.verdict, style="bold")] if found.verdict else []
     if found.matrix is not None and found.picture is not None:
         parts += [Text(found.picture.caption, style="bold"), PictureTable(found.matrix, found.picture), Text()]
     for question, sentence in found.answers:

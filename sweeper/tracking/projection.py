@@ -197,7 +197,7 @@ def answer(root: Path) -> str:
     try:
         with Results(root).snapshot() as results:
             board = leaderboard(results)
-            return f"**Best:** {headline(board)} {best_set_line(results, board)}".strip()
+            return " ".join(filter(None, ["**Best:**", best_set_line(results, board), headline(board)]))
     except SweeperError as error:  # damaged tables, of which the sweep itself tells
         return str(error)
 

@@ -88,6 +88,18 @@ def test_every_question_of_the_quickstart_is_answered(quickstart_folder: Path) -
         assert name in said["Loss"]
 
 
+def test_what_is_undecided_stands_above_the_best_mean(quickstart_folder: Path) -> None:
+    found = screen(quickstart_folder)
+    said = dict(found.answers)
+    left_open = [word for word in ("Loss", "Network", "Which γ") if said[word].startswith("undecided")]
+    assert left_open
+    assert found.verdict == f"Undecided: {', '.join(word.removeprefix('Which ').lower() for word in left_open)}."
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(terminal(found))
+    text = console.export_text()
+    assert text.index(found.verdict) < text.index("best mean")
+
+
 def test_post_hoc_effects_are_those_of_the_finished_trials(quickstart_folder: Path) -> None:
     said = sentences(quickstart_folder)["Temperature"]
     rows = means(quickstart_folder, "test", ["ece", "posthoc_temperature_ece"]).query("status == 'completed'")
