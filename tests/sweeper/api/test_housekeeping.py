@@ -59,7 +59,7 @@ def test_the_tutorial_s_notebook_runs(tmp_path: Path) -> None:
         space.replace("max_epochs: 27, grace_epochs: 9", "max_epochs: 3"), "utf-8"
     )
     notebook = nbformat.read(tmp_path / "first_sweep.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=patient(300), resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=int(patient(300)), resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [str(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
     assert "focal" in outputs[2] and "tempered" in outputs[2] and "svg" in outputs[3]
 

@@ -169,9 +169,10 @@ space:
         prepare_dataset(load_spec(tmp_path / "space.yaml"))
     assert [fault.path for fault in refused.value.faults] == [
         "replicates.packing",
+        "evaluation.bins",
         "replicates.packing",
         "evaluation.curvature",
     ]
     assert "ema is not computed for lanes" in str(refused.value) and "hold them in memory" in str(refused.value)
-    fine = load_spec(tmp_path / "space.yaml", ["replicates=2", "evaluation.curvature={samples: 8}"])
+    fine = load_spec(tmp_path / "space.yaml", ["replicates=2", "evaluation={bins: 5, curvature: {samples: 8}}"])
     assert len(prepare_dataset(fine).train) == 56
