@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeper.analysis.recalibration.request import UNCALIBRATED, Effect, changed, effects
+from sweeper.analysis.recalibration.request import UNCALIBRATED, Change, Effect, changed, effects
 from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.analysis.statistics.best_set import SURE, Comparisons
 from sweeper.analysis.statistics.spreads import spreads
@@ -52,19 +52,22 @@ class FirstScreen:
         picture: the same as it is drawn.
         settings: the hyperparameters of the losses, γ first.
         answers: the best configuration, which loss, which network, which γ, what temperature scaling did.
+        scaled: the first post-hoc method and what it did to the best one, `temperature scaling: no clear change`.
     """
 
     matrix: Matrix | None
     picture: Picture | None
     settings: Sequence[Setting]
     answers: Sequence[Answer]
+    scaled: str = ""
 
     @property
     def verdict(self) -> str:
         """What is undecided, in a line above the picture: there, the best mean looks like a winner."""
         left_open = [each for each in self.answers if each.sentence.startswith(("undecided", "none was trained"))]
         asked = ", ".join(each.question.removeprefix("Which ").lower() for each in left_open)
-        return f"Undecided: {asked}." if asked else ""
+        scaled = f"Test ECE after {self.scaled}." if self.scaled else ""
+        return " ".join(filter(None, [f"Undecided: {asked}." if asked else "", scaled]))
 
     @property
     def asked(self) -> Sequence[Setting]:
@@ -78,13 +81,18 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     settings = settings_of(found) if found is not None else []
     said = [best_answer(board, counts, confirmed_value(results, board), best_set_line(results, board))]
     said += majority_warning(board)
+    scaled = ""
     if found is not None:
         said += loss_and_network(found)
         if settings:
             said.append(Answer(f"Which {settings[0].name}", setting_sentence(settings)))
-        if sentence := posthoc_sentence(results, board, found):
+        rows, done = posthoc_effects(results, board)
+        if sentence := posthoc_sentence(board, found, rows, done):
             said.append(Answer("Temperature", sentence))
-    return FirstScreen(found, picture(found) if found is not None else None, settings, said)
+        if done and board.best is not None and (own := own_change(rows, board.best, done[0])) is not None:
+            method = done[0].method.replace("_", " ")
+            scaled = f"{method}{' scaling' if method == 'temperature' else ''}: {own.verdict()}"
+    return FirstScreen(found, picture(found) if found is not None else None, settings, said, scaled)
 
 
 def best_answer(board: Leaderboard, counts: Overview, confirmed: str, set_line: str) -> Answer:
@@ -143,16 +151,14 @@ def _named(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def posthoc_sentence(results: Results, board: Leaderboard, found: Matrix) -> str:
+def posthoc_sentence(board: Leaderboard, found: Matrix, rows: Rows, done: Sequence[Effect]) -> str:
     """Return what post-hoc methods did to the best configuration's test ECE, and then to that of all finished ones."""
-    rows, done = posthoc_effects(results, board)
     best = board.best
     if best is None or not done:
         return ""
     name, parts = text_of(best, "trial"), []
     for each in done:
-        before, after = (_ece(rows, name, key) for key in ((UNCALIBRATED, "{}", each.bins), each.key))
-        if (own := changed("ece", before, after)) is not None:
+        if (own := own_change(rows, best, each)) is not None:
             method = f" by {each.method.replace('_', ' ')}" if len(done) > 1 else ""
             parts.append(f"{own.arrow()}{method}, {own.verdict()}")
     sentence = f"{name}'s test ECE {'; '.join(parts)}. " if parts else ""
@@ -160,6 +166,12 @@ def posthoc_sentence(results: Results, board: Leaderboard, found: Matrix) -> str
         kind = "finished trials" if board.finished else "trials"
         sentence += f"Mean of {change.difference.n} {kind}: {change.arrow()}, {change.verdict()}. "
     return (sentence + after_temperature(found, best)).strip()
+
+
+def own_change(rows: Rows, best: Row, effect: Effect) -> Change | None:
+    """Return what a method did to the test ECE of one configuration; `None` where it was not measured."""
+    keys = (UNCALIBRATED, "{}", effect.bins), effect.key
+    return changed("ece", *(_ece(rows, text_of(best, "trial"), key) for key in keys))
 
 
 def _ece(rows: Rows, trial: str, key: tuple[str, str, int]) -> dict[str, list[float]]:
