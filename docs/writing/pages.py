@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer
+import yaml
 from pydantic import BaseModel
 
 import sweeper
@@ -59,6 +60,19 @@ class Family:
     extra: Callable[[Component], Sequence[str]] = lambda component: ()
 
 
+NOTATION = (
+    ". Here p_ik is the probability of class k for sample i of n, c_i the largest of them, and r_i is 1 where its class "
+    "is the target y_i, else 0"
+)
+
+BINNED = "it depends on its bins and is biased upwards on few samples; its standard error is beside it"
+
+DEFINITIONS: dict[str, dict[str, str]] = yaml.safe_load(
+    (Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8")
+)
+"""Metric → formula, source and what misleads, of those that are computed together and have no docstring each."""
+
+
 def metric_facts(component: Component) -> list[str]:
     """Return a metric's range, direction and where it is measured."""
     assert isinstance(component, Metric)
@@ -68,10 +82,10 @@ def metric_facts(component: Component) -> list[str]:
         f"Direction\n: {ARROWS[component.mode]}",
         f"Measured\n: {where}{f', of {component.needs}' if component.needs else ''}",
     ]
+    own = DEFINITIONS.get(component.name, {})
     if component.binned:
-        facts.append(
-            "Misleads\n: it depends on its bins and is biased upwards on few samples; its standard error is beside it"
-        )
+        own = {**own, "misleads": "; ".join(filter(None, [BINNED, own.get("misleads")]))}
+    facts += [f"{key.capitalize()}\n: {text}{NOTATION if key == 'formula' else ''}" for key, text in own.items()]
     return ["\n\n".join(facts)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from docs.writing import gallery
 from sweeper.cli.main import app
 from sweeper.space.loading import load_spec
+from trainables.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = sorted(
@@ -59,6 +61,13 @@ def test_commands_and_options_exist(page: str, line: str) -> None:
         options = {name for each in known[words[1]].params for name in (*each.opts, *each.secondary_opts)}
         given = {word.partition("=")[0] for word in words[2:] if word.startswith("--")}
         assert given <= options | {"--help"}, (page, line, given - options)
+
+
+def test_metrics_without_a_docstring_of_their_own_have_a_formula() -> None:
+    """Those that one function computes together; nothing else is described there."""
+    described = yaml.safe_load((ROOT / "docs" / "writing" / "metrics.yaml").read_text(encoding="utf-8"))
+    assert set(described) == {name for name in METRICS if isinstance(METRICS[name].build, partial)}
+    assert all(entry.keys() >= {"formula"} for entry in described.values())
 
 
 def test_pages_of_the_gallery_link_to_nothing_that_is_not_published() -> None:
