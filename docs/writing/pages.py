@@ -61,8 +61,8 @@ class Family:
 
 
 NOTATION = (
-    ". Here p_ik is the probability of class k for sample i of n, c_i the largest of them, and r_i is 1 where its class "
-    "is the target y_i, else 0"
+    ". Here p_ik is the probability of class k for sample i of n, c_i the largest of them, and r_i is 1 where its "
+    "class is the target y_i, else 0"
 )
 
 BINNED = "it depends on its bins and is biased upwards on few samples; its standard error is beside it"
