@@ -85,7 +85,10 @@ def metric_facts(component: Component) -> list[str]:
     own = DEFINITIONS.get(component.name, {})
     if component.binned:
         own = {**own, "misleads": "; ".join(filter(None, [BINNED, own.get("misleads")]))}
-    facts += [f"{key.capitalize()}\n: {text}{NOTATION if key == 'formula' else ''}" for key, text in own.items()]
+    facts += [
+        f"{key.capitalize()}\n: {text}{NOTATION if key == 'formula' and '_' in text else ''}"
+        for key, text in own.items()
+    ]
     return ["\n\n".join(facts)]
 
 
