@@ -240,13 +240,12 @@ def certify(results: Results, first: str, second: str, network: str | None = Non
             f"{first} and {second} have no {network or 'network'} in common (finished on: {known})",
             "name two losses, or two trials, that ran to the end on one network",
         )
-    found = []
+    seeds, found = _seeds(results), []
     for name in shared:
         rows = chosen[0][name], chosen[1][name]
         trials = [text_of(row, "trial") for row in rows]
         if trials[0] == trials[1]:
             raise SweeperError(f"{first} and {second} are both {trials[0]}", "name two that differ")
-        seeds = _seeds(results)
         members = members_of(results, trials)
         sides = [[each for each in members if each.trial == trial] for trial in trials]
         stages = {}

@@ -17,6 +17,10 @@ EVERY_SECONDS = 60.0
 PAUSE = 10
 """The next report waits this many times what the last one took: a large one takes its process a minute."""
 
+WATCH = """import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()"""
+"""Ends the process with the driver, whose pipe then closes: a late one would put an old page over a resumed sweep's."""
+
 WRITE = "import sys; from sweeper.reporting.page import write_report; write_report(sys.argv[1])"
 
 
@@ -57,9 +61,9 @@ class FreshReport:
         if self._process is None and self._news and now >= self._due:
             self._began, self._news = now, False
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", WRITE, str(self._paths.root)],
+                [sys.executable, "-P", "-c", f"{WATCH}\n{WRITE}", str(self._paths.root)],
                 env=python_environment(),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # held open for as long as the driver lives
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what keeps it from being written, the report at the end says
                 start_new_session=True,  # Ctrl-C is for the driver

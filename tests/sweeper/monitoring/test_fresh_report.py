@@ -11,6 +11,7 @@ import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.monitoring.fresh_report import EVERY_SECONDS, PAUSE, WRITE, FreshReport
+from tests.alive import wait_for_ends
 from tests.patience import patient
 from tests.sweeper.records import made_record
 
@@ -42,6 +43,29 @@ def test_a_report_is_written_where_there_is_news_and_the_next_one_waits_longer(
         process = fresh._process
         assert process is not None
     assert process.poll() is not None
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from sweeper.core.ids import SweepPaths
+from sweeper.monitoring import fresh_report
+from tests.sweeper.records import made_record
+fresh_report.EVERY_SECONDS, fresh_report.WRITE = 0.0, "import time; time.sleep(1000)"
+with fresh_report.FreshReport(SweepPaths(Path(sys.argv[1]))) as fresh:
+    fresh.append(made_record(1, "report", 0.0))
+    fresh.flush_if_due()
+    print(fresh._process.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_killed_driver_leaves_no_process_that_writes_an_old_page_later(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pid = int(driver.stdout.readline())
+        driver.kill()
+    wait_for_ends(pid)
 
 
 @pytest.mark.integration
