@@ -370,7 +370,8 @@ def status(
         return Shown(found, Group(statuses_table(found), *jobs))
     began = {each.name: each for each in entries(folder)}
     none = f"no sweeps in {Path(place).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
-    return Shown(found, Group(statuses_table(found, began), *jobs), notes=[] if found or jobs else [none])
+    table = [statuses_table(found, began)] if found else []  # no head alone
+    return Shown(found, Group(*table, *jobs), notes=[] if found or jobs else [none])
 
 
 def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:

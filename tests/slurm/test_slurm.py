@@ -110,6 +110,7 @@ def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
     said = user.says("status", "a").stdout
     assert "a · Slurm: head" in said and "waiting in partition main (JobHeldUser), will not start: release it" in said
     assert "1 waiting" in said, said
+    assert "stopped early" not in user.says("status").stdout, "a table's head alone"
     _strangers_reach_nothing(user, exchange)
     again = user.says("resume", "a", "--slurm")
     assert again.returncode == 2 and "Slurm has jobs of 'a'" in again.stderr
