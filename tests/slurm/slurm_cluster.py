@@ -107,6 +107,7 @@ class SlurmCluster:
     """
 
     folder: Path
+    _waits_until: float = 0.0
 
     @property
     def configuration(self) -> str:
@@ -128,6 +129,7 @@ class SlurmCluster:
     def start_node(self, name: str) -> None:
         """Start a node's daemon."""
         self.ask("slurmd", "-f", self.configuration, "-N", name)
+        self._waits_until = time.monotonic() + patient(5)
 
     def start_controller(self) -> None:
         """Start the controller, with what it knew before."""
@@ -157,7 +159,13 @@ class SlurmCluster:
         self.ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=killed")
 
     def hurry(self) -> None:
-        """Let requeued jobs start now; Slurm would leave them for two minutes."""
+        """Let requeued jobs start now; Slurm would leave them for two minutes.
+
+        Not at once after a node has come back: what the controller could not tell it meanwhile arrives then, and its
+        "end this job" meets the job's next start.
+        """
+        if time.monotonic() < self._waits_until:
+            return
         with suppress(AssertionError):  # the controller is restarted, or a job has just begun
             for line in self.ask("squeue", "--noheader", "--array", "--states=PENDING", "--format=%i %r").splitlines():
                 job, reason = line.split(maxsplit=1)
