@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeper.analysis.recalibration.request import UNCALIBRATED, Change, Effect, changed, effects
+from sweeper.analysis.recalibration.request import UNCALIBRATED, Change, Effect, changed, effects, signed
 from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.analysis.statistics.best_set import SURE, Comparisons
 from sweeper.analysis.statistics.spreads import spreads
@@ -164,7 +164,8 @@ def posthoc_sentence(board: Leaderboard, found: Matrix, rows: Rows, done: Sequen
     sentence = f"{name}'s test ECE {'; '.join(parts)}. " if parts else ""
     if (change := next((each for each in done[0].changes if each.metric == "ece"), None)) and change.difference.n > 1:
         kind = "finished trials" if board.finished else "trials"
-        sentence += f"Mean of {change.difference.n} {kind}: {change.arrow()}, {change.verdict()}. "
+        moved = f"{change.arrow()}, by {signed(change.difference.mean)}{change.limits()}, {change.verdict()}"
+        sentence += f"Mean of {change.difference.n} {kind}: {moved}. "
     return (sentence + after_temperature(found, best)).strip()
 
 

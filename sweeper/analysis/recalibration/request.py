@@ -197,9 +197,13 @@ class Change:
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
         found = self.difference
-        limits = "" if found.interval is None else f" (95 % {' … '.join(map(signed, found.interval))})"
         counted = f"better in {self.better} of {plural(found.n, 'trial')}"
-        return f"{label(self.metric)} {self.arrow()}, {signed(found.mean)}{limits}, {counted}"
+        return f"{label(self.metric)} {self.arrow()}, {signed(found.mean)}{self.limits()}, {counted}"
+
+    def limits(self) -> str:
+        """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`; empty where there is none."""
+        found = self.difference.interval
+        return "" if found is None else f" (95 % {' … '.join(map(signed, found))})"
 
 
 def signed(value: float) -> str:

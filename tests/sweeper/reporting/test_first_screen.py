@@ -114,7 +114,8 @@ def test_post_hoc_effects_are_those_of_the_finished_trials(quickstart_folder: Pa
         f"{best['trial']}'s test ECE {own['ece']:.4f} → {own['posthoc_temperature_ece']:.4f}, no clear change. "
     )
     before, after = rows["ece"].mean(), rows["posthoc_temperature_ece"].mean()
-    assert f"Mean of {len(rows)} finished trials: {before:.4f} → {after:.4f}, " in said
+    moved = rf"by [+−]\S+ \(95 % [+−]\S+ … [+−]\S+\), (lower|higher|no clear change)\."
+    assert re.search(rf"Mean of {len(rows)} finished trials: {before:.4f} → {after:.4f}, {moved}", said), said
 
 
 def test_a_majority_class_predictor_is_warned_of() -> None:
