@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 SMALL = SPACE.replace("max_epochs: 9", "max_epochs: 3").replace("samples: 6", "samples: 2")
-LONGER = SPACE.replace("max_epochs: 9", "max_epochs: 19683").replace("variant: promotion, ", "")
+LONGER = SPACE.replace("max_epochs: 9", "max_epochs: 6561").replace("variant: promotion, ", "")
 SHAPES = {
     "array": "workers: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
     "nodes": "nodes: 2\ncpus: 1\ninterface: lo\ntime: '0:10:00'",
@@ -155,11 +155,13 @@ def test_whole_nodes_give_the_same_sweep(user: User, without_slurm: Callable[[st
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_slurm: Callable[[str], User]) -> None:
-    # Slurm warns up to a minute early (sbatch(1), --signal); what is left must be enough to train.
-    minutes = math.ceil(patient(60) / 60)
-    exchange = user.submits(LONGER, SHAPES["array"] + f"\nwarning: 15\nhead: {{time: {minutes}}}")
+    # Slurm warns up to a minute early (sbatch(1), --signal): a job is warned when it is `least` to `least` + 60 s old.
+    least = int(patient(25))
+    minutes = math.ceil((least + 75) / 60)
+    shape = SHAPES["array"].replace("workers: 2", "workers: 1")
+    exchange = user.submits(LONGER, f"{shape}\nwarning: {minutes * 60 - 60 - least}\nhead: {{time: {minutes}}}")
     user.waits(exchange, lambda: exchange.over is not None, 1500)
-    print(f"limit {minutes} min, {len(exchange.starts())} starts")
+    print(f"limit {minutes} min, warned from {least} s on, {len(exchange.starts())} starts")
     starts = exchange.starts()
     assert user.logs(exchange).count("the time limit is near: requeued") == len(starts) - 1 > 0
     assert starts == sorted(set(starts)), "each job made progress"
