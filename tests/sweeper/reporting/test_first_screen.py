@@ -114,7 +114,7 @@ def test_post_hoc_effects_are_those_of_the_finished_trials(quickstart_folder: Pa
         f"{best['trial']}'s test ECE {own['ece']:.4f} → {own['posthoc_temperature_ece']:.4f}, no clear change. "
     )
     before, after = rows["ece"].mean(), rows["posthoc_temperature_ece"].mean()
-    moved = rf"by [+−]\S+ \(95 % [+−]\S+ … [+−]\S+\), (lower|higher|no clear change)\."
+    moved = r"by [+−]\S+ \(95 % [+−]\S+ … [+−]\S+\), (lower|higher|no clear change)\."
     assert re.search(rf"Mean of {len(rows)} finished trials: {before:.4f} → {after:.4f}, {moved}", said), said
 
 
