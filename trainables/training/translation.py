@@ -85,12 +85,17 @@ def translation_faults(
     found += [
         ("evaluation.posthoc", f"{entry_label(entry)} needs all logits of every token; of translations {_ASK}")
         for entry in evaluation["posthoc"]
-        if entry["name"] != "temperature" or entry.get("objective") != "ece" or entry.get("scheme") == "equal_mass"
+        if entry["name"] != "temperature"
+        or entry.get("objective") not in ON_GRIDS
+        or entry.get("scheme") == "equal_mass"
     ]
     return found
 
 
-_ASK = "a temperature is chosen: {name: temperature, objective: ece}"
+ON_GRIDS = ("ece", "nll_on_grid")
+"""Objectives of a temperature that the sums kept of each token, at the grids' temperatures, are enough for."""
+
+_ASK = "a temperature is chosen on a grid: {name: temperature, objective: ece}, or nll_on_grid"
 
 
 @torch.no_grad()
@@ -156,10 +161,13 @@ def evaluate_translation(model: nn.Module, dataset: DataSet, settings: Evaluatio
 
 
 def _chosen(entry: Options, tokens: Mapping[str, TokenStatistics]) -> dict[str, float]:
-    """Return what fitting a temperature by calibration error gives."""
+    """Return what fitting a temperature on a grid gives, by calibration error or by log-loss."""
     grid = TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")]
     known = tokens[entry.get(SPLIT_KEY, FITTED_ON)]
-    errors = [token_ece(known, temperature, entry.get("bins", 15)) for temperature in grid.tolist()]
+    if entry["objective"] == "ece":
+        errors = [token_ece(known, temperature, entry.get("bins", 15)) for temperature in grid.tolist()]
+    else:
+        errors = [float(known.nll(temperature).mean()) for temperature in grid.tolist()]
     return best_on_grid(grid, np.array(errors))
 
 

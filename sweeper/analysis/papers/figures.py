@@ -23,6 +23,9 @@ from trainables.posthoc.focal_temperature import GAMMAS
 LAMBDA_MAX, TRACE = "hessian_cross_entropy_lambda_max", "hessian_cross_entropy_trace"
 """The Hessian's columns behind curvature's figures: cross-entropy's, which different γ do not scale."""
 
+HIGH_GAMMA = 4
+"""From which on inverse focal loss "consistently underperforms" (selective App. Fig. 4a)."""
+
 FEWEST = 3
 """Points below which a minimum has no inside."""
 
@@ -109,6 +112,11 @@ def _weights(row: Row, number: PublishedNumber) -> bool:
     return row["config_loss_name"] == "cross_entropy" or trains(row, number)
 
 
+def _of_images(row: Row, number: PublishedNumber) -> bool:
+    variant = row.get("config_loss_variant")
+    return row["config_loss_name"] in ("cross_entropy", "brier", "mmce") or variant == "flsd_53"
+
+
 def _gammas(row: Row, number: PublishedNumber) -> bool:
     return _gamma(row, options_of(number, "loss").get("smoothing")) is not None
 
@@ -180,6 +188,15 @@ def ece_rank(found: Comparison) -> float | None:
         if rows[0]["config_loss_name"] == found.number.loss
     }
     return _place(found, {trial: found.mean(trial, "ece") for trial in found.best(same)})
+
+
+def high_gammas_are_worse(found: Comparison) -> float | None:
+    """Return 1 where every γ of 4 and above has a worse objective than every one below, else 0."""
+    ranks_of: dict[bool, list[float]] = {}
+    for trial, rows in found.trials.items():
+        if (gamma := float_or_none(rows[0], "config_loss_gamma")) is not None:
+            ranks_of.setdefault(gamma >= HIGH_GAMMA, []).append(found.rank(trial))
+    return float(max(ranks_of[False]) < min(ranks_of[True])) if len(ranks_of) > 1 else None
 
 
 def rank_among_losses(found: Comparison, metric: str) -> float | None:
@@ -316,6 +333,8 @@ QUANTITIES: dict[str, Quantity] = {
     "ece_minimum_inside": Quantity(ece_minimum_inside, _gammas),
     "ece_rank": Quantity(ece_rank, _same_loss),
     **{f"{metric}_rank": Quantity(partial(rank_among_losses, metric=metric), _all_losses) for metric in RANKED},
+    "confidence_wrong_rank_of_four": Quantity(partial(rank_among_losses, metric="confidence_wrong"), _of_images),
+    "high_gammas_are_worse": Quantity(high_gammas_are_worse),
     "spearman_gamma_lambda_max": Quantity(partial(with_gamma, metric=LAMBDA_MAX), _gammas),
     "spearman_gamma_ece": Quantity(partial(with_gamma, metric="ece"), _gammas),
     "spearman_weight_ece": Quantity(partial(with_weight, metric="ece"), _weights),

@@ -2,7 +2,7 @@
 
 `search_spaces/paper_items.csv` names every item of every paper and its counterparts: `cells:TABLE` of published
 numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page, `claim:NAME`, `check:TEST`, or `none`, and says
-what is not the paper's.
+what is not the paper's. `paper_deviations.csv` says of an item, in the paper's words, what it has, what is here, and why.
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
+from rich.console import Group
 from rich.table import Table
 
 import search_spaces
 from search_spaces.published_numbers import read_published
 from sweeper.analysis.papers.recipes import recipes_of
+from sweeper.text.cells import grouped
 
-FILE = Path(search_spaces.__file__).parent / "paper_items.csv"
+FOLDER = Path(search_spaces.__file__).parent
+
+DEVIATION = ("quote", "ours", "decision")
+"""What a deviation says: the paper's words, what is here in their place, and why."""
 
 
 @dataclass(frozen=True)
@@ -30,40 +36,55 @@ class Item:
         item: as the paper calls it.
         counterparts: pairs of kind and name; empty where there is none.
         note: what is missing, or not the paper's.
+        deviations: how the experiment departs from the paper's words, or settles what they leave open, each as
+            DEVIATION says.
     """
 
     paper: str
     item: str
     counterparts: tuple[tuple[str, str], ...]
     note: str
+    deviations: tuple[dict[str, str], ...] = ()
 
     @property
     def status(self) -> str:
         """The counterparts in words."""
         return "; ".join(_words(kind, name) for kind, name in self.counterparts) or "none"
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, object]:
         """Return the item for JSON."""
-        return {"paper": self.paper, "item": self.item, "status": self.status, "note": self.note}
+        said = {"paper": self.paper, "item": self.item, "status": self.status, "note": self.note}
+        return {**said, "deviations": list(self.deviations)}
 
 
 def items(paper: str = "") -> list[Item]:
     """Return the items of a paper, of all of them by default."""
-    with FILE.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if paper in ("", row["paper"])]
+    departures = grouped(_rows("paper_deviations.csv"), itemgetter("paper", "item"))
     found = []
-    for row in rows:
-        parts = [each.partition(":") for each in row["counterpart"].split() if each != "none"]
-        found.append(Item(row["paper"], row["item"], tuple((kind, name) for kind, _, name in parts), row["note"]))
+    for row in _rows("paper_items.csv"):
+        if paper in ("", row["paper"]):
+            parts = [each.partition(":") for each in row["counterpart"].split() if each != "none"]
+            told = departures.get((row["paper"], row["item"]), ())
+            deviations = tuple({key: each[key] for key in DEVIATION} for each in told)
+            pairs = tuple((kind, name) for kind, _, name in parts)
+            found.append(Item(row["paper"], row["item"], pairs, row["note"], deviations))
     return found
 
 
-def items_table(held: Sequence[Item]) -> Table:
-    """Return the items for a terminal."""
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def items_table(held: Sequence[Item]) -> Group:
+    """Return the items for a terminal, and below them what departs from the papers' words."""
     table = Table("item", "status", "note", box=None, pad_edge=False)
+    departures = Table("item", "the paper", "here", "why", box=None, pad_edge=False)
     for each in held:
         table.add_row(each.item, each.status, each.note)
-    return table
+        for told in each.deviations:
+            departures.add_row(each.item, f"“{told['quote']}”", told["ours"], told["decision"])
+    return Group(table, "", departures)
 
 
 def _words(kind: str, name: str) -> str:

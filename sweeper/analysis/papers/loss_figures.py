@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeper.analysis.papers.computed import ComputedFigure, Floats
 from sweeper.text.cells import Row
@@ -217,6 +218,7 @@ def mapped(q: Floats, gamma: float) -> Floats:
 
 
 Line = tuple[Floats, Floats]
+Lines = dict[str, Floats]
 
 
 def _figure(
@@ -335,10 +337,17 @@ STAGES = {"early": (2.0, 2.0), "later": (4.0, 1.0), "late": (12.0, 0.6)}
 STAGE_SAMPLES = 2000
 
 
-def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
-    """Return each loss's derivative by p_y over samples of a training set at three stages, from the losses trained."""
+def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Sequence[float]) -> tuple[Floats, Lines]:
+    """Return p_y [N] and, by loss, its derivative by p_y [N], from the losses that are trained.
+
+    The other classes keep their shares of 1 − p_y. p_y is kept between .001 and 1 − 1e-6.
+
+    Args:
+        logs: log probabilities [N, K].
+        targets: [N].
+        gammas: of focal and inverse focal loss.
+    """
     import torch
-    from scipy.stats import beta
 
     from trainables.losses import build_loss
 
@@ -347,15 +356,31 @@ def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
         losses[f"focal γ {gamma:g}"] = ("focal", {"gamma": gamma})
         losses[f"inverse focal γ {gamma:g}"] = ("inverse_focal", {"gamma": gamma})
     losses["AU, κ .9, ν .1"] = ("selective_risk", {"coverage": 0.9, "nu": 0.1})
+    known = torch.as_tensor(logs, dtype=torch.float64)
+    truth = torch.nn.functional.one_hot(torch.as_tensor(targets), known.shape[1]).bool()
+    p = known[truth].exp().clip(1e-3, 1 - 1e-6)
+    shares = known.masked_fill(truth, -torch.inf)
+    shares = shares - shares.logsumexp(1, keepdim=True)
+    found = {}
+    for label, (name, options) in losses.items():
+        of_true = p.clone().requires_grad_()
+        logits = torch.where(truth, of_true.log()[:, None], torch.log1p(-of_true)[:, None] + shares.nan_to_num())
+        value = build_loss(name, **options)(logits, torch.as_tensor(targets))
+        (gradient,) = torch.autograd.grad(len(p) * value, of_true)
+        found[label] = gradient.numpy()
+    return p.numpy(), found
+
+
+def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
+    """Return each loss's derivative by p_y over drawn samples at three stages; `prediction_pictures` has a network's."""
+    from scipy.stats import beta
+
     lines: dict[str, Line] = {}
     for stage, shape in STAGES.items():
-        p = np.clip(beta.ppf(probabilities(STAGE_SAMPLES), *shape), 1e-3, 1 - 1e-6)
-        for label, (name, options) in losses.items():
-            of_true = torch.tensor(p, requires_grad=True)
-            logits = torch.stack([of_true.log(), torch.log1p(-of_true)], 1)
-            value = build_loss(name, **options)(logits, torch.zeros(len(p), dtype=torch.int64))
-            (gradient,) = torch.autograd.grad(len(p) * value, of_true)
-            lines[f"{label}, {stage}"] = (p, gradient.numpy())
+        drawn = np.clip(beta.ppf(probabilities(STAGE_SAMPLES), *shape), 1e-3, 1 - 1e-6)
+        logs = np.log(np.stack([drawn, 1 - drawn], 1))
+        p, found = gradients_by_true_class(logs, np.zeros(len(drawn), np.int64), gammas)
+        lines |= {f"{label}, {stage}": (p, values) for label, values in found.items()}
     remark = "two classes; the samples' p_y are drawn, ours: early, later and late stand for epochs 40, 120 and 200"
     return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
 

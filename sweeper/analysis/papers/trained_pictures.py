@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.analysis.papers.curvature_bounds import curvature_bounds
+from sweeper.analysis.papers.prediction_pictures import prediction_pictures
 from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, float_of, float_or_none, int_of, measured_or_none, text_of
@@ -45,6 +47,8 @@ def trained_pictures(results: Results) -> list[Figure]:
         *temperature_curves(results),
         *gradient_norms(results),
         *errors_by_gamma(results),
+        *curvature_bounds(results),
+        *prediction_pictures(results),
     ]
     if results.specification.get("dataset", {}).get("name") == LINEAR:
         found += _linear_networks(results)
@@ -137,9 +141,10 @@ MAPPED = {"raw": "ece", "Ψ": "posthoc_focal_map_ece"}
 
 
 def errors_by_gamma(results: Results) -> list[Figure]:
-    """Return posterior Figs. 5 and 6: test ECE by γ, with the focal map and without, a panel for each network.
+    """Return posterior Figs. 5 and 6: box plots of test ECE by γ, with the focal map and without, for each network.
 
-    Box plots there; here every replicate is a point, and the medians are joined. Smoothed networks are apart.
+    A box reaches from quartile to quartile, its dot is the median, and the line reaches to the extremes. Smoothed
+    networks are apart.
     """
     if results.specification.get("header", {}).get("paper") != "posterior":
         return []
@@ -158,12 +163,14 @@ def errors_by_gamma(results: Results) -> list[Figure]:
             for row in rows:
                 if row["network"] == network and (value := measured_or_none(row, column)) is not None:
                     by_gamma.setdefault(float_of(row, "gamma"), []).append(value)
-            points = [(gamma, value) for gamma, held in by_gamma.items() for value in held]
-            marks.append(Curve([x for x, _ in points], [y for _, y in points], at, size=4, opacity=0.5))
-            medians = [float(np.median(held)) for held in by_gamma.values()]
-            marks.append(Curve([*by_gamma], medians, at, line=1.6, group=label))
+            for sides, wide, faint in (((0, 100), 1, 1.0), ((25, 75), 8, 0.45), ((50, 50), 0, 1.0)):
+                x, y = [], []
+                for gamma, held in by_gamma.items():
+                    x += [gamma + 0.24 * (at - 0.5)] * 2 + [float("nan")]
+                    y += [*np.percentile(held, sides).tolist(), float("nan")]
+                marks.append(Curve(x, y, at, line=wide, size=0 if wide else 5, opacity=faint, group=label))
         panels.append(Panel(network, [], marks, Axis("γ"), Axis("test ECE")))
-    said = f"{results.name}: ECE of every replicate by γ, raw and after the focal map; lines join the medians"
+    said = f"{results.name}: ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
     return [Figure("ece-by-gamma", "ECE by γ", said, [], panels, [], legend=[*MAPPED])] if panels else []
 
 

@@ -189,3 +189,86 @@ def test_a_machine_without_memory_left_says_so_too(reference):
     model.append(Endless())
     with pytest.raises(CurvatureUnavailable, match="ran out of memory"):
         measure_curvature(model, inputs, targets, {"t": cross_entropy}, settings=CurvatureSettings(), seed=0)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A network of 2 × 8 tanh units trained to a minimum on two noisy classes, with its data."""
+    torch.manual_seed(0)
+    inputs = torch.randn(150, 2, dtype=torch.float64)
+    targets = ((inputs[:, 0] * inputs[:, 1] + 0.4 * torch.randn(150, dtype=torch.float64)) > 0).long()
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    optimiser = torch.optim.LBFGS(model.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimiser.zero_grad()
+        value = cross_entropy(model(inputs), targets) + 1e-3 * sum(p.square().sum() for p in model.parameters())
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    return model, inputs, targets
+
+
+def _traces(model, inputs, targets):
+    """Return Tr ∂²ℓ, ‖∇ℓ‖² and p_y of each sample's −ln p, entry by entry."""
+    parameters = dict(model.named_parameters())
+
+    def nll(values, x, y):
+        return -torch.func.functional_call(model, values, (x,)).log_softmax(-1)[y]
+
+    def squared(values, x, y):
+        return sum(g.square().sum() for g in torch.func.grad(nll)(values, x, y).values())
+
+    def trace(values, x, y):
+        blocks = torch.func.hessian(nll)(values, x, y)
+        return sum(blocks[k][k].reshape(v.numel(), v.numel()).trace() for k, v in values.items())
+
+    found = [torch.func.vmap(f, (None, 0, 0))(parameters, inputs, targets) for f in (trace, squared, nll)]
+    return found[0].detach(), found[1].detach(), (-found[2]).exp().detach()
+
+
+def test_equation_27_holds_to_the_order_it_is_written_in(trained):
+    """Curvature Eq. 27 averaged over normal steps of deviation s: the mean loss grows by s²/2·Tr(H), then faster."""
+    model, inputs, targets = trained
+    traces, _, _ = _traces(model, inputs, targets)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    steps = {k: torch.randn(2000, *v.shape, generator=generator, dtype=v.dtype) for k, v in parameters.items()}
+
+    def loss(values):
+        return cross_entropy(torch.func.functional_call(model, values, (inputs,)), targets)
+
+    def ratio(s):
+        ways = [torch.func.vmap(loss)({k: v + t * steps[k] for k, v in parameters.items()}).mean() for t in (s, -s)]
+        return float((sum(ways) / 2 - loss(parameters)) / (s**2 / 2 * traces.mean()))
+
+    assert ratio(0.003) == pytest.approx(1, abs=0.1), "2,000 steps scatter by some per cent"
+    assert not ratio(1.0) == pytest.approx(1, abs=0.3), "far away the expansion says little"
+
+
+@pytest.mark.parametrize("gamma", [1.0, 3.0])
+def test_equation_28_leaves_two_terms_out(trained, gamma):
+    """Curvature Eq. 28 keeps (1 − p)^γ ∂²ℓ of a sample's focal Hessian; the rest is γ p (1 − p)^(γ−1)(ℓ ∂²ℓ + …).
+
+    With ℓ = −ln p and w(ℓ) = (1 − e^(−ℓ))^γ, ∂²(wℓ) = (w + ℓw') ∂²ℓ + (2w' + ℓw'') ∇ℓ∇ℓᵀ.
+    """
+    model, inputs, targets = trained
+    traces, squares, p = _traces(model, inputs, targets)
+    found = dense = 0.0
+    nll = -p.log()
+    first = gamma * p * (1 - p) ** (gamma - 1)
+    second = gamma * (gamma - 1) * p**2 * (1 - p) ** (gamma - 2) - first
+    kept = ((1 - p) ** gamma * traces).mean()
+    whole = kept + (nll * first * traces + (2 * first + nll * second) * squares).mean()
+    parameters = list(model.parameters())
+    values = (1 - model(inputs).softmax(1)[range(150), targets]) ** gamma
+    loss = (values * -model(inputs).log_softmax(1)[range(150), targets]).mean()
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        for at in range(parameter.numel()):
+            (row,) = torch.autograd.grad(gradient.reshape(-1)[at], parameter, retain_graph=True)
+            dense += float(row.reshape(-1)[at])
+    found = float(kept) / dense
+    assert float(whole) == pytest.approx(dense, rel=1e-6)
+    assert not found == pytest.approx(1, abs=0.05), "what is left out is not small on a trained network"

@@ -195,3 +195,13 @@ def test_history_is_restored_observed_outside_vmap_and_untouched_without_gradien
     other.load_state_dict(loss.state_dict())
     assert other(logits, targets) == loss(logits, targets)
     assert build_loss("selective_risk").state_dict() == {}
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.8])
+def test_equation_12_is_equation_11_but_for_the_share_of_low_scores(threshold):
+    """Selective Prop. 4.6 for scores spread evenly, G(x) = x: the mean over x̃ < τ divides by P(g < τ), here τ."""
+    drawn = (np.arange(200_000) + 0.5) / 200_000 * threshold
+    for score in (0.1, 0.5, 0.9):
+        by_definition = np.where(score >= drawn, 1 / (1 - drawn), 0).mean()  # Eq. 11
+        as_printed = -math.log(1 - min(score, threshold))  # Eq. 12
+        assert by_definition == pytest.approx(as_printed / threshold, rel=1e-4)

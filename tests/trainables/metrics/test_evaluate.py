@@ -201,7 +201,11 @@ def test_order_is_stable(samples, different):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("classes", [2, 10])
 def test_selectives_bounds_of_calibration_errors_hold(seed, classes):
-    """Selective Lemma 4.1, Props 4.2, 4.3 and 4.5 (ρ = 1); the supremum over binnings has a bin for each sample."""
+    """Selective Lemma 4.1, Props 4.2 to 4.5 (ρ = 1); the supremum over binnings has a bin for each sample.
+
+    The other half of Lemma 4.1 and Prop. 4.3, that the population's error is no less than that supremum, is false: at
+    true probabilities it is 0.
+    """
     random = np.random.default_rng(seed)
     probabilities = softmax64(random.normal(0, 3, (400, classes)))
     targets = np.where(random.random(400) < 0.6, probabilities.argmax(1), random.integers(0, classes, 400))
@@ -215,3 +219,25 @@ def test_selectives_bounds_of_calibration_errors_hold(seed, classes):
     assert np.abs(correct - mapped).mean() == pytest.approx(error / classes)
     upper = math.sqrt(classes * found["brier"])
     assert upper >= classes * largest_cw_ece >= classes * found["cw_ece"] and upper >= found["ece"]
+    lowered = probabilities.copy()  # Prop. 4.4; as printed, other components stay, and rows need not sum to 1
+    top = probabilities.max(1)
+    lowered[np.arange(400), probabilities.argmax(1)] = np.where(correct, 1.0, np.minimum(0.5, top))
+    assert np.abs(np.eye(classes)[targets] - lowered).sum(1).mean() / classes <= largest_cw_ece
+
+
+@pytest.mark.parametrize("order", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_selectives_hierarchy_holds_with_another_factor(order, classes):
+    """Selective Prop. 4.5 at probabilities that are all different, so that P(y | f) is the one-hot label.
+
+    As printed, k·cwECE_ρ is a lower bound of CE_ρ; by Defs. 3.5 and 3.7 it is k^(1/ρ)·cwECE_ρ, less for ρ > 1.
+    """
+    random = np.random.default_rng(0)
+    probabilities = softmax64(random.normal(0, 1, (300, classes)))
+    apart = np.abs(np.eye(classes)[random.integers(0, classes, 300)] - probabilities)
+    whole = (apart**order).sum(1).mean() ** (1 / order)
+    of_classes = (apart**order).mean() ** (1 / order)
+    brier = (apart**2).sum(1).mean()
+    assert classes ** (1 / order - 1 / 2) * math.sqrt(brier) >= whole - 1e-12
+    assert whole == pytest.approx(classes ** (1 / order) * of_classes)
+    assert (classes * of_classes > whole + 1e-9) == (order > 1)

@@ -25,7 +25,10 @@ from trainables.worker.trial_tables import write_token_predictions
 NETWORK = {"name": "transformer", "layers": 1, "width": 32, "heads": 2, "inner": 32, "dropout": 0.0}
 ADAM = {"name": "adam", "lr": 0.01, "batch_size": 512, "schedule": "inverse_sqrt", "warmup_epochs": 0.2}
 SETTINGS = EvaluationSettings(
-    posthoc=({"name": "temperature", "objective": "ece", "grid": "mukhoti"},),
+    posthoc=(
+        {"name": "temperature", "objective": "ece", "grid": "mukhoti"},
+        {"name": "temperature", "label": "by_nll", "objective": "nll_on_grid", "grid": "mukhoti"},
+    ),
     metrics=(("bleu", {"beams": 2}), ("bleu_by_temperature", {})),
 )
 
@@ -116,6 +119,8 @@ def test_an_evaluation_is_that_of_all_logits(
                 name
             )
     assert row["ece_at_1"] == row["ece"]
+    by_nll = fit("temperature", *flattened(held, "val"), objective="nll_on_grid", grid="mukhoti")
+    assert row["posthoc_by_nll_temperature"] == by_nll.parameters["temperature"]
 
 
 def test_bleu_is_sacrebleus_of_the_translations(

@@ -295,6 +295,8 @@ def wrong_samples(wrong: float, correct: float) -> Measure:
     return measure
 
 
+OWN_NLL = "posthoc_focal_temperature_own_nll_ada_ece"
+
 CASES = [
     ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(-0.2, -0.2), HOLDS),
     ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(0.2, -0.2), FAILS),
@@ -344,6 +346,9 @@ CASES = [
     ("temperature_linear_in_gamma_ev", FOCAL, line(0.0), HOLDS),
     ("temperature_linear_in_gamma_ev", FOCAL, line(0.2), FAILS),
     ("temperature_linear_in_gamma_ev", FOCAL[:1], rising("ece", 0.0), UNDECIDED),
+    ("choosing_by_ece_lowers_ece", PLAIN, mapped(OWN_NLL, "posthoc_focal_temperature_ada_ece", 0.005), HOLDS),
+    ("choosing_by_ece_lowers_ece", PLAIN, mapped(OWN_NLL, "posthoc_focal_temperature_ada_ece", -0.005), FAILS),
+    ("choosing_by_ece_lowers_ece", PLAIN, rising("ece", 0.0), UNDECIDED),
     ("focal_map_lowers_ece", PLAIN, mapped("ece", "posthoc_focal_map_ece", 0.005), HOLDS),
     ("focal_map_lowers_ece", PLAIN, mapped("ece", "posthoc_focal_map_ece", -0.005), FAILS),
     ("focal_map_lowers_ece", SMOOTHED, mapped("ece", "posthoc_focal_map_ece", 0.005), UNDECIDED),

@@ -235,7 +235,7 @@ def test_a_candidate_needs_its_seeds_and_one_that_diverged_was_tried(tmp_path: P
         (GAMMAS, "curvature-fig3", "evaluation.curvature=false", "no curvature"),
         (GAMMAS, "curvature-fig2", "training.precision=bfloat16", "precision bfloat16 for float32"),
         (GAMMAS, "curvature-fig2", "objective={metric: val_ece}", "objective val_ece min for val_nll min"),
-        (FIGURES_3, "mukhoti-fig1", "scheduler.evaluate_epochs=[300]", "evaluate_epochs [300.0] for"),
+        ("mukhoti_figure_1", "mukhoti-fig1", "scheduler.evaluate_epochs=[300]", "evaluate_epochs [300.0] for"),
         (FIGURES_3, "mukhoti-fig4", "evaluation.trajectory.gradient_norms=[200]", "trajectory gradient_norms [200.0]"),
         (
             "mukhoti_table_3_wmt14", "mukhoti-3",

@@ -32,23 +32,23 @@ def edited(results: Results, table: str, change: object) -> None:
 
 
 def test_reliability_on_training_data_is_drawn_for_each_evaluated_epoch(tmp_path: Path) -> None:
-    results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
+    results = rehearsal(tmp_path, "mukhoti_figure_1")
     (picture,) = trained_pictures(results)
     epochs = [1, 2, 3, 4]
     assert [panel.heading.partition(",")[0] for panel in picture.panels] == [f"epoch {epoch}" for epoch in epochs]
     for panel in picture.panels:
         accuracy, _, share = panel.marks
-        assert len(accuracy.lengths) == len(share.y) == 15 and sum(share.y) == pytest.approx(1)
+        assert len(accuracy.lengths) == len(share.y) == 25 and sum(share.y) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("rising", "printed"), [(True, 1.0), (False, -1.0)])
 def test_the_highest_bins_share_is_ranked_by_epoch(tmp_path: Path, rising: bool, printed: float) -> None:
-    results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
+    results = rehearsal(tmp_path, "mukhoti_figure_1")
 
     def fuller(row: dict[str, object]) -> dict[str, object]:
         epoch = int(str(row["epoch"]))
         share = epoch if rising else 10 - epoch
-        return {**row, "n": 10 * share if row["bin"] == 14 else 10}
+        return {**row, "n": 10 * share if row["bin"] == 24 else 10}
 
     edited(results, "reliability", fuller)
     (cell,) = paper_table("mukhoti-fig1", [results], rehearsed=True).cells
@@ -114,7 +114,7 @@ def test_an_undefined_metric_is_told_from_one_that_was_not_measured(tmp_path: Pa
 
 
 def test_a_correlation_of_equal_values_says_why_it_is_missing(tmp_path: Path) -> None:
-    results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
+    results = rehearsal(tmp_path, "mukhoti_figure_1")
     edited(results, "reliability", lambda row: {**row, "n": 5})
     table = paper_table("mukhoti-fig1", [results], rehearsed=True)
     assert table.filled == 0
