@@ -146,7 +146,7 @@ def paper(
     Args:
         name: Paper: curvature, properness, mukhoti, posterior or selective.
         run: Run nothing; write the page from existing sweeps.
-        items: Only list the paper's tables, figures and statements, what stands for each, and how it departs from the text.
+        items: Only list the paper's tables, figures and statements, what stands for each, and deviations.
         page: Path of the page. (default: paper-NAME.html in the results)
         say: is told what happens.
 

@@ -85,15 +85,13 @@ def translation_faults(
     found += [
         ("evaluation.posthoc", f"{entry_label(entry)} needs all logits of every token; of translations {_ASK}")
         for entry in evaluation["posthoc"]
-        if entry["name"] != "temperature"
-        or entry.get("objective") not in ON_GRIDS
-        or entry.get("scheme") == "equal_mass"
+        if (entry["name"], entry.get("objective")) not in ON_GRIDS or entry.get("scheme") == "equal_mass"
     ]
     return found
 
 
-ON_GRIDS = ("ece", "nll_on_grid")
-"""Objectives of a temperature that the sums kept of each token, at the grids' temperatures, are enough for."""
+ON_GRIDS = (("temperature", "ece"), ("temperature", "nll_on_grid"))
+"""Methods and objectives that the sums kept of each token, at the grids' temperatures, are enough for."""
 
 _ASK = "a temperature is chosen on a grid: {name: temperature, objective: ece}, or nll_on_grid"
 

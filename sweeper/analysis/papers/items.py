@@ -2,7 +2,8 @@
 
 `search_spaces/paper_items.csv` names every item of every paper and its counterparts: `cells:TABLE` of published
 numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page, `claim:NAME`, `check:TEST`, or `none`, and says
-what is not the paper's. `paper_deviations.csv` says of an item, in the paper's words, what it has, what is here, and why.
+what is not the paper's. `paper_deviations.csv` quotes the words of the paper that an item departs from or fills in, and
+says what is here and why.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
 
 
 def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
-    """Return each loss's derivative by p_y over drawn samples at three stages; `prediction_pictures` has a network's."""
+    """Return each loss's derivative by p_y over drawn samples at three stages; a network's are on the page."""
     from scipy.stats import beta
 
     lines: dict[str, Line] = {}

@@ -70,6 +70,10 @@ def networks(results: Results, condition: str = "true") -> list[tuple[Row, Store
     return [(row, found[trial]) for row, trial in zip(rows, trials, strict=True) if trial in found]
 
 
+def _fills(results: Results, table: str) -> bool:
+    return table in (results.specification.get("header", {}).get("tables") or ())
+
+
 def posterior_scores(results: Results) -> list[Figure]:
     """Return posterior Fig. 3c-i: each class's score over the input, raw, after temperature scaling and after Ψ.
 
@@ -107,8 +111,7 @@ def reliability_with_map(results: Results) -> list[Figure]:
 
     The network is that of the last configuration, the paper's ResNet-110.
     """
-    header = results.specification.get("header", {})
-    if "posterior-fig4" not in (header.get("tables") or ()):
+    if not _fills(results, "posterior-fig4"):
         return []
     last = "config_architecture_name = (SELECT config_architecture_name FROM trials ORDER BY trial DESC LIMIT 1)"
     held = [(plain_gamma(row), smoothed_gamma(row), member) for row, member in networks(results, last)]
@@ -140,7 +143,7 @@ def confidences_of_images(results: Results) -> list[Figure]:
 
     The paper does not say which eight images it shows; here they are the first of the test split.
     """
-    if "mukhoti-13" not in (results.specification.get("header", {}).get("tables") or ()):
+    if not _fills(results, "mukhoti-fig9"):
         return []
     names = ", ".join(f"'{name}'" for name in ONE_LOSS_EACH)
     found: dict[str, StoredPredictions] = {}
@@ -168,9 +171,8 @@ def confidences_of_images(results: Results) -> list[Figure]:
 
 def gradients_in_training(results: Results) -> list[Figure]:
     """Return selective App. Fig. 3: each loss's derivative by p_y over one network's training data, by epoch."""
-    if results.specification.get("header", {}).get("paper") != "selective" or "logits" not in results.columns(
-        "predictions"
-    ):
+    header = results.specification.get("header", {})
+    if header.get("paper") != "selective" or "logits" not in results.columns("predictions"):
         return []
     where = (
         "split = 'train' AND replicate = 0 AND trial = (SELECT min(trial) FROM trials WHERE status = 'completed' AND "
@@ -200,8 +202,8 @@ def gradients_in_training(results: Results) -> list[Figure]:
 
 
 def gamma_selection(results: Results) -> list[Figure]:
-    """Return selective App. Fig. 4, validation NLL of inverse and dual focal networks by γ, and Fig. 6, the report's."""
-    if "selective-a2" not in (results.specification.get("header", {}).get("tables") or ()):
+    """Return selective App. Fig. 4, validation NLL of inverse and dual focal loss by γ, and Fig. 6, the report's."""
+    if not _fills(results, "selective-a2"):
         return []
     rows = results.rows(
         "SELECT config_loss_name AS loss, config_architecture_name AS network, config_loss_gamma AS gamma, "

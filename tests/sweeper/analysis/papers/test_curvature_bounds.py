@@ -75,8 +75,8 @@ def rows_of(gamma: float, errors: list[float], weight: float, trace: float) -> l
     loss = {"config_loss_name": "focal", "config_loss_gamma": gamma} if gamma else {"config_loss_name": "cross_entropy"}
     return [
         {"trial": f"g{gamma}", "replicate": at, "split": split, "accuracy": 1 - error, "nll": 2 * error + gamma / 100,
-         "mean_focal_weight": weight, "hessian_cross_entropy_trace": trace, "hessian_training_trace": 2 * weight * trace,
-         **loss}
+         "mean_focal_weight": weight, "hessian_cross_entropy_trace": trace,
+         "hessian_training_trace": 2 * weight * trace, **loss}
         for at, error in enumerate(errors) for split in ("val", "test")
     ]  # fmt: skip
 
