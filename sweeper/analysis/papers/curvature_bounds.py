@@ -25,7 +25,7 @@ from sweeper.analysis.judging import claim_rows
 from sweeper.analysis.papers.computed import Floats
 from sweeper.figures.base import Axis, Curve, Figure, Panel
 from sweeper.results import Results
-from sweeper.text.cells import Row, Rows, grouped, int_of
+from sweeper.text.cells import Row, Rows, int_of
 
 EPSILON = 0.05
 """ε of Corollary 1: what it says holds with a probability of .95."""
@@ -102,12 +102,11 @@ def evaluated(rows: Rows, samples: int) -> list[Evaluated]:
     """
     import numpy as np
 
-    networks = [row for row in rows if plain_gamma(row) is not None and number(row, "nll") is not None]
-    by_gamma = grouped(networks, plain_gamma)
-    losses = np.array([number(row, "nll") for row in of_split(networks, "test")], np.float64)
+    known = [(gamma, row) for row in rows if (gamma := plain_gamma(row)) is not None and number(row, "nll") is not None]
+    losses = np.array([number(row, "nll") for row in of_split([row for _, row in known], "test")], np.float64)
     found = []
-    for gamma in sorted(by_gamma):
-        val, test = (of_split(by_gamma[gamma], split) for split in ("val", "test"))
+    for gamma in sorted({gamma for gamma, _ in known}):
+        val, test = (of_split([row for at, row in known if at == gamma], split) for split in ("val", "test"))
         if not val or not test:
             continue
         _, prior = maxwell_boltzmann(losses, trial_mean(test, "nll") or 0.0)
@@ -160,7 +159,7 @@ def _panel(network: str, found: Sequence[Evaluated], kind: str) -> Panel:
     for at, (label, (field, of)) in enumerate(LINES.items()):
         points = [(each.gamma, value) for each in found if (value := getattr(each, field)) is not None]
         if of == kind and points:
-            marks.append(Curve(*zip(*points, strict=True), at, line=1.6, size=4, group=label))
+            marks.append(Curve([x for x, _ in points], [y for _, y in points], at, line=1.6, size=4, group=label))
     return Panel(network, [], marks, Axis("γ"), Axis(kind, from_zero=kind != "entropy"))
 
 

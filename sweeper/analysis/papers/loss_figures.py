@@ -356,8 +356,8 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
         losses[f"focal γ {gamma:g}"] = ("focal", {"gamma": gamma})
         losses[f"inverse focal γ {gamma:g}"] = ("inverse_focal", {"gamma": gamma})
     losses["AU, κ .9, ν .1"] = ("selective_risk", {"coverage": 0.9, "nu": 0.1})
-    known = torch.as_tensor(logs, dtype=torch.float64)
-    truth = torch.nn.functional.one_hot(torch.as_tensor(targets), known.shape[1]).bool()
+    known, classes = torch.tensor(logs, dtype=torch.float64), torch.tensor(targets)
+    truth = torch.nn.functional.one_hot(classes, known.shape[1]).bool()
     p = known[truth].exp().clip(1e-3, 1 - 1e-6)
     shares = known.masked_fill(truth, -torch.inf)
     shares = shares - shares.logsumexp(1, keepdim=True)
@@ -365,7 +365,7 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
     for label, (name, options) in losses.items():
         of_true = p.clone().requires_grad_()
         logits = torch.where(truth, of_true.log()[:, None], torch.log1p(-of_true)[:, None] + shares.nan_to_num())
-        value = build_loss(name, **options)(logits, torch.as_tensor(targets))
+        value = build_loss(name, **options)(logits, classes)
         (gradient,) = torch.autograd.grad(len(p) * value, of_true)
         found[label] = gradient.numpy()
     return p.numpy(), found

@@ -84,9 +84,9 @@ def posterior_scores(results: Results) -> list[Figure]:
     dataset = results.specification["dataset"]
     if dataset["name"] != "known_posterior_1d":
         return []
-    test = load_dataset("known_posterior_1d", **{key: dataset[key] for key in dataset if key != "name"}).test
+    data = load_dataset("known_posterior_1d", **{key: dataset[key] for key in dataset if key != "name"})
     held = [(gamma, member) for row, member in networks(results) if (gamma := plain_gamma(row)) is not None]
-    x, truth = test.inputs.double().numpy().ravel(), np.asarray(test.posterior)
+    x, truth = data.test.inputs.double().numpy().ravel(), np.asarray(data.posterior)
     order = np.argsort(x)[np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)]
     panels = []
     for words, method in (("raw", ""), ("temperature by NLL", "temperature"), ("Ψ", "focal_map")):

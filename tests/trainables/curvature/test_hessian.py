@@ -215,7 +215,7 @@ def _traces(model, inputs, targets):
     parameters = dict(model.named_parameters())
 
     def nll(values, x, y):
-        return -torch.func.functional_call(model, values, (x,)).log_softmax(-1)[y]
+        return -torch.func.functional_call(model, values, (x,)).log_softmax(-1) @ y
 
     def squared(values, x, y):
         return sum(g.square().sum() for g in torch.func.grad(nll)(values, x, y).values())
@@ -224,7 +224,8 @@ def _traces(model, inputs, targets):
         blocks = torch.func.hessian(nll)(values, x, y)
         return sum(blocks[k][k].reshape(v.numel(), v.numel()).trace() for k, v in values.items())
 
-    found = [torch.func.vmap(f, (None, 0, 0))(parameters, inputs, targets) for f in (trace, squared, nll)]
+    truth = torch.nn.functional.one_hot(targets).double()
+    found = [torch.func.vmap(f, (None, 0, 0))(parameters, inputs, truth) for f in (trace, squared, nll)]
     return found[0].detach(), found[1].detach(), (-found[2]).exp().detach()
 
 
@@ -244,7 +245,7 @@ def test_equation_27_holds_to_the_order_it_is_written_in(trained):
         return float((sum(ways) / 2 - loss(parameters)) / (s**2 / 2 * traces.mean()))
 
     assert ratio(0.003) == pytest.approx(1, abs=0.1), "2,000 steps scatter by some per cent"
-    assert ratio(1.0) != pytest.approx(1, abs=0.3), "far away the expansion says little"
+    assert ratio(3.0) < 0.5, "far away the expansion says little"
 
 
 @pytest.mark.parametrize("gamma", [1.0, 3.0])

@@ -32,7 +32,7 @@ def with_predictions(
     (results.folder / "tables" / "predictions" / "part.parquet").unlink(missing_ok=True)
     random = np.random.default_rng(0)
     truth = targets or {split: random.integers(0, classes, n) for split, n in splits.items()}
-    epochs = [*(getattr(spec.scheduler, "evaluate_epochs", None) or ()), spec.scheduler.max_epochs]
+    epochs = [*map(int, getattr(spec.scheduler, "evaluate_epochs", None) or ()), spec.scheduler.max_epochs]
     found: dict[str, Splits] = {}
     for index, _ in enumerate(configurations(spec)):
         trial = f"c{index:05d}"
