@@ -37,7 +37,7 @@ class CommandOption:
         least: smallest value.
         most: largest value.
         metavar: stands for the value in the help.
-        complete: the function of `sweeper.cli.completion` that completes it.
+        complete: the function of `sweeper.cli.commands` that completes it.
         negated: whether the flag turns off what the parameter turns on.
         required: whether it must be typed, though a function finds it elsewhere.
         hidden: whether the help leaves it out.

@@ -243,7 +243,7 @@ SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 
 def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
     """Return the data set of a rehearsal; what was replaced is added to `said`."""
-    from trainables.datasets import digits_stand_in
+    from trainables.datasets import digits
     from trainables.datasets.base import DATASETS
     from trainables.datasets.images import LIKE_CIFAR
 
@@ -257,14 +257,14 @@ def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
         return options
     if "augment" in dataset:
         options["augment"] = dataset["augment"]
-    shown = {**_defaults(DATASETS, digits_stand_in.NAME), **options}
+    shown = {**_defaults(DATASETS, digits.STAND_IN), **options}
     shape = (
         f"{shown['channels']}×{shown['size']}×{shown['size']} images of {shown['classes']} classes"
         if shown["form"] == "images"
         else f"{shown['form']} of {shown['classes']} classes"
     )
     said.append(f"{name} → handwritten digits as {shape}")
-    return {"name": digits_stand_in.NAME, **options}
+    return {"name": digits.STAND_IN, **options}
 
 
 def known_splits(dataset: Values) -> tuple[str, ...]:
@@ -283,17 +283,17 @@ def options_of(name: str) -> tuple[str, ...]:
 
 def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str]) -> Values:
     """Return a rehearsal's network for its `dataset`; replacements are added to `said`."""
-    from trainables.datasets import digits_stand_in
+    from trainables.datasets import digits
     from trainables.models import ARCHITECTURES
 
     name = architecture["name"]
-    kept = dataset["name"] != digits_stand_in.NAME and name in ("mlp", "resnet8")
+    kept = dataset["name"] != digits.STAND_IN and name in ("mlp", "resnet8")
     found = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in
     small = dict(found(architecture)) if callable(found) else dict(found or {})
     if not small:
         return dict(architecture)
     if ARCHITECTURES.has_tag(small["name"], "text"):
-        small = {"name": small["name"], "vocabulary": digits_stand_in.VOCABULARY, **small}
+        small = {"name": small["name"], "vocabulary": digits.VOCABULARY, **small}
     defaults = _defaults(ARCHITECTURES, small["name"])
     small |= {key: architecture[key] for key in SHARED if key in defaults and _differs(architecture, key, defaults)}
     options = ", ".join(f"{key} {value}" for key, value in small.items() if key not in ("name", *SHARED))

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from search_spaces import packaged_files
-from sweeper.cli.completion import (
+from sweeper.cli.commands import (
     complete_format,
     complete_method,
     complete_setting,

@@ -19,7 +19,7 @@ from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import build_manifest
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.small_registries import MINIMAL
-from trainables.datasets import digits_stand_in
+from trainables.datasets import digits
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
@@ -61,7 +61,7 @@ def spec_of(tmp_path: Path, more: str = "", **options: Any) -> SweepSpec:
 def test_everything_that_costs_time_is_scaled(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, rehearse=True)
     assert spec.is_rehearsal and spec.rehearsal is None
-    assert spec.dataset["name"] == digits_stand_in.NAME and spec.dataset["size"] == 32
+    assert spec.dataset["name"] == digits.STAND_IN and spec.dataset["size"] == 32
     assert spec.scheduler.max_epochs == EPOCHS and spec.schedule.rungs == (1, 3, 4)
     assert spec.replicates.count == REPLICATES and spec.resources.cpu == 1
     assert len(configurations(spec)) <= GRID_POINTS
@@ -181,7 +181,7 @@ def test_every_shipped_file_can_be_rehearsed(name: str) -> None:
     assert spec.is_rehearsal and len(configurations(spec)) <= max(CONFIGURATIONS, 60)
     assert spec.scheduler.max_epochs <= 30
     size = spec.dataset
-    assert size["name"] in ("digits", "known_posterior_1d", "mukhoti_linear", "number_words", digits_stand_in.NAME)
+    assert size["name"] in ("digits", "known_posterior_1d", "mukhoti_linear", "number_words", digits.STAND_IN)
 
 
 def test_every_data_set_and_loss_has_a_rehearsal(tmp_path: Path) -> None:

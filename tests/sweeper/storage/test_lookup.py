@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sweeper import results
 from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
-from sweeper.cli.completion import complete_sweep
+from sweeper.cli.commands import complete_sweep
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths

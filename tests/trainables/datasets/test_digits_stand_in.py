@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from trainables.datasets import load_dataset
-from trainables.datasets.digits import digit_arrays
-from trainables.datasets.digits_stand_in import FIRST_WORD, SHADES, VOCABULARY
+from trainables.datasets.digits import FIRST_WORD, SHADES, VOCABULARY, digit_arrays
 from trainables.models import build_for
 from trainables.training.loop import Replicate
 
