@@ -16,9 +16,13 @@ from trainables.curvature.statistics.base import LOSS_WORDS, statistic_of
 from trainables.registry import entry_label
 from trainables.registry.names import CROSS_FITTED
 from trainables.worker.trial_tables import (
+    COUNT,
     EVALUATION,
+    NUMBER,
     RELIABILITY_SCHEMA,
     SPECTRA_SCHEMA,
+    TEXT,
+    evaluation_schema,
     predictions_schema,
     token_predictions_schema,
 )
@@ -35,57 +39,24 @@ Constant but for TF32 and graphs, which a trial on a CPU does not have: its row 
 HESSIAN_LOSSES = tuple(LOSS_WORDS)
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
 
-TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
-    ("sweep", pa.string()),
-    ("trial", pa.string()),
-    ("replicate", pa.int64()),
-    ("seed", pa.int64()),
-    ("config_hash", pa.string()),
-    ("status", pa.string()),
-    ("stop_kind", pa.string()),
-    ("stop_reason", pa.string()),
-    ("stop_rung", pa.int64()),
-    ("epochs", pa.int64()),
-    ("last_evaluation_epoch", pa.int64()),
-    ("wall_seconds", pa.float64()),
-    ("device", pa.string()),
-    ("packing", pa.string()),
-    ("reused_from", pa.string()),
-    ("reused_epochs", pa.int64()),
-    ("error", pa.string()),
-    ("objective", pa.float64()),
-    ("attempt", pa.int64()),
+TRIAL_COLUMNS = {
+    "sweep": TEXT, "trial": TEXT, "replicate": COUNT, "seed": COUNT, "config_hash": TEXT, "status": TEXT,
+    "stop_kind": TEXT, "stop_reason": TEXT, "stop_rung": COUNT, "epochs": COUNT, "last_evaluation_epoch": COUNT,
+    "wall_seconds": NUMBER, "device": TEXT, "packing": TEXT, "reused_from": TEXT, "reused_epochs": COUNT, "error": TEXT,
+    "objective": NUMBER, "attempt": COUNT,
+}  # fmt: skip
+
+EVALUATION_KEYS = {**EVALUATION, "split": TEXT, "stage": TEXT}
+
+EPOCHS_SCHEMA = evaluation_schema(
+    train_loss=NUMBER, val_nll=NUMBER, val_accuracy=NUMBER, val_ece=NUMBER, lr=NUMBER, seconds=NUMBER
 )
 
-EVALUATION_KEYS: tuple[tuple[str, pa.DataType], ...] = (*EVALUATION, ("split", pa.string()), ("stage", pa.string()))
-
-EPOCHS_SCHEMA = pa.schema(
-    [
-        *EVALUATION,
-        ("train_loss", pa.float64()),
-        ("val_nll", pa.float64()),
-        ("val_accuracy", pa.float64()),
-        ("val_ece", pa.float64()),
-        ("lr", pa.float64()),
-        ("seconds", pa.float64()),
-    ]
-)
-
-DECISIONS_SCHEMA = pa.schema(
-    [
-        ("trial", pa.string()),
-        ("epoch", pa.int64()),
-        ("rung", pa.int64()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("metric", pa.float64()),
-        ("cutoff", pa.float64()),
-        ("competitors", pa.int64()),
-        ("stratum", pa.string()),
-        # UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
-        ("decided_at", pa.timestamp("us")),
-    ]
-)
+# Times are UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
+DECISIONS_SCHEMA = pa.schema({
+    "trial": TEXT, "epoch": COUNT, "rung": COUNT, "kind": TEXT, "reason": TEXT, "metric": NUMBER, "cutoff": NUMBER,
+    "competitors": COUNT, "stratum": TEXT, "decided_at": pa.timestamp("us"),
+})  # fmt: skip
 
 NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 """What an evaluation measures of the network itself (mukhoti Figs. 3–4)."""
@@ -93,12 +64,9 @@ NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 _CONSTANT = b"constant"
 
 _ARROW_TYPES: dict[type, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
+    bool: pa.bool_(), int: COUNT, float: NUMBER, str: TEXT,
     list: pa.list_(pa.int64()),  # counts of a histogram
-}
+}  # fmt: skip
 
 
 def table_schemas(
@@ -127,7 +95,7 @@ def table_schemas(
     configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
     more = [(name, _ARROW_TYPES[kind]) for name, kind in (epoch_columns or {}).items()]
     return {
-        "trials": pa.schema([*TRIAL_COLUMNS, computed, mark, *configuration]),
+        "trials": pa.schema([*TRIAL_COLUMNS.items(), computed, mark, *configuration]),
         "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
         "evaluations": _evaluations_schema(evaluation_columns).append(mark),
         "reliability": RELIABILITY_SCHEMA,
@@ -231,7 +199,7 @@ def _constant_column(field: pa.Field, count: int) -> pa.Array:
 
 
 def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([*EVALUATION_KEYS, *((name, _measured_type(name)) for name in columns)])
+    return pa.schema([*EVALUATION_KEYS.items(), *((name, _measured_type(name)) for name in columns)])
 
 
 def _measured_type(column: str) -> pa.DataType:

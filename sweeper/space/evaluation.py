@@ -132,7 +132,7 @@ def column_faults(evaluation: Values) -> list[Fault]:
         return []
     from sweeper.core.schemas import EVALUATION_KEYS, TRIAL_COLUMNS, evaluation_columns
 
-    taken = {*evaluation_columns(()), *(name for name, _ in (*EVALUATION_KEYS, *TRIAL_COLUMNS))}
+    taken = {*evaluation_columns(()), *EVALUATION_KEYS, *TRIAL_COLUMNS}
     rule = "would write to the column {0}, which every sweep has"
     return [
         Fault(join_path("evaluation.metrics", index), f"{label!r} {rule.format(label)}", "give the metric another name")

@@ -25,24 +25,12 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from trainables.files.atomic import clear_leftovers
 from trainables.files.locks import LockHeldError, file_lock
 from trainables.metrics import METRIC_NAMES
-from trainables.worker.trial_tables import EVALUATION, write_parquet
+from trainables.worker.trial_tables import COUNT, NUMBER, TEXT, evaluation_schema, write_parquet
 
-RECALIBRATIONS_SCHEMA = pa.schema(
-    [
-        *EVALUATION,
-        ("split", pa.string()),
-        ("method", pa.string()),
-        ("bins", pa.int64()),
-        ("options", pa.string()),
-        ("samples", pa.int64()),
-        ("temperature", pa.float64()),
-        ("gamma", pa.float64()),
-        ("parameters", pa.string()),
-        ("unavailable", pa.string()),
-        *((name, pa.float64()) for name in METRIC_NAMES),
-        ("metrics", pa.string()),
-    ]
-)
+RECALIBRATIONS_SCHEMA = evaluation_schema(
+    split=TEXT, method=TEXT, bins=COUNT, options=TEXT, samples=COUNT, temperature=NUMBER, gamma=NUMBER, parameters=TEXT,
+    unavailable=TEXT, **dict.fromkeys(METRIC_NAMES, NUMBER), metrics=TEXT,
+)  # fmt: skip
 """One row an evaluation, split and request. `options` is JSON of what differs from the method's defaults, `parameters`
 JSON of everything that was fitted, `samples` the size of the split, `unavailable` why the row has no values, `metrics`
 JSON of what was measured besides, `metrics->>'smooth_ece'` in SQL, null where nothing was asked for."""

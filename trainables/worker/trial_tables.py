@@ -23,25 +23,25 @@ if TYPE_CHECKING:  # they bring torch along, which a process that only reads tab
     from trainables.training.evaluation import Evaluation
     from trainables.worker.checkpoints import TrialFiles
 
-EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
+TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
+
+EVALUATION = {"trial": TEXT, "replicate": COUNT, "epoch": COUNT}
 """The columns that say which evaluation a row belongs to."""
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    """Return a table's schema: which evaluation a row belongs to, and these columns."""
-    return pa.schema([*EVALUATION, *columns.items()])
+def evaluation_schema(**columns: pa.DataType) -> pa.Schema:
+    """Return the schema of a table of evaluations: which evaluation a row belongs to, and these columns."""
+    return pa.schema({**EVALUATION, **columns})
 
 
-_TEXT, _COUNT, _NUMBER = pa.string(), pa.int64(), pa.float64()
-
-RELIABILITY_SCHEMA = _schema(
-    split=_TEXT, bin=_COUNT, lower=_NUMBER, upper=_NUMBER, n=_COUNT, confidence=_NUMBER, accuracy=_NUMBER
+RELIABILITY_SCHEMA = evaluation_schema(
+    split=TEXT, bin=COUNT, lower=NUMBER, upper=NUMBER, n=COUNT, confidence=NUMBER, accuracy=NUMBER
 )
 """One row per confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
 
-SPECTRA_SCHEMA = _schema(
-    loss=_TEXT, samples=_COUNT, eigenvalue=_NUMBER, density=_NUMBER, weight=_NUMBER, probes=_COUNT, mean=_NUMBER,
-    mean_se=_NUMBER,
+SPECTRA_SCHEMA = evaluation_schema(
+    loss=TEXT, samples=COUNT, eigenvalue=NUMBER, density=NUMBER, weight=NUMBER, probes=COUNT, mean=NUMBER,
+    mean_se=NUMBER,
 )  # fmt: skip
 """The spectral density of a Hessian, one row per point of its even grid; `loss` is `cross_entropy` or `training`,
 `samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point, `mean`
@@ -50,7 +50,7 @@ that of all eigenvalues over `probes` random vectors, and `mean_se` its standard
 
 def predictions_schema(classes: int) -> pa.Schema:
     """Return the schema of `predictions`, one row per sample, for `classes` classes (`logits` float32 [classes])."""
-    return _schema(split=_TEXT, sample=_COUNT, target=_COUNT, logits=pa.list_(pa.float32(), classes))
+    return evaluation_schema(split=TEXT, sample=COUNT, target=COUNT, logits=pa.list_(pa.float32(), classes))
 
 
 def token_predictions_schema(kept: int) -> pa.Schema:
@@ -58,12 +58,12 @@ def token_predictions_schema(kept: int) -> pa.Schema:
 
     Of thousands of logits the `kept` largest are there, with their classes; `log_sum_exp` is that of all.
     """
-    return _schema(
-        split=_TEXT,
-        sample=_COUNT,
-        target=_COUNT,
+    return evaluation_schema(
+        split=TEXT,
+        sample=COUNT,
+        target=COUNT,
         target_logit=pa.float32(),
-        log_sum_exp=_NUMBER,
+        log_sum_exp=NUMBER,
         top_logits=pa.list_(pa.float32(), kept),
         top_classes=pa.list_(pa.int32(), kept),
     )

@@ -36,7 +36,7 @@ def test_every_decision_fits_its_table(decision: Decision) -> None:
 
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
-SCHEMA = pa.schema([*TRIAL_COLUMNS, ("config_index", pa.int64())])
+SCHEMA = pa.schema([*TRIAL_COLUMNS.items(), ("config_index", pa.int64())])
 
 
 def _rows(sweep):
