@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import resources
+
+import jinja2
 
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, Description
 from sweeper.results import Results
@@ -35,49 +38,23 @@ def model_card(
         part: _measured(description["metrics"][part], values, targets[part], bins)
         for part, values in probabilities.items()
     }
-    source, loss = description["source"], chosen.configuration["loss"]
-    members = source["replicates"]
-    network = chosen.configuration["architecture"]["name"]
-    whole = f"the mean of {len(members)} networks" if len(members) > 1 else "one network"
-    lines = [
-        f"# {network} on {chosen.dataset.name}, calibrated",
-        "",
-        *(f"**Rehearsal, no result:** {sentence}" for sentence in source["rehearsed"]),
-        f"A classifier of {chosen.dataset.classes} classes: {whole}, then {_posthoc(description['posthoc'])}.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| data | {_words(source['dataset'])}; {_sizes(chosen)}; splits `{source['split_hash'][:16]}` |",
-        f"| loss | {_words(loss)} |",
-        f"| network | {_words(chosen.configuration['architecture'])} |",
-        f"| optimiser | {_words(chosen.configuration['optimizer'])} |",
-        f"| source | sweep `{source['sweep']}`, trial `{source['trial']}`, {_replicates(members)}, epoch "
-        f"{source['epoch']} |",
-        f"| code | {_commit(source['git'])}; exported with torch {description['torch']} |",
-        f"| input | {description['input']['dtype']} [N, {', '.join(map(str, description['input']['shape']))}] |",
-        f"| classes | {', '.join(description['class_names'])} |",
-        "",
-        "## Measured",
-        "",
-        f"Of the exported probabilities; in parentheses 95 % intervals from a bootstrap over samples ({bins} bins).",
-        "",
-        "| metric | validation | test |",
-        "|---|---|---|",
-        *(f"| {label(name)} | {measured[FITTED_ON][name]} | {measured[MEASURED_ON][name]} |" for name in CARD_METRICS),
-        *_curvature(chosen),
-        "",
-        "## Reliability, test data",
-        "",
-        "| confidence | accuracy | samples |",
-        "|---|---|---|",
-        *_reliability(probabilities[MEASURED_ON], targets[MEASURED_ON], bins),
-        "",
-        "## Limits",
-        "",
-        *(f"- {limit}" for limit in _limits(chosen, description)),
-        "",
-    ]
-    return "\n".join(lines)
+    text = resources.files("sweeper.exporting").joinpath("card.md").read_text("utf-8")
+    template = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    return str(
+        template.render(
+            **description,
+            bins=bins,
+            configuration=chosen.configuration,
+            data=chosen.dataset,
+            measured=[
+                *((label(n), measured[FITTED_ON][n], measured[MEASURED_ON][n]) for n in CARD_METRICS),
+                *_curvature(chosen),
+            ],
+            reliability=reliability_bins(probabilities[MEASURED_ON], targets[MEASURED_ON], bins),
+            listed=_listed,
+            named=_named,
+        )
+    )
 
 
 def measured_values(probabilities: Floats, targets: Integers, bins: int) -> dict[str, float]:
@@ -97,12 +74,7 @@ def _measured(values: Mapping[str, float], probabilities: Floats, targets: Integ
     return texts
 
 
-def _reliability(probabilities: Floats, targets: Integers, bins: int) -> list[str]:
-    filled = [row for row in reliability_bins(probabilities, targets, bins) if row["n"]]
-    return [f"| {row['confidence']:.3f} | {row['accuracy']:.3f} | {row['n']} |" for row in filled]
-
-
-def _curvature(chosen: Chosen) -> list[str]:
+def _curvature(chosen: Chosen) -> list[tuple[str, str, str]]:
     """Return rows of the training weights' curvature on validation data, where it was measured."""
     results = Results(chosen.sweep.paths.root)
     columns = set(results.columns("evaluations"))
@@ -115,44 +87,13 @@ def _curvature(chosen: Chosen) -> list[str]:
         f"SELECT {means} FROM evaluations WHERE trial = '{chosen.trial}' AND epoch = {chosen.epoch} "
         f"AND split = '{FITTED_ON}' AND replicate IN ({numbers})"
     )
-    return [f"| {label(name)} | {rows[0][name]:.4g} | |" for name in present if rows and rows[0][name] is not None]
+    return [(label(name), f"{rows[0][name]:.4g}", "") for name in present if rows and rows[0][name] is not None]
 
 
-def _limits(chosen: Chosen, description: Description) -> list[str]:
-    said = [
-        "Calibrated for data like the test split; on shifted or unknown data its probabilities are likely too high.",
-        f"The best trial was chosen, and the post-hoc method fitted, on the {len(chosen.dataset.val):,} validation "
-        "samples: trust the test column.",
-        "The intervals cover the variation of samples, not of seeds.",
-    ]
-    if description["preprocessing"] is None:
-        said.append("Inputs must be preprocessed as the data set's loader does it: images are not accepted.")
-    if description["source"]["git"] is None:
-        said.append("The commit of the code that trained it is not known.")
-    return said
+def _listed(values: Mapping[str, object], form: str) -> str:
+    return ", ".join(form % pair for pair in values.items())
 
 
-def _posthoc(posthoc: Description) -> str:
-    if posthoc["method"] == "none":
-        return "no post-hoc method"
-    return f"{posthoc['method']} ({', '.join(f'{key} {value:.4g}' for key, value in posthoc['parameters'].items())})"
-
-
-def _words(values: Mapping[str, object]) -> str:
-    others = ", ".join(f"{key} {value}" for key, value in values.items() if key != "name")
+def _named(values: Mapping[str, object]) -> str:
+    others = _listed({key: value for key, value in values.items() if key != "name"}, "%s %s")
     return f"{values['name']} ({others})" if others else str(values["name"])
-
-
-def _sizes(chosen: Chosen) -> str:
-    data = chosen.dataset
-    return f"{len(data.train):,} training, {len(data.val):,} validation and {len(data.test):,} test samples"
-
-
-def _replicates(numbers: list[int]) -> str:
-    return f"replicate{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def _commit(git: Description | None) -> str:
-    if git is None:
-        return "unknown commit"
-    return f"commit `{git['commit']}`{' with changes' if git.get('changed') else ''}"
