@@ -19,7 +19,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
+
+import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
@@ -113,9 +116,6 @@ def address(server: str, experiment_id: str) -> str:
     return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{view}"
 
 
-FINISHED = "tags.status = 'completed'"
-
-
 @dataclass(frozen=True)
 class Question:
     """One question and how MLflow answers it.
@@ -140,35 +140,9 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
         rung: its first rung, in epochs.
     """
     family = next((name for name in losses if name == "focal"), losses[0])
-    return [
-        Question("Which configurations are best calibrated?", FINISHED, "sort by test_ece"),
-        Question(
-            "Which loss and which γ calibrate best?",
-            f"{FINISHED} and params.config_loss_name = '{family}'",
-            "chart: scatter of test_ece against config_loss_gamma; compare: parallel coordinates of the params",
-        ),
-        Question(
-            "Which are both accurate and calibrated?",
-            f"{FINISHED} and metrics.test_accuracy > 0.95 and metrics.test_ece < 0.03",
-            "chart: scatter of test_accuracy against test_ece",
-        ),
-        Question(
-            "Does lower curvature go with better calibration?",
-            f"{FINISHED} and metrics.hessian_cross_entropy_lambda_max > 0",
-            "chart: scatter of test_ece against hessian_cross_entropy_lambda_max",
-        ),
-        Question(
-            "How much does temperature scaling improve calibration?",
-            f"{FINISHED} and metrics.test_posthoc_temperature_ece >= 0",
-            "columns test_ece, test_posthoc_temperature_ece; compare three runs",
-        ),
-        Question(
-            "Which trials stopped early, and why?", "tags.status = 'early_stopped'", "columns decision, stop_rung"
-        ),
-        Question("Which trials stopped at the first rung?", f"tags.stop_rung = '{rung}'", f"sort by {metric}"),
-        Question("Which trials failed?", "tags.status = 'failed'", "columns stop_kind, error"),
-        Question("The sweep itself: tables, report, best trial", "tags.configuration = 'sweep'", "see its artifacts"),
-    ]
+    text = resources.files("sweeper.tracking.mlflow").joinpath("questions.yaml").read_text("utf-8")
+    said = {"family": family, "metric": metric, "rung": rung}
+    return [Question(**{key: words.format_map(said) for key, words in each.items()}) for each in yaml.safe_load(text)]
 
 
 def as_markdown(asked: Sequence[Question]) -> str:
