@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sweeper.analysis.papers.computed import ComputedFigure
     from sweeper.analysis.predictive import Conformal, EnsembleRow
     from sweeper.analysis.recalibration.recalibrating import Progress, Recalibrated
-    from sweeper.analysis.replay.replaying import Kept
+    from sweeper.analysis.replaying import Kept
     from sweeper.results import Results
 
 AtLeastOne = CommandOption(least=1)
@@ -138,8 +138,8 @@ def what_if(
     Raises:
         SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
     """
-    from sweeper.analysis.replay.view import as_json
-    from sweeper.analysis.replay.view import what_if as replayed
+    from sweeper.analysis.replay_view import as_json
+    from sweeper.analysis.replay_view import what_if as replayed
 
     asked = map(listed, (scheduler, within, objective))
     sweep = _loaded(name, output)

@@ -51,7 +51,7 @@ def _packages() -> Check:
 
 
 def _images() -> Check:
-    from trainables.extensions.torchvision_compat import register_missing_operators
+    from trainables.extensions.libraries import register_missing_operators
 
     register_missing_operators()
     try:

@@ -60,7 +60,7 @@ class Plain(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     """What a training script would write."""
 
     def __init__(self, folder: Path) -> None:
-        from trainables.extensions.torchvision_compat import register_missing_operators
+        from trainables.extensions.libraries import register_missing_operators
 
         register_missing_operators()
         from torchvision.transforms import v2

@@ -42,7 +42,7 @@ def write_packages(folder: Path, *, hidden: int = 64, pieces: int = 4000, epochs
 
     from tests.trainables.models.tiny_bert import write_tiny_bert
     from trainables.datasets.table import tokenized
-    from trainables.extensions.hugging_face import required_library
+    from trainables.extensions.libraries import required_library
 
     rows, others = descriptions(SECTIONS), descriptions(ELSEWHERE)
     pq.write_table(pa.Table.from_pylist(rows), folder / "packages.parquet")

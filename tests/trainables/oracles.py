@@ -9,7 +9,7 @@ import pytest
 
 def oracle(name: str) -> ModuleType:
     """Import a module that may want torchvision's operators; skip the test where it cannot be imported."""
-    from trainables.extensions.torchvision_compat import register_missing_operators
+    from trainables.extensions.libraries import register_missing_operators
 
     register_missing_operators()
     module: ModuleType = pytest.importorskip(name, exc_type=ImportError)

@@ -292,7 +292,7 @@ class View:
 
 def libraries() -> Any:
     """Import what decodes and changes images, seconds of work; return torchvision's transforms."""
-    from trainables.extensions.torchvision_compat import register_missing_operators
+    from trainables.extensions.libraries import register_missing_operators
 
     register_missing_operators()
     import PIL.JpegImagePlugin  # noqa: F401  # which Pillow imports at the first image otherwise, in each worker

@@ -19,7 +19,7 @@ from trainables.datasets.arrays import splits_of
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.text import frequent_words, padded_ids, words_of
-from trainables.extensions.hugging_face import LOCAL, existing_folder, required_library
+from trainables.extensions.libraries import LOCAL, existing_folder, required_library
 from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
 

@@ -33,9 +33,6 @@ def debiased_squared_error(
     return float(count[used] @ (gap**2 - hits * (1 - hits) / (count[used] - 1)) / len(confidence))
 
 
-_SOURCE = "Kumar, Liang & Ma 2019, arXiv:1909.10155"
-
-
 @METRICS.add("debiased_l2", label="debiased L2 error", range=(0, 1))
 def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, scheme: Scheme = "equal_mass") -> float:
     """Root of the binned squared error less label noise.

@@ -24,9 +24,6 @@ MEDIAN_OF = 1000
 """Evenly spaced samples whose distances' median is taken."""
 
 
-_SOURCE = "Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385"
-
-
 @METRICS.add("skce", label="SKCE", range=(-math.inf, math.inf))
 def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -> float:
     """Squared kernel calibration error of all probabilities, unbiased: may be below 0.

@@ -42,9 +42,6 @@ def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
     return float(brentq(excess, 0.0, 2.0, xtol=1e-9)) if excess(0.0) > 1e-12 else 0.0
 
 
-_SOURCE = "Błasiok & Nakkiran 2023, arXiv:2309.12236"
-
-
 @METRICS.add("smooth_ece", label="smooth ECE", range=(0, 1))
 def smooth_ece(probabilities: Floats, targets: Integers) -> float:
     """Calibration error without bins, of the top confidence.

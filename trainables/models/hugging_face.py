@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from trainables.extensions.hugging_face import LOCAL, REMEDY, existing_folder, required_library
+from trainables.extensions.libraries import LOCAL, REMEDY, existing_folder, required_library
 from trainables.models.base import ARCHITECTURES
 from trainables.registry import Hyperparameter
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from trainables.extensions.torchvision_compat import register_missing_operators
+from trainables.extensions.libraries import register_missing_operators
 from trainables.models.base import ARCHITECTURES, require_image
 from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.models.vision_transformer import SMALL_TRANSFORMER

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from torch import nn
 
-from trainables.extensions.torchvision_compat import register_missing_operators
+from trainables.extensions.libraries import register_missing_operators
 from trainables.models.base import ARCHITECTURES, require_image
 
 

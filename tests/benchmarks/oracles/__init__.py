@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainables.extensions.torchvision_compat import register_missing_operators
+from trainables.extensions.libraries import register_missing_operators
 
 Rows = Iterator[tuple[str, float]]
 """(measure, difference) of one case."""

@@ -131,7 +131,7 @@ def test_broken_files_are_named_with_the_remedy(tmp_path, capsys, damage, senten
 
 
 def test_the_reader_agrees_with_torchvision(tmp_path):
-    from trainables.extensions.torchvision_compat import register_missing_operators
+    from trainables.extensions.libraries import register_missing_operators
 
     register_missing_operators()
     datasets = pytest.importorskip("torchvision").datasets

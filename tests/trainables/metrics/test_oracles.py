@@ -16,7 +16,7 @@ from trainables.metrics.binning import calibration_error
 
 @pytest.fixture(scope="module")
 def torchmetrics_error():
-    from trainables.extensions.torchvision_compat import register_missing_operators
+    from trainables.extensions.libraries import register_missing_operators
 
     register_missing_operators()
     package = pytest.importorskip("torchmetrics.functional.classification")

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from trainables.extensions.torchvision_compat import register_missing_operators
+from trainables.extensions.libraries import register_missing_operators
 from trainables.models import build_model
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def write_tiny_bert(folder: Path, texts: Iterable[str], *, pieces: int, hidden: int = 16, tokens: int = 64) -> Path:
     """Write configuration, weights and a WordPiece tokenizer of at most `pieces` pieces; return `folder`."""
-    from trainables.extensions.hugging_face import required_library
+    from trainables.extensions.libraries import required_library
 
     transformers = required_library()
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers

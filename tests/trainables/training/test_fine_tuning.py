@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.trainables.small_data import small_digits
-from trainables.extensions.torchvision_compat import register_missing_operators
+from trainables.extensions.libraries import register_missing_operators
 from trainables.losses import build_loss
 from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import Component

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.replay.replaying import Candidate, Estimate, Kept, read_curves, replay
+from sweeper.analysis.replaying import Candidate, Estimate, Kept, read_curves, replay
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import Plain
 from sweeper.results import Results

@@ -4,13 +4,13 @@ import types
 
 import pytest
 
-from trainables.extensions import torchvision_compat
+from trainables.extensions import libraries
 
 
 @pytest.mark.integration
 def test_torchvision_and_timm_import_and_build():
     program = (
-        "from trainables.extensions.torchvision_compat import register_missing_operators as r; r(); r();"
+        "from trainables.extensions.libraries import register_missing_operators as r; r(); r();"
         "import torch, torchvision, timm;"
         "m = torchvision.models.resnet18(num_classes=3);"
         "assert m(torch.zeros(1, 3, 64, 64)).shape == (1, 3)"
@@ -29,17 +29,17 @@ def test_torchvision_and_timm_import_and_build():
 def test_the_cuda_version_is_read_from_the_file(tmp_path, monkeypatch, text, expected):
     (tmp_path / "version.py").write_text(text)
     spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(torchvision_compat.importlib.util, "find_spec", lambda name: spec)
-    assert torchvision_compat.torchvision_cuda_version() == expected
+    monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: spec)
+    assert libraries.torchvision_cuda_version() == expected
 
 
 def test_matching_pairs_are_left_alone(monkeypatch):
-    monkeypatch.setattr(torchvision_compat, "_library", None)
-    monkeypatch.setattr(torchvision_compat, "torchvision_cuda_version", lambda: None)
-    assert torchvision_compat.register_missing_operators() is False
+    monkeypatch.setattr(libraries, "_library", None)
+    monkeypatch.setattr(libraries, "torchvision_cuda_version", lambda: None)
+    assert libraries.register_missing_operators() is False
 
 
 def test_a_missing_torchvision_is_named(monkeypatch):
-    monkeypatch.setattr(torchvision_compat.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="pip install torchvision"):
-        torchvision_compat.torchvision_cuda_version()
+        libraries.torchvision_cuda_version()

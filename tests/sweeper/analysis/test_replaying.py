@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import sweeper
-from sweeper.analysis.replay.replaying import Candidate, Estimate, read_curves, replay
-from sweeper.analysis.replay.view import as_json, what_if
+from sweeper.analysis.replay_view import as_json, what_if
+from sweeper.analysis.replaying import Candidate, Estimate, read_curves, replay
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.results import load
 from sweeper.results.pareto import final_values

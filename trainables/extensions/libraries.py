@@ -1,8 +1,9 @@
-"""Let torchvision be imported with a PyTorch without CUDA.
+"""Libraries that need something before they can be imported: torchvision where PyTorch has no CUDA, and transformers.
 
 Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build
 of PyTorch, and `import torchvision` (timm imports it too) then stops at "operator torchvision::nms does not
 exist". No network or data set here calls those detection operators: declaring their signatures is enough.
+Hugging Face's library is an extra, reads from this machine alone, and runs no code of a model's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,3 +52,30 @@ def torchvision_cuda_version() -> str | None:
     version_file = Path(spec.origin).with_name("version.py")
     found = re.search(r"^__version__\s*=\s*['\"][^'\"]*\+cu(\d+)", version_file.read_text(), re.MULTILINE)
     return found.group(1) if found else None
+
+
+REMEDY = "pip install 'calibration-sweeper[transformers]'"
+
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""How folders are read: unless code is refused, transformers asks at the terminal whether to run a folder's own."""
+
+
+def required_library() -> Any:
+    """Return `transformers`, which says nothing from now on. Raises ValueError where it is not installed."""
+    register_missing_operators()
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(f"the package transformers is not installed; {REMEDY}") from error
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def existing_folder(folder: str, *needed: str) -> Path:
+    """Return a folder with one of the files `needed`. Raises ValueError with the command that would fetch it."""
+    place = Path(folder).expanduser()
+    if any((place / name).is_file() for name in needed):
+        return place
+    model = "/".join(place.parts[-2:]) if not place.is_absolute() and len(place.parts) > 1 else "ORGANISATION/MODEL"
+    raise ValueError(f"there is no {needed[0]} in {place}; fetch it: hf download {model} --local-dir {place}")
