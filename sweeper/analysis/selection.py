@@ -11,8 +11,7 @@ from sweeper.core.ids import trial_name
 from sweeper.core.objective import Objective
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Leaderboard
-from sweeper.results.pareto import against_constraints
+from sweeper.results.leaderboard import FINISHED, Leaderboard, against_constraints
 from sweeper.text.cells import float_of, int_of, text_of
 from sweeper.text.labels import plural
 

@@ -20,7 +20,7 @@ class Objective:
     """
 
     metric: str
-    mode: Mode
+    mode: Mode = "min"
 
     @property
     def split(self) -> str:
@@ -36,6 +36,10 @@ class Objective:
     def direction(self) -> str:
         """SQL's word for best first."""
         return "DESC" if self.mode == "max" else "ASC"
+
+    def cost(self, value: float) -> float:
+        """Return a value with smaller meaning better."""
+        return value if self.mode == "min" else -value
 
 
 def score(value: float, mode: Mode) -> float:

@@ -37,7 +37,7 @@ from trainables.training.fine_tuning import measured_weights
 from trainables.training.lanes.packing import AUTO, FUSED
 from trainables.training.own_loop import IMPORTED
 from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, replicate_folder
-from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
+from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_tables import part_name
 
 LOG = "log"

@@ -8,9 +8,8 @@ from functools import partial
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.figures.base import FIGURES, SYMBOLS, Axis, Curve, Figure, Mark, Panel, log_axis, points_of
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, objective
+from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.overview import epoch_limit, stratum_column
-from sweeper.results.pareto import final_sql
 from sweeper.scheduling import SCHEDULERS
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
 from sweeper.text.labels import duration, number, plural

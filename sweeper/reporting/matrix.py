@@ -19,8 +19,7 @@ from sweeper.analysis.statistics.best_set import Comparisons
 from sweeper.analysis.statistics.spreads import spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
-from sweeper.results.pareto import against_constraints
+from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
 from sweeper.text.cells import Row, int_of, text_of
 from sweeper.text.labels import label, number, short
 

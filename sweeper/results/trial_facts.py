@@ -15,8 +15,7 @@ from rich.text import Text
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
-from sweeper.results.leaderboard import leaderboard
-from sweeper.results.pareto import against_constraints, constraints_of
+from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, duration, label, number, plain_reason, plural
 from trainables.curvature.statistics.base import headline_columns

@@ -37,9 +37,10 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.core.objective import Objective
 from sweeper.journal.records import Decision
 from sweeper.scheduling.base import GraceEpochs, Measured, RungState, Scheduler
-from sweeper.scheduling.ranking import Constraint, Goal, Ranking, keeping, rank
+from sweeper.scheduling.ranking import Constraint, Ranking, keeping, rank
 from trainables.registry import Hyperparameter
 
 
@@ -72,7 +73,7 @@ class Halving(Scheduler):
         """Return the state before the first record."""
         return Rungs(self)
 
-    def comparing(self, goals: tuple[Goal, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
+    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
         """Return successive halving by several objectives, or under constraints."""
         return ranked(self, goals, constraints)
 
@@ -175,7 +176,7 @@ class RankedHalving(Halving):
         normalise: whether distances within a front are taken in shares of each objective's range.
     """
 
-    goals: tuple[Goal, ...] = ()
+    goals: tuple[Objective, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     normalise: bool = True
 
@@ -198,7 +199,7 @@ class RankedHalving(Halving):
         return RankedRungs(self)
 
 
-def ranked(halving: Halving, goals: tuple[Goal, ...], constraints: tuple[Constraint, ...]) -> RankedHalving:
+def ranked(halving: Halving, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> RankedHalving:
     """Return `halving` with several objectives or constraints."""
     settings = (halving.max_epochs, halving.grace_epochs, halving.reduction_factor, halving.keep_at_least)
     return RankedHalving(halving.metric, halving.mode, *settings, goals, constraints)

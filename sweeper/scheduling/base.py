@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
+from sweeper.core.objective import Objective
 from sweeper.journal.records import Decision, Judged, Record, Reported
-from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.ranking import Constraint
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
 
@@ -144,7 +145,7 @@ class Scheduler(ABC):
         """Return the trials that keep to the sweep's constraints, of complete ones with what they measured of them."""
         return {*measured}
 
-    def comparing(self, goals: tuple[Goal, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
+    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
         """Return the scheduler that compares several objectives, or keeps to constraints; `None` where it cannot.
 
         Args:

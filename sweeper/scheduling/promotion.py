@@ -20,10 +20,11 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sweeper.core.objective import Objective
 from sweeper.journal.records import Decision, DecisionKind, Judged, Record
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import SCHEDULERS, TOO_SMALL, WITHIN, Measured, RungState, Settled, grace_before_the_end
-from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.ranking import Constraint
 from trainables.registry import Hyperparameter, hyperparameters_of
 
 Key = tuple[float, int]
@@ -34,7 +35,7 @@ Key = tuple[float, int]
 class Promotion(Halving):
     """Successive halving by promotion."""
 
-    def comparing(self, goals: tuple[Goal, ...], constraints: tuple[Constraint, ...]) -> None:
+    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> None:
         """Return `None`: who is promoted from a ranking of several objectives, no paper says."""
 
     @property

@@ -15,27 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.core.objective import Objective
 from trainables.metrics.base import larger_is_better
 
 Floats = NDArray[np.float64]
 Trial = TypeVar("Trial")
-
-
-@dataclass(frozen=True)
-class Goal:
-    """One objective: a metric that should be small, `min`, or large, `max`."""
-
-    metric: str
-    mode: Literal["min", "max"] = "min"
-
-    def cost(self, value: float) -> float:
-        """Return a value with smaller meaning better."""
-        return value if self.mode == "min" else -value
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class Constraint:
         bound: the least value of a metric that should be large, the largest of one that should be small.
     """
 
-    goal: Goal
+    goal: Objective
     within: float | None = None
     bound: float | None = None
 
@@ -78,7 +67,9 @@ def constraint_of(written: Mapping[str, Any]) -> Constraint:
     larger = least is not None
     if within is not None:
         larger = larger_is_better(metric) if written.get("mode") is None else written["mode"] == "max"
-    return Constraint(Goal(metric, "max" if larger else "min"), within, written.get("max") if least is None else least)
+    return Constraint(
+        Objective(metric, "max" if larger else "min"), within, written.get("max") if least is None else least
+    )
 
 
 def keeping(constraints: Iterable[Constraint], measured: Mapping[Trial, Mapping[str, float]]) -> set[Trial]:

@@ -17,9 +17,9 @@ from sweeper.core.domains import Fields, parse, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds, seed_from
 from sweeper.core.json_types import Plain, Values, join_path, part_of
+from sweeper.core.objective import Objective as Goal
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
-from sweeper.scheduling.ranking import Goal
 from sweeper.scheduling.strata import stratified
 from sweeper.space import notify
 from sweeper.space.configurations import configurations

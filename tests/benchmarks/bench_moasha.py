@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sweeper.analysis.replaying import Curves, read_curves
+from sweeper.core.objective import Objective
 from sweeper.journal.records import Decision
 from sweeper.results import load
 from sweeper.scheduling.asha import Halving, RankedHalving, ranked
 from sweeper.scheduling.base import Measured, RungState, Scheduler
-from sweeper.scheduling.ranking import Goal, hypervolume
+from sweeper.scheduling.ranking import hypervolume
 from sweeper.scheduling.simulation import play
 from trainables.metrics.base import larger_is_better
 
@@ -68,7 +69,7 @@ class MoashaRungs(RungState):
 
 
 def course(
-    scheduler: Scheduler, curves: Curves, goals: Sequence[Goal], order: Sequence[int], workers: int
+    scheduler: Scheduler, curves: Curves, goals: Sequence[Objective], order: Sequence[int], workers: int
 ) -> tuple[list[int], list[int]]:
     """Return the epochs spent when each trial finishes, then in all, with those trials."""
     rungs = scheduler.rungs
@@ -88,7 +89,7 @@ def course(
 
 
 def compare(
-    curves: Curves, goals: Sequence[Goal], grace: int, factor: int, seeds: int, samples: int, workers: int
+    curves: Curves, goals: Sequence[Objective], grace: int, factor: int, seeds: int, samples: int, workers: int
 ) -> tuple[Floats, Floats]:
     """Return hypervolumes [seeds, 2], ours first, and the epochs [seeds, 3]: ours, theirs, those compared at."""
     halving = Halving(goals[0].metric, goals[0].mode, curves.max_epochs, grace, factor)
@@ -121,7 +122,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=96)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    goals = [Goal(name, "max" if larger_is_better(name) else "min") for name in options.objective]
+    goals = [Objective(name, "max" if larger_is_better(name) else "min") for name in options.objective]
     for folder in options.sweeps:
         curves = read_curves(load(folder))
         chosen = (options.grace, options.factor, options.seeds, options.samples, options.workers)

@@ -20,9 +20,8 @@ from trainables.files.container import usable_cores
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.lanes.packing import chosen_width, cohort_key
 from trainables.training.ranks.group import Crew
-from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial, replicate_of
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import TrialReport, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 from trainables.worker.worker import Worker
 

@@ -20,7 +20,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 from trainables.worker.hang_watchdog import die_with_parent, exit_code
-from trainables.worker.messages import WorkerFailed, WorkerInit
+from trainables.worker.trial_reports import WorkerFailed, WorkerInit
 
 FORK, REAP = b"f", b"r"
 """Requests: fork a trial process around the descriptor that comes along; wait for a child's end."""
@@ -80,7 +80,7 @@ def _forked(control: socket.socket, descriptor: int) -> int:
 
 
 def work(connection: Connection) -> None:
-    """Serve the driver until it wants no more, or is gone, as `trainables.worker.messages` says."""
+    """Serve the driver until it wants no more, or is gone, as `trainables.worker.trial_reports` says."""
     from threadpoolctl import threadpool_limits
 
     from trainables.worker.cohort_worker import CohortWorker

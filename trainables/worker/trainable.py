@@ -33,8 +33,8 @@ from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainables.worker.cohort_worker import CohortWorker
-from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.ranks import CrewOfProcesses, follow_orders
+from trainables.worker.trial_reports import WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import TrialSettings
 from trainables.worker.worker import Worker
 
@@ -167,7 +167,7 @@ class TuneConfig(TypedDict):
 class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read without its types
     """Trains the configurations of its assignment one after the other, or what it is told to, together.
 
-    A step ends with a report, as one of `trainables.worker.messages`; `direct` says what the next one is to do.
+    A step ends with a report, as one of `trainables.worker.trial_reports`; `direct` says what the next one is to do.
 
     `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`, empty where trials train
     together. It is text so that Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the

@@ -17,9 +17,8 @@ from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.training.ranks.group import Crew
 from trainables.worker.hang_watchdog import Watchdog
-from trainables.worker.messages import CardMemory, WorkerCommand, WorkerReport
 from trainables.worker.trial import Trial
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import CardMemory, TrialReport, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
 
 

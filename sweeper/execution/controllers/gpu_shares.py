@@ -18,7 +18,7 @@ from sweeper.space.configurations import examples
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import kept_choice
 from trainables.training.lanes.packing import TRIALS
-from trainables.worker.messages import CardMemory
+from trainables.worker.trial_reports import CardMemory
 
 DEFAULT_SHARE = 0.25
 """Where memory could not be measured. Our choice: small networks use far less, and what needs more gets more."""

@@ -3,7 +3,7 @@
 The driver decides; an executor starts workers, passes their reports and deaths on, and ends when nothing is left or a
 stop is asked for. A `Dispatcher` says what each worker hears. What a worker does is the same everywhere: it is a
 `trainables.worker.worker.Worker`, or a `CohortWorker` where trials train together, and follows the messages of
-`trainables.worker.messages`.
+`trainables.worker.trial_reports`.
 
 To add one, write `sweeper/execution/<name>.py`, or a folder of that name (whose `executor.py` has `EXECUTOR`);
 `--executor <name>` chooses it::

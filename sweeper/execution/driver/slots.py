@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sweeper.execution.driver.failures import MEMORY, OUT_OF_MEMORY, Failure, classify
-from trainables.worker.messages import WorkerCommand, WorkerReport
+from trainables.worker.trial_reports import WorkerCommand, WorkerReport
 
 if TYPE_CHECKING:  # it imports torch, and the process that forks others is started without waiting for that
     from sweeper.execution.driver.driver import Driver

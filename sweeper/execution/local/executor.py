@@ -35,7 +35,7 @@ from sweeper.execution.local.processes import ForkServer, TrialProcess
 from sweeper.space.parts import Resources
 from trainables.files.container import memory_taken, usable_cores
 from trainables.worker.hang_watchdog import ended_by
-from trainables.worker.messages import WorkerFailed, WorkerInit, WorkerReport
+from trainables.worker.trial_reports import WorkerFailed, WorkerInit, WorkerReport
 
 TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""

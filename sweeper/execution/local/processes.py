@@ -15,7 +15,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
 from sweeper.execution.driver.slots import WorkerSlot
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
-from trainables.worker.messages import WorkerInit
+from trainables.worker.trial_reports import WorkerInit
 
 END_SECONDS = 5.0
 """How long the server may take to exit on its own once it is not needed."""

@@ -40,8 +40,8 @@ from sweeper.execution.driver.failures import Failure, classify
 from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
 from sweeper.monitoring.live import in_notebook
 from trainables.files.scratch import Scratch
-from trainables.worker.messages import WorkerCommand, WorkerReport
 from trainables.worker.trainable import SweepTrainable
+from trainables.worker.trial_reports import WorkerCommand, WorkerReport
 
 
 class OutOfMemoryActorError(RayActorError):

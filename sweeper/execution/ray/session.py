@@ -41,7 +41,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.prometheus import METRICS
-from trainables.worker.messages import CardMemory
+from trainables.worker.trial_reports import CardMemory
 from trainables.worker.worker import CardProbe
 
 STATUS_SECONDS = 5.0

@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, ExecutorKind, Job, Session
 from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
-from trainables.worker.messages import WorkerReport
+from trainables.worker.trial_reports import WorkerReport
 from trainables.worker.trial_settings import TrialSettings
 from trainables.worker.worker import Worker
 

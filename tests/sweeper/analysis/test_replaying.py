@@ -17,7 +17,7 @@ from sweeper.analysis.replay_view import as_json, what_if
 from sweeper.analysis.replaying import Candidate, Estimate, read_curves, replay
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.results import load
-from sweeper.results.pareto import final_values
+from sweeper.results.leaderboard import final_values
 from tests.running import sweeper as run_sweeper
 from tests.sweeper.changed_tables import shift
 from tests.sweeper.synthetic_sweep import write_sweep

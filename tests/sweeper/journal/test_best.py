@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from sweeper.core.ids import trial_name
+from sweeper.core.objective import Objective
 from sweeper.execution.driver.context import KeptCheckpoints
 from sweeper.journal.best import Spending, best_trial, rank_of
 from sweeper.journal.journal import read_journal
@@ -26,7 +27,7 @@ from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.asha import Halving, ranked
 from sweeper.scheduling.base import Scheduler, decide_on
-from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.ranking import Constraint
 from sweeper.scheduling.strata import stratified
 from sweeper.space.notify import Target
 from sweeper.space.spec import SweepSpec
@@ -170,8 +171,8 @@ def test_a_constraint_beside_the_best_is_judged_beside_all_that_are_complete(
 ) -> None:
     """Trial 0 keeps to it until a more accurate one is complete, in whatever order they come."""
     rng = random.Random(seed)
-    constraint = Constraint(Goal("val_accuracy", "max"), within=0.05)
-    scheduler: Scheduler = ranked(Halving("val_nll", "min", 9, 9, 3), (Goal("val_nll"),), (constraint,))
+    constraint = Constraint(Objective("val_accuracy", "max"), within=0.05)
+    scheduler: Scheduler = ranked(Halving("val_nll", "min", 9, 9, 3), (Objective("val_nll"),), (constraint,))
     if within:
         values = [{"architecture": {"name": rng.choice(["mlp", "resnet8"])}} for _ in range(12)]
         scheduler = stratified(scheduler, within, values)

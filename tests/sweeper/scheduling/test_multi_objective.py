@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sweeper.core.objective import Objective
 from sweeper.journal.records import Record
 from sweeper.scheduling.asha import Halving, RankedHalving, ranked
 from sweeper.scheduling.base import audit, decide, decide_on
-from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.ranking import Constraint
 from tests.sweeper.records import made_record, trial_report
 
-TWO = (Goal("val_ece"), Goal("val_nll"))
+TWO = (Objective("val_ece"), Objective("val_nll"))
 HALVING = Halving("val_ece", "min", 18, 2, 3)
 
 
@@ -74,7 +75,7 @@ def test_2000_random_sequences_decide_as_syne_tunes_moasha():
 
 def reports(seed, trials=14):
     """Return a stream of reports with two replicates each, and their decisions, as records."""
-    halving = ranked(HALVING, TWO, (Constraint(Goal("val_accuracy", "max"), within=0.1),))
+    halving = ranked(HALVING, TWO, (Constraint(Objective("val_accuracy", "max"), within=0.1),))
     state, rng, records = halving.begin(), np.random.default_rng(seed), list[Record]()
     for trial in rng.permutation(trials):
         for epoch in halving.rungs:
@@ -107,7 +108,7 @@ def test_an_audit_recomputes_every_decision_from_the_journal(seed):
 
 
 def test_reasons_say_front_net_and_constraint():
-    constraint = Constraint(Goal("val_accuracy", "max"), within=0.1)
+    constraint = Constraint(Objective("val_accuracy", "max"), within=0.1)
     state = ranked(HALVING, TWO, (constraint,)).begin()
     for index, values in enumerate([(0.1, 0.5, 0.9), (0.5, 0.1, 0.9), (0.3, 0.3, 0.9)]):
         names = ("val_ece", "val_nll", "val_accuracy")
@@ -124,7 +125,7 @@ def test_reasons_say_front_net_and_constraint():
 
 
 def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
-    halving = ranked(HALVING, (Goal("val_ece"),), (Constraint(Goal("val_accuracy", "max"), bound=0.8),))
+    halving = ranked(HALVING, (Objective("val_ece"),), (Constraint(Objective("val_accuracy", "max"), bound=0.8),))
     state = halving.begin()
     for index in range(3):
         for epoch in halving.rungs:
@@ -139,7 +140,7 @@ def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
 
 
 def test_the_best_k_continue_in_any_order():
-    halving = ranked(dataclasses.replace(HALVING, keep_at_least=2), (Goal("val_ece"),), ())
+    halving = ranked(dataclasses.replace(HALVING, keep_at_least=2), (Objective("val_ece"),), ())
     state = halving.begin()
     kept = []
     for index, value in enumerate(np.random.default_rng(0).permutation(20)):

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from sweeper.scheduling.ranking import Constraint, Goal, epsilon_net, hypervolume, pareto_front, rank
+from sweeper.core.objective import Objective
+from sweeper.scheduling.ranking import Constraint, epsilon_net, hypervolume, pareto_front, rank
 
 NOTHING = np.zeros
 
@@ -67,13 +68,13 @@ def test_what_was_not_measured_is_the_last():
 
 def test_constraints_relative_to_the_best_and_absolute():
     accuracy = np.array([0.98, 0.975, 0.9, np.nan])
-    within = Constraint(Goal("val_accuracy", "max"), within=0.005)
+    within = Constraint(Objective("val_accuracy", "max"), within=0.005)
     assert within.violations(accuracy) == pytest.approx([0, 0, 0.075, np.inf])
     assert within.text == "val_accuracy within 0.005 of the best"
-    least = Constraint(Goal("val_accuracy", "max"), bound=0.95)
+    least = Constraint(Objective("val_accuracy", "max"), bound=0.95)
     assert least.violations(accuracy) == pytest.approx([0, 0, 0.05, np.inf])
     assert least.text == "val_accuracy at least 0.95"
-    assert Constraint(Goal("val_ece"), bound=0.1).violations(np.array([0.3, 0.05])) == pytest.approx([0.2, 0])
+    assert Constraint(Objective("val_ece"), bound=0.1).violations(np.array([0.3, 0.05])) == pytest.approx([0.2, 0])
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -17,9 +17,8 @@ from sweeper.execution.driver.failures import CRASH, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from tests.alive import wait_for_ends
 from tests.patience import patient
-from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.ranks import LOOPBACK, RankFault, first_lost, network_of, open_store
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import TrialReport, WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 
 VALUES = {
     "loss": {"name": "selective_risk", "nu": 0.3, "history": "epoch"},

@@ -25,8 +25,7 @@ from trainables.models import ARCHITECTURES
 from trainables.registry.component import Configuration
 from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
 from trainables.training.evaluation import Task
-from trainables.training.lanes.cohort import Lanes
-from trainables.training.lanes.rules import rule_of
+from trainables.training.lanes.cohort import Lanes, rule_of
 from trainables.training.lanes.widths import best_width, measured_width, seconds_of_widths
 from trainables.training.loop import Replicate
 from trainables.training.prediction import EpochRow

@@ -9,6 +9,7 @@ import pytest
 
 import sweeper
 from sweeper.core.ids import trial_name
+from sweeper.core.objective import Objective
 from sweeper.execution.driver.context import Keeping, KeptCheckpoints
 from sweeper.journal.best import best_trials
 from sweeper.journal.state import SweepState, TrialState
@@ -16,14 +17,14 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.asha import Halving, ranked
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.ranking import Constraint
 from tests.running import SPACE, write_space
 
 CONSTRAINTS = {
     "none": (),
-    "beside the best": (Constraint(Goal("val_accuracy", "max"), within=0.05),),
-    "two": (Constraint(Goal("val_accuracy", "max"), within=0.05), Constraint(Goal("val_ece"), within=0.02)),
-    "fixed": (Constraint(Goal("val_accuracy", "max"), bound=0.85),),
+    "beside the best": (Constraint(Objective("val_accuracy", "max"), within=0.05),),
+    "two": (Constraint(Objective("val_accuracy", "max"), within=0.05), Constraint(Objective("val_ece"), within=0.02)),
+    "fixed": (Constraint(Objective("val_accuracy", "max"), bound=0.85),),
 }
 PLAIN = Halving("val_nll", "min", 9, 9, 3)
 
@@ -56,7 +57,7 @@ def ended(index: int, rng: random.Random) -> TrialState:
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
 def test_the_best_of_every_stratum_keep_theirs_at_every_moment(constraints, best, seed):
     rng, count = random.Random(seed), 30
-    schedule: Scheduler = ranked(PLAIN, (Goal("val_nll"),), CONSTRAINTS[constraints])
+    schedule: Scheduler = ranked(PLAIN, (Objective("val_nll"),), CONSTRAINTS[constraints])
     strata = [rng.choice("ab") for _ in range(count)]
     state, shelf = SweepState(count), Shelf(count)
     keeping = Keeping(best, lambda index: strata[index])
@@ -81,7 +82,7 @@ def test_the_best_of_every_stratum_keep_theirs_at_every_moment(constraints, best
 def test_few_are_kept_for_a_constraint():
     rng, count = random.Random(1), 1000
     state, shelf = SweepState(count), Shelf(count)
-    schedule = ranked(PLAIN, (Goal("val_nll"),), CONSTRAINTS["beside the best"])
+    schedule = ranked(PLAIN, (Objective("val_nll"),), CONSTRAINTS["beside the best"])
     checkpoints = KeptCheckpoints(shelf, state, schedule)
     for index in range(count):
         told = {"val_accuracy": rng.random()}

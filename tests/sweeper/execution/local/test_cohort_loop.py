@@ -18,8 +18,7 @@ from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep, KilledError, KillingSink, Worker, fails_at
 from tests.sweeper.records import fields
-from trainables.worker.messages import WorkerCommand, WorkerInit, WorkerReport
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import TrialReport, WorkerCommand, WorkerInit, WorkerReport
 
 LANES = 4
 CULPRIT = 7

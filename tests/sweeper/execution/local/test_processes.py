@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
 from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
-from trainables.worker.messages import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial import Trial
+from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 ASSIGNMENT = [[0, "c00000", VALUES, [7, 8]], [1, "c00001", {**VALUES, "loss": {"name": "cross_entropy"}}, [9, 10]]]

@@ -9,7 +9,7 @@ import pytest
 from sweeper.core.processes import prepare
 from tests.faults.processes import wait_until
 from tests.shared_card import HUNGRY, run_on_one_card
-from trainables.worker.messages import CardMemory
+from trainables.worker.trial_reports import CardMemory
 
 
 @pytest.fixture(scope="module", autouse=True)

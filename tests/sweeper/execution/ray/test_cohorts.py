@@ -19,7 +19,7 @@ from tests.running import sweeper, write_space
 from tests.sweeper.execution.local.test_cohort_loop import Alike
 from tests.sweeper.execution.local.test_cohorts import SPACE
 from tests.sweeper.fake_executor import FakeSweep
-from trainables.worker.messages import WorkerReport
+from trainables.worker.trial_reports import WorkerReport
 
 UNEQUAL = {"sweep", "seconds", "wall_seconds", "decided_at", "attempt"}
 """Columns that tell of the sweep's name, times and drivers."""
