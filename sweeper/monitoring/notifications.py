@@ -35,8 +35,8 @@ from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.snapshot import best_text, counts_text, snapshot
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
+from sweeper.text.display import redact
 from sweeper.text.labels import duration
-from sweeper.text.redaction import redact
 from trainables.files.stores.base import is_store_address
 
 TRY_SECONDS = 5.0

@@ -26,8 +26,8 @@ from rich.table import Table
 from sweeper.core.errors import SweeperError
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
 from sweeper.remote.tokens import find_token
+from sweeper.text.display import redact
 from sweeper.text.labels import duration
-from sweeper.text.redaction import redact
 
 CONNECT_SECONDS = 10.0
 

@@ -24,7 +24,7 @@ from sweeper.space.notify import asked_by_file, folder_of, require_allowed
 from sweeper.space.user_code import code_of
 from sweeper.storage.metadata import user_name
 from sweeper.storage.places import READING, place_of
-from sweeper.text.redaction import redact
+from sweeper.text.display import redact
 from trainables.extensions.code import unpack_into
 from trainables.files.stores.base import StoreError, is_store_address
 

@@ -24,8 +24,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.remote.tokens import create_token
-from sweeper.slurm.exchange import Exchange, Head
-from sweeper.slurm.jobs import ROOM, Notice, cancel, ensure_workers, jobs_left, requeue
+from sweeper.slurm.jobs import ROOM, Exchange, Head, Notice, cancel, ensure_workers, jobs_left, requeue
 from sweeper.slurm.ray_node import RayNode, address_here, answers, environment, free_port, ray_folder
 from sweeper.slurm.script import WORKERS
 

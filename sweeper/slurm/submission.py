@@ -11,8 +11,17 @@ import search_spaces
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.remote.submission import Request, submit
-from sweeper.slurm.exchange import Exchange
-from sweeper.slurm.jobs import FOLDER, SlurmJobs, cancel, described, folder_of, is_here, jobs_left, submit_scripts
+from sweeper.slurm.jobs import (
+    FOLDER,
+    Exchange,
+    SlurmJobs,
+    cancel,
+    described,
+    folder_of,
+    is_here,
+    jobs_left,
+    submit_scripts,
+)
 from sweeper.slurm.script import HEAD
 from sweeper.slurm.settings import read_settings
 from sweeper.storage.lease import holder

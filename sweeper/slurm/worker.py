@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.slurm.exchange import Exchange, Head
-from sweeper.slurm.jobs import Notice, requeue
+from sweeper.slurm.jobs import Exchange, Head, Notice, requeue
 from sweeper.slurm.ray_node import RayNode, address_here, environment, ray_folder
 
 POLL_SECONDS = 1.0

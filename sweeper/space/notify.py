@@ -21,7 +21,7 @@ from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.json_types import Plain
 from sweeper.core.user_cache import NOTIFICATIONS, allow, is_allowed
 from sweeper.space.parts import Part
-from sweeper.text.redaction import redact_arguments
+from sweeper.text.display import redact_arguments
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -23,7 +23,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import part_of
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
-from sweeper.text.redaction import redact_arguments
+from sweeper.text.display import redact_arguments
 from trainables.files.container import usable_cores
 
 PACKAGES = (

@@ -2,6 +2,7 @@
 
 Names, reasons and paths come from files that somebody else may have written. Whatever prints them goes through
 `SafeConsole` or `printable`: nothing in them is markup, and no character of theirs steers a terminal.
+Secrets, passwords in addresses and tokens in arguments, are kept out of everything that is written by `redact`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sweeper.text.paper_tables import csv_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 WIDTH = 120
 """Columns of text outside a terminal, as wide as a notebook's cell shows without scrolling."""
@@ -166,3 +168,31 @@ def shown(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value)).replace("\n", "\\n")
+
+
+# A password may hold an @ or, after a user name and a colon, a slash, though an address should not.
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?:[^/\s]+|[^/:@\s]+:[^@\s]+)@")
+_SECRET_VALUE = re.compile(
+    r"(?i)(?P<name>[A-Za-z0-9_.-]*"
+    r"(?:token|secret|password|passwd|api[-_]?key|access[-_]?key|credential|authorization)[A-Za-z0-9_-]*)"
+    r"(?P<sign>[\"']?\s*[=:]\s*[\"']?(?:bearer |basic )?)(?P<value>[^\s&,;\"']+)"
+)
+
+# A server that refuses somebody may repeat the header it was sent, without the header's name.
+_SENT_HEADER = re.compile(r"(?i)\b(?P<kind>basic|bearer) [A-Za-z0-9+/=_.~-]{16,}")
+
+
+def redact(text: str) -> str:
+    """Return `text` with users and passwords in addresses, sent credentials and values of secret-like names starred."""
+    text = _USER_INFO.sub(r"\g<scheme>***@", text)
+    text = _SENT_HEADER.sub(r"\g<kind> ***", text)
+    return _SECRET_VALUE.sub(r"\g<name>\g<sign>***", text)
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line's arguments redacted; a secret may follow its name as an argument of its own."""
+    names = ["", *(argument if argument.startswith("-") and "=" not in argument else "" for argument in arguments)]
+    return [
+        "***" if name and not argument.startswith("-") and redact(f"{name}=x") != f"{name}=x" else redact(argument)
+        for name, argument in zip(names, arguments, strict=False)
+    ]

@@ -36,8 +36,8 @@ from sweeper.space.configurations import configurations, named_components, varyi
 from sweeper.space.spec import SweepSpec, spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
+from sweeper.text.display import redact
 from sweeper.text.labels import in_order
-from sweeper.text.redaction import redact
 from sweeper.tracking.artifacts import Bins, Diagrams, artifacts, reliability_diagram, said_of
 from sweeper.tracking.base import SWEEP_RUN, TrackedSweep, kind_of
 from sweeper.tracking.points import SystemMetrics, epochs_between_points, recalibration_points

@@ -20,7 +20,7 @@ from pathlib import Path
 from sweeper.core.errors import SweeperError
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
-from sweeper.text.redaction import redact
+from sweeper.text.display import redact
 from sweeper.tracking.follower import ADDRESS_VARIABLE
 from sweeper.tracking.points import requested
 from sweeper.tracking.projection import Projection, Watchdog, seconds_waited, sentence

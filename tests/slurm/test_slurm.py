@@ -19,8 +19,8 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.scheduling.base import audit
-from sweeper.slurm.exchange import Exchange
 from sweeper.slurm.head import FRUITLESS_STARTS
+from sweeper.slurm.jobs import Exchange
 from sweeper.space.loading import load_spec
 from tests.patience import patient
 from tests.running import write_space

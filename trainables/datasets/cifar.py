@@ -49,55 +49,30 @@ class Layout:
     std: tuple[float, ...]
 
 
+def _archive(classes: int, md5: str) -> Source:
+    name = f"cifar-{classes}-python.tar.gz"
+    return Source(f"https://www.cs.toronto.edu/~kriz/{name}", name, f"md5:{md5}")
+
+
 LAYOUTS = {
     "cifar10": Layout(
-        Source(
-            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-            "cifar-10-python.tar.gz",
-            "md5:c58f30108f718f92721af3b95e74349a",
-        ),
-        "cifar-10-batches-py",
-        tuple(f"data_batch_{number}" for number in range(1, 6)),
-        "test_batch",
-        b"labels",
-        "batches.meta",
-        b"label_names",
-        50_000,
-        10_000,
-        (0.4914, 0.4822, 0.4465),
-        (0.2023, 0.1994, 0.2010),
+        _archive(10, "c58f30108f718f92721af3b95e74349a"), "cifar-10-batches-py",
+        tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch",
+        b"labels", "batches.meta", b"label_names", 50_000, 10_000, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010),
     ),
     "cifar100": Layout(
-        Source(
-            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-            "cifar-100-python.tar.gz",
-            "md5:eb9058c3a382ffc7106e4002c42a8d85",
-        ),
-        "cifar-100-python",
-        ("train",),
-        "test",
-        b"fine_labels",
-        "meta",
-        b"fine_label_names",
-        50_000,
-        10_000,
-        (0.5071, 0.4867, 0.4408),
-        (0.2675, 0.2565, 0.2761),
+        _archive(100, "eb9058c3a382ffc7106e4002c42a8d85"), "cifar-100-python", ("train",), "test",
+        b"fine_labels", "meta", b"fine_label_names", 50_000, 10_000, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761),
     ),
-}
+}  # fmt: skip
 
 
 class ArrayUnpickler(pickle.Unpickler):
     """Unpickles numbers, text, lists, dictionaries and numpy arrays; anything else is refused."""
 
-    ALLOWED = frozenset(
-        {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),
-        }
+    ALLOWED = (
+        *((module, "_reconstruct") for module in ("numpy.core.multiarray", "numpy._core.multiarray")),
+        *(("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")),
     )
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -22,14 +22,6 @@ HEADLINES = always_measured(lambda metric: metric.headline)
 """What trial pages and model cards show."""
 
 __all__ = [
-    "BOOTSTRAPPED",
-    "HEADLINES",
-    "METRICS",
-    "METRIC_NAMES",
-    "RECALIBRATED",
-    "SMALLEST_PROBABILITY",
-    "Metric",
-    "evaluate_probabilities",
-    "reliability_bins",
-    "softmax64",
-]
+    "BOOTSTRAPPED", "HEADLINES", "METRICS", "METRIC_NAMES", "RECALIBRATED", "SMALLEST_PROBABILITY", "Metric",
+    "evaluate_probabilities", "reliability_bins", "softmax64",
+]  # fmt: skip

@@ -25,24 +25,7 @@ from trainables.registry.registry import (
 from trainables.registry.signatures import ExtensionError, hyperparameters_of
 
 __all__ = [
-    "FITTED_ON",
-    "LABEL",
-    "OWN",
-    "SPLITS",
-    "Component",
-    "DataSetSize",
-    "ExtensionError",
-    "Hyperparameter",
-    "HyperparameterValue",
-    "Kind",
-    "Options",
-    "Registry",
-    "column_label",
-    "entry_label",
-    "hyperparameter_values",
-    "hyperparameters_of",
-    "importing_nothing",
-    "is_import_path",
-    "number_in",
-    "permit_only",
-]
+    "FITTED_ON", "LABEL", "OWN", "SPLITS", "Component", "DataSetSize", "ExtensionError", "Hyperparameter",
+    "HyperparameterValue", "Kind", "Options", "Registry", "column_label", "entry_label", "hyperparameter_values",
+    "hyperparameters_of", "importing_nothing", "is_import_path", "number_in", "permit_only",
+]  # fmt: skip

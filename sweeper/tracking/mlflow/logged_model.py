@@ -21,7 +21,7 @@ from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import generation, read_journal
 from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
-from sweeper.text.redaction import redact
+from sweeper.text.display import redact
 from sweeper.tracking.mlflow.client import used_dataset
 from sweeper.tracking.projection import sweep_id, tracked
 from sweeper.tracking.runs import GENERATION_TAG

@@ -26,7 +26,7 @@ import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
-from sweeper.text.redaction import redact
+from sweeper.text.display import redact
 from trainables.registry.names import did_you_mean
 
 KEY = "sweep"

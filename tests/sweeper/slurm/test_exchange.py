@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.slurm.exchange import Exchange, Head
+from sweeper.slurm.jobs import Exchange, Head
 
 
 def test_a_head_is_known_once_it_was_announced(tmp_path: Path) -> None:

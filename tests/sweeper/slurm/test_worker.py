@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.slurm import worker
-from sweeper.slurm.exchange import Exchange
+from sweeper.slurm.jobs import Exchange
 from sweeper.slurm.worker import WorkerJob, own_job
 from tests.patience import patient
 

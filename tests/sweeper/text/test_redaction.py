@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.text.redaction import redact, redact_arguments
+from sweeper.text.display import redact, redact_arguments
 
 SECRET = "hunter2"
 LEAKS = [
