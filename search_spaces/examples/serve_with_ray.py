@@ -1,4 +1,4 @@
-"""Serve an exported model with Ray Serve (`pip install -e '.[serve]'`), on this machine's port 8000:
+"""Serve an exported model with Ray Serve (`pip install -e '.[ray-serve]'`), on this machine's port 8000:
 
 serve run search_spaces.examples.serve_with_ray:application model=/absolute/path/to/model
 

@@ -11,6 +11,7 @@ GROUPS = {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
         **dict.fromkeys(("compare", "certify"), "analyses"),
         **dict.fromkeys(("figure", "table", "ui"), "exports"),
+        **dict.fromkeys(("serve", "mcp"), "serving"),
     },
     "After training": {
         **dict.fromkeys(("recalibrate", "ensemble", "conformal", "what_if"), "analyses"),

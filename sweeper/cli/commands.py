@@ -18,7 +18,7 @@ import typer
 import typer.core
 
 from search_spaces import packaged_files
-from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping, papers
+from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping, papers, serving
 from sweeper.api.arguments import CommandOption
 from sweeper.cli.printing import GIVEN, PRINTED, display
 from sweeper.storage.lookup import sweep_names
@@ -31,7 +31,9 @@ SECTION = re.compile(r"\n(Args|Returns|Raises):\n")
 WORDS = re.compile(r" \(default: (.+)\)$")
 
 
-MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers)}
+MODULES = {
+    each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers, serving)
+}
 
 
 OLD_FLAGS = {"--address": ("--ray", "--dashboard"), "--picture": ("--to",), "--page": ("--to",)}

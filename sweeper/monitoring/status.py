@@ -7,7 +7,7 @@ which what is new is fetched at each look. Nothing is written, so any number of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -180,54 +180,79 @@ class Look:
 class SweepWatch:
     """One sweep, updated at each look."""
 
-    def __init__(self, name: str, output: str, clock: Callable[[], float] = time.time) -> None:
-        """Find the sweep `name` in `output`, a folder or a store; `clock` gives Unix time in seconds.
+    def __init__(
+        self,
+        name: str,
+        output: str,
+        clock: Callable[[], float] = time.time,
+        folds: Sequence[Callable[[Record], None]] = (),
+    ) -> None:
+        """Find the sweep `name` in `output`, a folder or a store.
+
+        Args:
+            name: of the sweep.
+            output: where it is.
+            clock: gives Unix time in seconds.
+            folds: take every record, too, in order.
 
         Raises SweeperError when there is none.
         """
-        self._name, self._output, self._clock = name, output, clock
+        self._name, self._output, self._clock, self._folds = name, output, clock, folds
         self.seconds = FAR_LOOK_SECONDS if is_store_address(output) or is_store_address(name) else LOOK_SECONDS
         self.sweep: Sweep = open_sweep(*local_copy(name, output, tables=False))
-        self._state = SweepState(len(self.sweep.configurations))
-        self._tally = Tally(self._state, self.sweep.spec.schedule)
+        self.state = SweepState(len(self.sweep.configurations))
+        self._tally = Tally(self.state, self.sweep.spec.schedule)
         self._tail = JournalTail(self.sweep.paths.journal)
         self._began, self._before = clock(), 0.0
         self._undriven = 0
 
     def look(self) -> Look:
-        """Read what is new. Raises SweeperError on a damaged journal or a sweep that is gone, StoreError of a store."""
+        """Read what is new. Raises as `read`."""
+        now, driver = self.read()
+        complete = not self.state.unfinished() and not now.counts[FAILED]
+        heading = f"{self.sweep.name} · {self.word(driver)}" + (f" · {driver}" if driver else "")
+        heading += " · rehearsal" if self.sweep.spec.is_rehearsal else ""
+        metric = self.sweep.spec.objective.metric
+        panel = Group(Text(heading, style="bold"), progress_panel(now, metric, self.sweep.describe))
+        return Look(panel, f"{heading} · {progress_line(now, metric)}", self.is_over(driver), complete)
+
+    def read(self) -> tuple[Snapshot, str | None]:
+        """Fold in what is new; return how far the sweep is, and who drives it.
+
+        Raises SweeperError on a damaged journal or a sweep that is gone, StoreError of a store.
+        """
         find_sweep(*local_copy(self._name, self._output, tables=False))
         for record in self._tail.read():
             self._apply(record)
         driver = running(self.sweep.paths)
         self._undriven = 0 if driver else self._undriven + 1
-        over = driver is None and (self._state.outcome is not None or self._undriven >= UNDRIVEN_LOOKS)
-        now = self._snapshot(driver)
-        complete = not self._state.unfinished() and not now.counts[FAILED]
-        heading = f"{self.sweep.name} · {self._word(driver)}" + (f" · {driver}" if driver else "")
-        heading += " · rehearsal" if self.sweep.spec.is_rehearsal else ""
-        metric = self.sweep.spec.objective.metric
-        panel = Group(Text(heading, style="bold"), progress_panel(now, metric, self.sweep.describe))
-        return Look(panel, f"{heading} · {progress_line(now, metric)}", over, complete)
+        return self._snapshot(driver), driver
+
+    def is_over(self, driver: str | None) -> bool:
+        """Return whether there is nothing more to come."""
+        return driver is None and (self.state.outcome is not None or self._undriven >= UNDRIVEN_LOOKS)
 
     def _apply(self, record: Record) -> None:
         if isinstance(record.body, Attempt):
             # Throughput is this driver's: what earlier ones trained, and pauses between them, do not count.
             self._began = record.time
-            self._before = sum(trial.epochs_trained for trial in self._state.trials.values())
-        self._state.apply(record)
+            self._before = sum(trial.epochs_trained for trial in self.state.trials.values())
+        self.state.apply(record)
+        for fold_in in self._folds:
+            fold_in(record)
 
     def _snapshot(self, driver: str | None) -> Snapshot:
-        until = self._clock() if driver and self._state.outcome is None else self._state.updated_at or self._began
+        until = self._clock() if driver and self.state.outcome is None else self.state.updated_at or self._began
         seconds = max(0.0, until - self._began)
         return self._tally.snapshot(seconds=seconds, epochs_before=self._before)
 
-    def _word(self, driver: str | None) -> str:
-        if self._state.outcome is not None:
-            return f"{self._state.outcome}, writing tables and report" if driver else self._state.outcome
+    def word(self, driver: str | None) -> str:
+        """Return the sweep's state in words."""
+        if self.state.outcome is not None:
+            return f"{self.state.outcome}, writing tables and report" if driver else self.state.outcome
         if driver is None:
             return "interrupted" if self._undriven >= UNDRIVEN_LOOKS else "no driver yet"
-        return "running" if self._state.attempt else "starting"
+        return "running" if self.state.attempt else "starting"
 
 
 def watch(

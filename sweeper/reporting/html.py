@@ -6,6 +6,7 @@ Style, script, plots and data are all inside a page; plotly's script comes after
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import json
 import re
@@ -26,12 +27,45 @@ from sweeper.figures.on_page import colour, plot_json
 from sweeper.figures.on_paper import SUFFIXES, require_format
 from sweeper.results import Results
 from sweeper.text.display import format_table
-from sweeper.text.labels import STATUS_WORDS, plural
+from sweeper.text.labels import STATUS_WORDS, duration, plural
 from trainables.files.atomic import write_text
 
 PACKED_FROM = 200_000
 """Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
 one of large data is a fifth of its size and is not parsed before it is needed."""
+
+
+FILES = resources.files("sweeper.reporting")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Return what fills in the templates of this folder."""
+    made = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(lambda each: FILES.joinpath(each).read_text("utf-8")),
+    )
+    made.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json, "duration": duration}
+    made.globals.update(
+        colour=colour, symbol=symbol, data_script=data_script, words=STATUS_WORDS, served=False,
+        style=Markup(FILES.joinpath("page.css").read_text("utf-8")),
+        script=Markup(FILES.joinpath("page.js").read_text("utf-8")),
+        plotly=Markup(get_plotlyjs()),
+    )  # fmt: skip
+    return made
+
+
+def page_text(template: str, **shown: object) -> str:
+    """Return a template of this folder filled in: the text of a page, or of a part of one.
+
+    Args:
+        template: its file name.
+        shown: by the names that the template has for it; `served` where a server has style and scripts at hand.
+    """
+    return _environment().get_template(template).render(**shown)
 
 
 def write_page(template: str, file: Path, remedy: str, **shown: object) -> Path:
@@ -43,27 +77,12 @@ def write_page(template: str, file: Path, remedy: str, **shown: object) -> Path:
         template: its file name.
         file: the page; one that exists is replaced.
         remedy: what to do where the file cannot be written.
-        shown: by the names that the template has for it.
+        shown: as for `page_text`.
 
     Raises:
         SweeperError: the file cannot be written.
     """
-    files = resources.files("sweeper.reporting")
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(lambda each: files.joinpath(each).read_text("utf-8")),
-    )
-    environment.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json}
-    environment.globals.update(colour=colour, symbol=symbol, data_script=data_script, words=STATUS_WORDS)
-    whole = environment.get_template(template).render(
-        style=Markup(files.joinpath("page.css").read_text("utf-8")),
-        script=Markup(files.joinpath("page.js").read_text("utf-8")),
-        plotly=Markup(get_plotlyjs()),
-        **shown,
-    )
+    whole = page_text(template, **shown)
     with writing_to(file, remedy):
         write_text(file, whole)
     return file

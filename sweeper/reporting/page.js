@@ -374,6 +374,7 @@ async function showTrial(trial) {
     pairs.splice(3, 0, ...reasons); // after configuration, status and epoch
   }
   dialog.querySelector("h2").textContent = String(row[0]);
+  dialog.querySelector("a")?.setAttribute("href", `trials/${trial}`); // where a server has pages of trials
   dialog.querySelector("code").textContent = dialog.dataset.command.replace("TRIAL", trial);
   dialog.querySelector("dl").replaceChildren(...pairs.filter(([, text]) => text).flatMap(([name, text]) => {
     const [term, value] = ["dt", "dd"].map((kind) => document.createElement(kind));

@@ -214,14 +214,17 @@ def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:
     Raises:
         SweeperError: there is no such trial; the message has the nearest name. Or the file cannot be written.
     """
+    return write_page("trial.html", file, "give --to another path", **trial_parts(results, asked))
+
+
+def trial_parts(results: Results, asked: str | None) -> dict[str, object]:
+    """Return what `trial.html` shows of a trial; arguments and errors as of `write_trial_page`."""
     with results.snapshot() as frozen:
         facts = trial_facts(frozen, asked)
         row = next((row for row in leaderboard(frozen).rows if row["trial"] == facts.trial), None)
         reliability = [] if row is None else diagrams(frozen, row, "Test data")[0]
         panels = [*curves_of(frozen, facts.trial), *reliability]
-    return write_page(
-        "trial.html", file, "give --to another path", facts=facts, rehearsed=bool(results.rehearsed), panels=panels
-    )
+    return {"facts": facts, "rehearsed": bool(results.rehearsed), "panels": panels}
 
 
 def curves_of(results: Results, trial: str) -> list[Panel]:

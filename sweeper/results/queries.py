@@ -100,6 +100,15 @@ def _address_space_left() -> float:
     return max(0, limit - pages * resource.getpagesize())
 
 
+_fenced = False
+
+
+def fence() -> None:
+    """Let queries of this process read the sweeps' tables alone, no other file and no address, from now on."""
+    global _fenced
+    _fenced = True
+
+
 @contextmanager
 def connect(
     generations: Mapping[str, Path], *, in_memory: bool = False, named: bool = False
@@ -131,6 +140,10 @@ def connect(
             )
             connection.execute(f"CREATE {kind} {name} AS {' UNION ALL BY NAME '.join(rows)}")
         create_final_view(connection, ("sweep", "trial", "replicate") if named else ("trial", "replicate"))
+        if _fenced:
+            folders = ", ".join(_quoted(str(generation.parents[1])) for generation in generations.values())
+            connection.execute(f"SET allowed_directories = [{folders}]")
+            connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         yield connection
     except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
         owner = "the sweeps' tables could not be read together" if named else "the sweep's tables could not be read"

@@ -101,7 +101,7 @@ def test_mlflow_serves_the_sweeps_probabilities(name, trained, tmp_path, record_
 
 @pytest.mark.slow
 def test_ray_serve_serves_the_sweeps_probabilities(trained, tmp_path, record_property):
-    pytest.importorskip("grpc_reflection", reason="Ray Serve's packages are an extra: calibration-sweeper[serve]")
+    pytest.importorskip("grpc_reflection", reason="Ray Serve's packages are an extra: calibration-sweeper[ray-serve]")
     port = free_port()
     few = [{"name": "CalibratedModel", "ray_actor_options": {"num_cpus": 0.5}}]  # three models on two cores
     applications = [

@@ -56,15 +56,15 @@ class Tab:
             await asyncio.sleep(0.05)
         raise AssertionError(f"never true: {expression}")
 
-    async def open(self, page: Path, *, width: int, height: int, dark: bool = False) -> None:
-        """Open a page from the disk in a window of this size."""
+    async def open(self, page: Path | str, *, width: int, height: int, dark: bool = False) -> None:
+        """Open a page from the disk, or at an address of this machine, in a window of this size."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         await self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
-        await self.call("Page.navigate", url=page.resolve().as_uri())
+        await self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         await self.wait_for("document.documentElement?.dataset.ready === 'yes'")
 
     def complaints(self) -> list[str]:
@@ -80,7 +80,7 @@ class Tab:
                 found.append(json.dumps(parameters["args"])[:400])
             elif method == "Network.requestWillBeSent":
                 address = parameters["request"]["url"]
-                if not address.startswith(("file:", "data:", "blob:")):
+                if not address.startswith(("file:", "data:", "blob:", "http://127.0.0.1:")):
                     found.append(address)
         return found
 

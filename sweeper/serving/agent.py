@@ -1,0 +1,154 @@
+"""Tools for agents over the Model Context Protocol: what commands answer, and sweeps within a grant of hours.
+
+An agent names sweeps of one output, and search spaces that ship or lie in the server's working folder; it brings no
+code, reads no other file, and every call is noted with its author.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import is_sweep_name
+from sweeper.core.processes import python_module
+from sweeper.reporting.html import json_text
+from sweeper.results.queries import fence
+from sweeper.serving.grant import Grant
+from sweeper.space.loading import load_spec
+from sweeper.space.spec import SweepSpec
+from sweeper.space.user_code import own_names
+from sweeper.text.display import as_text
+from trainables.files.stores.base import StoreError, is_store_address
+from trainables.registry import importing_nothing
+
+MOST_ROWS = 200
+"""Of an answer: an agent that needs more should aggregate."""
+
+JOURNAL = "agents.jsonl"
+
+INSTRUCTIONS = """Sweeps over losses and networks of classifiers, with calibration measured. Ask `plan` before `run`:
+it says how long a sweep takes, and how many hours of your grant are left. What is best in a table may be chance: say
+what `compare`, `claims` and the intervals say, and `undecided` where they do."""
+
+Answer = dict[str, Any]
+
+
+class Tools:
+    """The tools of one output, for one author."""
+
+    def __init__(self, output: str, grant: Grant, commands: Mapping[str, Callable[..., Any]]) -> None:
+        """Offer `commands`, functions by their names, on the sweeps in `output`."""
+        self._output, self._grant, self._commands = output, grant, commands
+
+    def plan(self, space: str, settings: list[str] | None = None) -> Answer:
+        """Estimate a sweep's trials, time and cost before training: `settings` are texts such as samples=12."""
+        checked(space, settings or [])
+        planned = self._commands["plan"](space, set=settings or [])
+        return {"plan": planned.json, "text": as_text(planned.look), "hours_left": self._left()}
+
+    def run(self, space: str, name: str, hours: float, settings: list[str] | None = None) -> Answer:
+        """Start a sweep that ends within so many hours, taken from the grant. Follow it with `status`."""
+        if is_store_address(self._output):
+            raise SweeperError("sweeps run into a folder of this machine only", "start the server with a folder")
+        spec = checked(space, settings or [])
+        limit = min(0.9 * hours, (spec.budget.wall_hours if spec.budget else None) or hours)  # trials end at a rung
+        chosen = [part for text in (*(settings or []), f"budget.wall_hours={limit}") for part in ("--set", text)]
+        where = ["--name", named(name), "--output", self._output]
+        self._grant.start(name, hours, python_module("sweeper", "run", space, *where, *chosen))
+        return {"started": name, "hours_left": self._left()}
+
+    def status(self, name: str | None = None) -> Answer:
+        """Say where sweeps stand, what the grant's runs took, and how many hours are left."""
+        found = self._commands["status"](None if name is None else named(name), output=self._output)
+        runs = [each for each in self._grant.entries() if "given" in each or "took" in each]
+        return {"sweeps": [asdict(each) for each in found.value], "runs": runs, "hours_left": self._left()}
+
+    def sql(self, names: list[str], query: str) -> Answer:
+        """Return rows of a reading SQL query over the tables trials, epochs, evaluations, decisions and final."""
+        table = self._commands["results"]([*map(named, names)], sql=query, output=self._output).value
+        rows = table.slice(0, MOST_ROWS).to_pylist()
+        more = f"the first {MOST_ROWS} of {table.num_rows:,} rows: aggregate, or add LIMIT and OFFSET"
+        return {"rows": rows, "note": more if table.num_rows > MOST_ROWS else ""}
+
+    def compare(self, first: str, second: str) -> Answer:
+        """Compare two sweeps over their common configurations: differences with intervals and corrected p."""
+        return {"text": as_text(self._commands["compare"](named(first), named(second), output=self._output).look)}
+
+    def claims(self, name: str, claim: list[str] | None = None) -> Answer:
+        """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided."""
+        return {"verdicts": self._commands["claims"](named(name), claim=claim or [], output=self._output).json}
+
+    def _left(self) -> float:
+        return self._grant.left(self._grant.entries())
+
+    def noted(self, tool: Callable[..., Answer]) -> Callable[..., Answer]:
+        """Return a tool whose calls are noted with their author, and whose errors are sentences."""
+
+        @functools.wraps(tool)
+        def call(**given: Any) -> Answer:
+            entry = {"tool": tool.__name__, "arguments": given}
+            try:
+                with contextlib.redirect_stdout(sys.stderr):  # standard output is the protocol's
+                    answer: Answer = json.loads(json_text(tool(**given)))
+            except (SweeperError, StoreError) as error:
+                refused = {**entry, "refused": str(error)}
+                self._grant.note(lambda _: refused)
+                raise ToolError(str(error)) from error
+            self._grant.note(lambda _: entry)
+            return answer
+
+        return call
+
+
+def named(name: str) -> str:
+    """Return a sweep's name. Raises SweeperError for a path, or an address."""
+    if not is_sweep_name(name):
+        raise SweeperError(f"{name!r} is not a sweep's name", "give a name that `status` lists")
+    return name
+
+
+def checked(space: str, settings: list[str]) -> SweepSpec:
+    """Return a search space that an agent may plan and run; none of its names is imported.
+
+    Raises:
+        SweeperError: it lies elsewhere than in the working folder, names code of somebody's own, or is wrong.
+    """
+    if not (is_sweep_name(space) or Path(space).resolve().is_relative_to(Path.cwd().resolve())):
+        raise SweeperError(f"{space} is not in the server's working folder", "name a space that ships, or one there")
+    with importing_nothing():
+        spec = load_spec(space, settings)
+        own = [name for _, name in own_names(spec)]
+    if own or spec.notify:
+        raise SweeperError(
+            f"an agent's sweep runs no code of its own, and notifies nobody: {', '.join(own) or 'notify'}",
+            "leave it out, or have a person run it",
+        )
+    return spec
+
+
+def serve_tools(output: str, author: str, hours: float, commands: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer an agent on standard input and output until it hangs up.
+
+    Args:
+        output: a folder or a store.
+        author: whose grant it is.
+        hours: granted in all.
+        commands: `plan`, `status`, `results`, `compare` and `claims`.
+    """
+    fence()
+    journal = (Path.cwd() if is_store_address(output) else Path(output)) / JOURNAL
+    tools = Tools(output, Grant(journal, author, hours), commands)
+    server = MCPServer("calibration-sweeper", instructions=INSTRUCTIONS, log_level="WARNING")
+    for tool in (tools.plan, tools.run, tools.status, tools.sql, tools.compare, tools.claims):
+        server.add_tool(tools.noted(tool))
+    server.run("stdio")

@@ -1,0 +1,270 @@
+"""The server's pages: all sweeps, one sweep live, one trial, two compared, rows as CSV, and events as journals grow."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import uvicorn
+from plotly.offline import get_plotlyjs
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sweeper.core.errors import SweeperError
+from sweeper.reporting.html import FILES, page_text
+from sweeper.reporting.page import trial_parts
+from sweeper.results.queries import LARGE_TABLES, VIEWS
+from sweeper.results.results import Results, load
+from sweeper.serving.board import Board, Seen
+from sweeper.serving.guard import LOOPBACK, Guard
+from sweeper.serving.painting import LIVE, Painter, file_of
+from sweeper.text.display import as_html, format_table
+from trainables.files.stores.base import StoreError
+
+T = TypeVar("T")
+
+EVENT_SECONDS = 0.5
+"""Between two looks for something new to send: with `LOOK_SECONDS`, a page is at most 1.5 s behind a local journal."""
+
+SILENCE_SECONDS = 15.0
+"""After this long an event without content shows who is gone, and keeps what lies in between from closing."""
+
+MOST_ROWS = 100_000
+"""Rows of one download: they are in memory, tens of megabytes, while they are sent."""
+
+CHUNK_ROWS, CHUNK_BYTES = 5_000, 2**18
+
+HEAVY = 2
+"""Requests at once that read tables: of 10,000 trials each takes hundreds of megabytes for a second."""
+
+KEPT_TRIALS = 64
+
+STATIC = {**dict.fromkeys(("plotly.js", "page.js", "live.js"), "text/javascript"), "live.css": "text/css"}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises SweeperError where the address is taken, or not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise SweeperError(
+            f"cannot listen on {host}:{port}: {error.strerror}", "give another --port or --host"
+        ) from error
+
+
+def serve(output: str, taken: socket.socket, token: str | None, compare: Callable[..., Any]) -> None:
+    """Serve the sweeps of `output` on a socket until interrupted.
+
+    Args:
+        output: a folder or a store.
+        taken: listens.
+        token: what a request must show; required unless the socket is loopback's.
+        compare: the command `compare`.
+
+    Raises:
+        SweeperError: no token, and not loopback.
+    """
+    loopback = taken.getsockname()[0] in LOOPBACK
+    if token is None and not loopback:
+        raise SweeperError(
+            f"whoever reaches {taken.getsockname()[0]} could read all sweeps",
+            "`sweeper cluster token FILE` makes a token; give it as --token-file FILE",
+        )
+    app = Guard(Pages(output, compare).app(), token, loopback=loopback)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(config).run(sockets=[taken])
+
+
+class Pages:
+    """Answers requests about the sweeps of one output."""
+
+    def __init__(self, output: str, compare: Callable[..., Any]) -> None:
+        """Prepare to serve `output`. Raises SweeperError where it can be none."""
+        self._board, self._compare = Board(output), compare
+        self._painter = Painter(output, self._board.unpainted)
+        self._heavy: anyio.CapacityLimiter | None = None
+        self._trial = functools.lru_cache(KEPT_TRIALS)(self._trial_text)
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        one = "/sweeps/{name}"
+        routes = {
+            "/": self.sweeps, "/events": self.events, f"{one}/": self.sweep, f"{one}/events": self.events,
+            f"{one}/trials/{{trial}}": self.trial, f"{one}/rows/{{table}}.csv": self.rows,
+            "/compare": self.compare, "/static/{file}": self.static,
+        }  # fmt: skip
+        refused: Any = {HTTPException: sentence, SweeperError: sentence, StoreError: sentence}
+        found = [Route(path, answer) for path, answer in routes.items()]
+        return Starlette(routes=found, lifespan=self._running, exception_handlers=refused)
+
+    @asynccontextmanager
+    async def _running(self, app: Starlette) -> AsyncIterator[None]:
+        """Read journals in a thread and make pages for as long as the server runs."""
+        self._heavy, stop = anyio.CapacityLimiter(HEAVY), threading.Event()
+
+        def read() -> None:
+            while not stop.is_set():
+                self._board.look()
+                stop.wait(self._board.seconds)
+
+        threading.Thread(target=read, daemon=True).start()  # a long look must not hold up the end
+        painting = asyncio.create_task(self._painter.work())
+        try:
+            yield
+        finally:
+            stop.set()
+            painting.cancel()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._heavy)
+
+    def _seen(self, request: Request) -> Seen:
+        seen = self._board.seen.get(request.path_params["name"])
+        if seen is None:
+            raise HTTPException(404, "there is no sweep of that name here")
+        return seen
+
+    async def sweeps(self, request: Request) -> Response:
+        """Answer with the table of all sweeps."""
+        facts = f"{len(self._board.seen)} in {self._board.output}"
+        return page("sweeps", "Sweeps", facts=facts, live=self._board.rows)
+
+    async def sweep(self, request: Request) -> Response:
+        """Answer with a sweep's page: its report as it was made last, with what the journal says now in it."""
+        seen = self._seen(request)
+        part, file = self._board.parts.get(seen.name, ""), file_of(self._board.output, seen.name)
+        if not seen.painted.key or not file.is_file():
+            fault = seen.fault or self._painter.faults.get(seen.name, "")
+            return page("sweep", seen.name, seen.name, live=part, fault=fault)
+        whole = await anyio.to_thread.run_sync(file.read_bytes)
+        before, _, after = whole.partition(LIVE.encode())
+
+        def pieces() -> Iterator[bytes]:
+            yield before + part.encode()
+            yield from (after[at : at + CHUNK_BYTES] for at in range(0, len(after), CHUNK_BYTES))
+
+        return StreamingResponse(pieces(), media_type="text/html")
+
+    async def events(self, request: Request) -> Response:
+        """Answer with an endless stream: the live part each time that it changes, and which report there is."""
+        name = self._seen(request).name if "name" in request.path_params else ""
+        return StreamingResponse(self._events(name), media_type="text/event-stream")
+
+    async def _events(self, name: str) -> AsyncIterator[str]:
+        sent: dict[str, str] = {}
+        silent = 0.0
+        self._board.watchers[name] += 1
+        try:
+            yield "retry: 1000\n\n"
+            while not name or name in self._board.seen:
+                now = {"part": self._board.parts.get(name, "") if name else self._board.rows}
+                if name:
+                    now["report"] = self._board.seen[name].painted.key
+                for kind, text in now.items():
+                    if sent.get(kind) != text:
+                        sent[kind], silent = text, 0.0
+                        yield "\n".join([f"event: {kind}", *(f"data: {line}" for line in text.splitlines()), "\n"])
+                silent += EVENT_SECONDS
+                if silent > SILENCE_SECONDS:
+                    silent = 0.0
+                    yield ":\n\n"
+                await asyncio.sleep(EVENT_SECONDS)
+        finally:
+            self._board.watchers[name] -= 1
+
+    async def trial(self, request: Request) -> Response:
+        """Answer with a trial's page."""
+        seen = self._seen(request)
+        work = functools.partial(self._trial, seen.name, request.path_params["trial"], seen.key)
+        return HTMLResponse(await self._in_thread(work))
+
+    def _trial_text(self, name: str, trial: str, key: str) -> str:
+        """Return a trial's page; one that was made for the same `key` is kept."""
+        said = [{"question": question, "sentence": text} for question, text in self._board.seen[name].painted.answers]
+        return page_text("trial.html", served=True, said=said, **trial_parts(self._results(name), trial))
+
+    def _results(self, name: str) -> Results:
+        return load(name, self._board.output)
+
+    async def rows(self, request: Request) -> Response:
+        """Answer with rows of a table as CSV: all of them, or `limit` from `offset` on, at most MOST_ROWS."""
+        name, table = self._seen(request).name, request.path_params["table"]
+        if table not in VIEWS or table in LARGE_TABLES:
+            raise HTTPException(404, f"tables: {', '.join(each for each in VIEWS if each not in LARGE_TABLES)}")
+        asked = request.query_params
+        numbers = [asked.get("limit", str(MOST_ROWS)), asked.get("offset", "0")]
+        if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers):
+            raise HTTPException(400, "limit and offset are numbers of rows")
+        limit, offset = map(int, numbers)
+
+        def read() -> Any:
+            with self._results(name).snapshot() as frozen:
+                there = frozen.sql(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py()
+                if limit > MOST_ROWS or ("limit" not in asked and there > MOST_ROWS):
+                    raise HTTPException(
+                        413,
+                        f"{table} has {there:,} rows, and one download at most {MOST_ROWS:,}: add ?limit={MOST_ROWS}&"
+                        f"offset=0, then offset={MOST_ROWS} …, or run sweeper results {name} --format csv --sql "
+                        f"'SELECT * FROM {table}'",
+                    )
+                return frozen.sql(f"SELECT * FROM {table} ORDER BY ALL LIMIT {limit} OFFSET {offset}")
+
+        found = await self._in_thread(read)
+
+        def pieces() -> Iterator[str]:
+            for at in range(0, max(1, found.num_rows), CHUNK_ROWS):
+                text = str(format_table(found.slice(at, CHUNK_ROWS), "csv"))
+                yield text if at == 0 else text.partition("\n")[2]
+
+        saved = {"content-disposition": f'attachment; filename="{name}-{table}.csv"'}
+        return StreamingResponse(pieces(), headers=saved, media_type="text/csv")
+
+    async def compare(self, request: Request) -> Response:
+        """Answer with two sweeps side by side: what their reports answer, and what the command `compare` says."""
+        seen, asked = self._board.seen, request.query_params
+        first, second = asked.get("a", ""), asked.get("b", "")
+        for name in filter(None, (first, second)):
+            if name not in seen:
+                raise HTTPException(404, "there is no sweep of that name here")
+        found, sides = "", []
+        if first and second:
+            look = functools.partial(self._compare, first, second, output=self._board.output)
+            found = as_html((await self._in_thread(look)).look)
+            sides = [(name, [{"question": q, "sentence": s} for q, s in seen[name].painted.answers])
+                     for name in (first, second)]  # fmt: skip
+        return page(
+            "compare", "Compare", facts="Two sweeps over the configurations that both have.", names=[*seen],
+            first=first, second=second, sides=sides, found=found,
+        )  # fmt: skip
+
+    async def static(self, request: Request) -> Response:
+        """Answer with a script or a style; plotly's is large and belongs to a version, so a browser may keep it."""
+        file = request.path_params["file"]
+        if file not in STATIC:
+            raise HTTPException(404, "there is no such file")
+        text = get_plotlyjs() if file == "plotly.js" else FILES.joinpath(file).read_text("utf-8")
+        return Response(text, media_type=STATIC[file], headers={"cache-control": "private, max-age=3600"})
+
+
+def page(kind: str, title: str, name: str = "", *, status: int = 200, **shown: object) -> Response:
+    """Return one of the pages in `sweeps.html`."""
+    given = {"facts": "", **shown}
+    return HTMLResponse(page_text("sweeps.html", served=True, kind=kind, title=title, name=name, **given), status)
+
+
+async def sentence(request: Request, error: Exception) -> Response:
+    """Return why a request has no answer."""
+    status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (404, str(error))
+    return page("sentence", str(status), text=text, status=status)

@@ -1,0 +1,236 @@
+"""What a server knows of the sweeps of one output: read from their journals again and again, and shown as HTML.
+
+A sweep that nobody drives and whose journal has not changed costs a look at its folder. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name, trial_name
+from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
+from sweeper.journal.best import Spending
+from sweeper.journal.records import Failed, Judged, Record, Reported
+from sweeper.monitoring.snapshot import Snapshot, best_text, left_text, speed_text
+from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
+from sweeper.reporting.html import page_text
+from sweeper.serving.painting import Painted, painted
+from sweeper.space.spec import Budget
+from sweeper.storage.lookup import sweep_names
+from sweeper.storage.metadata import read_manifest
+from sweeper.storage.places import READING, place_of
+from sweeper.text.labels import duration
+from sweeper.text.reasons import plain_reason
+from trainables.files.stores.base import StoreError
+
+STOPPED = 8
+"""The latest stops that a sweep's page tells of; the report's table has all."""
+
+UNASKED = 20
+"""Newest sweeps whose pages are made though nobody looks at them."""
+
+REST_SECONDS = 60.0
+"""Between two looks at a sweep in a store that nobody drives: each asks the store for its list of objects."""
+
+NAMES_SECONDS = 5.0
+"""Between two looks for sweeps that are new, or gone."""
+
+
+@dataclass
+class Seen:
+    """One sweep at the last look.
+
+    Attributes:
+        name: the sweep's.
+        word: its state.
+        fault: why it cannot be read; empty where it can.
+        now: how far it is; None before it was read.
+        driver: who runs it now, and where; None where nobody does.
+        who: who began it, and when: `ada@host, 2026-11-23 22:57`.
+        spent: hours and price, in words.
+        best: the objective's best value, as the journal has it.
+        metric: the objective.
+        leaders: the best trials: name, value, epochs, configuration.
+        stopped: the latest trials that were stopped or failed, the newest first: name, why.
+        rehearsal: whether it is one.
+        record: number of the newest record.
+        over: whether nothing more is to come.
+        key: another one each time that the report has something new.
+        painted: what the report's page says, from when it was last made.
+    """
+
+    name: str
+    word: str = "is being read"
+    fault: str = ""
+    now: Snapshot | None = None
+    driver: str | None = None
+    who: str = ""
+    spent: str = ""
+    best: str = ""
+    metric: str = ""
+    leaders: Sequence[tuple[str, str, int, str]] = ()
+    stopped: Sequence[tuple[str, str]] = ()
+    rehearsal: bool = False
+    record: int = -1
+    over: bool = False
+    key: str = ""
+    painted: Painted = field(default_factory=Painted)
+
+    @property
+    def left(self) -> str:
+        """Return speed and time left, in words."""
+        return " · ".join(filter(None, (speed_text(self.now), left_text(self.now)))) if self.now and self.driver else ""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return trials by status, `paused` among them; nothing before the sweep was read."""
+        return {name: count for name, count in self.now.counts.items() if count} if self.now is not None else {}
+
+    @property
+    def ended(self) -> int:
+        """Return how many trials have ended."""
+        return sum(count for name, count in self.counts.items() if name in ("completed", "early_stopped", "failed"))
+
+
+class Followed:
+    """One sweep that is read as its journal grows."""
+
+    def __init__(self, name: str, output: str) -> None:
+        """Open it. Raises SweeperError, or StoreError."""
+        self._spending, self._worked = Spending(), WorkingTime()
+        self._stopped: deque[tuple[str, str]] = deque(maxlen=STOPPED)
+        self.watch = SweepWatch(name, output, folds=(self._spending.apply, self._worked.apply, self._note))
+        spec, manifest = self.watch.sweep.spec, read_manifest(self.watch.sweep.paths.manifest, unknown_if_damaged=True)
+        began = str(manifest.get("created", ""))[:16].replace("T", " ")
+        self._who = ", ".join(filter(None, (str(manifest.get("submitter", "")), began)))
+        of_trial = spec.resources.of_worker(cards=manifest.get("hardware", {}).get("gpus"))
+        each = {kind: amount * spec.resources.workers for kind, amount in of_trial.items()}
+        budget = (spec.budget or Budget()).model_copy(update={"cost": None})  # limits are the driver's concern
+        self._budget = BudgetWatch(budget, self._spending, self._worked, each, os.environ)
+
+    def look(self) -> Seen:
+        """Read what is new. Raises as `SweepWatch.read`."""
+        watch = self.watch
+        now, driver = watch.read()
+        spent, metric = self._budget.spent(), watch.sweep.spec.objective.metric
+        costs = [f"{duration(self._spending.hours() * 3600)} in trials"]
+        costs += [f"{spent['gpu_hours']:.3g} GPU-hours"] if spent["gpu_hours"] else []
+        costs += [f"cost {spent['cost']:.2f}"] if spent["cost"] else []
+        leaders = [
+            (trial_name(at := each.configuration), f"{each.objective:.4f}", each.epochs, watch.sweep.describe(at))
+            for each in now.leaders
+        ]
+        return Seen(
+            watch.sweep.name, watch.word(driver), "", now, driver, self._who, " · ".join(costs),
+            best_text(now.best, metric) if now.best is not None else "", metric, leaders, [*self._stopped][::-1],
+            watch.sweep.spec.is_rehearsal, watch.state.sequence, watch.is_over(driver),
+        )  # fmt: skip
+
+    def _note(self, record: Record) -> None:
+        body = record.body
+        decision = body.decision if isinstance(body, Reported | Judged) else None
+        if isinstance(body, Failed) and body.final:
+            self._stopped.append((trial_name(body.configuration), body.reason))
+        elif isinstance(body, Reported | Judged) and decision is not None and decision.kind in ("stop", "fail"):
+            self._stopped.append((trial_name(body.configuration), plain_reason(decision.reason)))
+
+
+class Board:
+    """All sweeps of an output. One thread looks; any number may read what it saw.
+
+    Attributes:
+        seen: name → what was seen of it last, running sweeps first, then the one that began last.
+        rows: the table of all sweeps, HTML.
+        parts: name → the live part of its page, HTML.
+        watchers: name → how many look at it now; the empty name is the table's.
+    """
+
+    def __init__(self, output: str) -> None:
+        """Prepare to read the sweeps in `output`, a folder or a store. Raises SweeperError where it can be neither."""
+        self.output, self.place = output, place_of(output, READING)
+        self.seen: dict[str, Seen] = {}
+        self.rows, self.parts = "", dict[str, str]()
+        self.watchers = Counter[str]()
+        self.seconds = LOOK_SECONDS if self.place.store is None else FAR_LOOK_SECONDS
+        self._followed: dict[str, Followed] = {}
+        self._marks: dict[str, tuple[float, object]] = {}
+        self._names: tuple[float, list[str]] = (float("-inf"), [])
+
+    def look(self) -> None:
+        """Read what is new of every sweep. A sweep that cannot be read says why; the others do not suffer."""
+        names = self._listed()
+        self.seen = {name: self.seen.get(name, Seen(name)) for name in names}
+        for name in self.seen.keys() - set(names):
+            self.parts.pop(name, None)
+        for name in names:
+            seen = self._look_at(name)
+            seen.painted = painted(self.output, name)
+            self.seen[name] = seen
+            self.parts[name] = page_text("progress.html", seen=seen)
+        ordered = sorted(self.seen.values(), key=lambda each: each.driver is None)
+        self.rows = page_text("rows.html", sweeps=ordered)
+
+    def unpainted(self) -> list[tuple[str, str, bool]]:
+        """Return the sweeps whose pages say less than their journals, those first that somebody looks at: name, key,
+        and whether nothing more is to come. Of the others only the newest: the table has their best with its interval.
+        """
+        asked = [name for name in self.seen if self.watchers[name]]
+        found = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
+        return [(each.name, each.key, each.over) for each in found if each.now and each.key != each.painted.key]
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a sweep on this machine."""
+        return self.place.folder / name
+
+    def _listed(self) -> list[str]:
+        at, names = self._names
+        if time.monotonic() - at >= (NAMES_SECONDS if self.place.store is None else REST_SECONDS):
+            try:
+                found = sweep_names(self.place.folder) if self.place.store is None else self._stored()
+            except (SweeperError, StoreError):
+                return names
+            self._names = time.monotonic(), (names := [name for name in found if is_sweep_name(name)])
+        return names
+
+    def _stored(self) -> list[str]:
+        return [name for name in filter(is_sweep_name, self.place.store.folders()) if self.place.has(name)]  # type: ignore[union-attr]
+
+    def _look_at(self, name: str) -> Seen:
+        before, mark = self.seen[name], self._mark(name)
+        if (before.over or before.fault) and self._marks.get(name, (0.0, None))[1] == mark:
+            return before
+        self._marks[name] = time.monotonic(), mark
+        try:
+            if name not in self._followed:
+                self._followed[name] = Followed(name, self.output)
+            seen = self._followed[name].look()
+        except (SweeperError, StoreError, OSError) as error:
+            self._followed.pop(name, None)
+            tables = not SweepPaths(self.path(name)).sweep_file.is_file()
+            return Seen(name, "tables only" if tables else "cannot be read", str(error), over=True, key=str(mark))
+        if seen.over:
+            del self._followed[name]  # its trials take memory, and it may rest for years
+        seen.key = f"{seen.record}-{seen.over}-{_changed(self.path(name) / RECALIBRATIONS)}"
+        return seen
+
+    def _mark(self, name: str) -> object:
+        """Return what is another each time that there is something new of a sweep that was at rest."""
+        if self.place.store is not None:
+            at, mark = self._marks.get(name, (float("-inf"), 0))
+            return mark if time.monotonic() - at < REST_SECONDS else time.monotonic()
+        paths = SweepPaths(self.path(name))
+        return _changed(paths.journal), _changed(paths.root / RECALIBRATIONS), running(paths) is not None
+
+
+def _changed(path: Path) -> int:
+    """Return when a folder's entries last changed, in nanoseconds; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

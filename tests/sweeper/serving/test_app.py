@@ -1,0 +1,142 @@
+"""The pages of a server that users start: what they say, how soon they follow the journal, and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from sweeper.api.serving import serve
+from sweeper.core.errors import SweeperError
+from sweeper.journal.journal import Journal
+from sweeper.serving.app import MOST_ROWS, listen
+from tests.sweeper.journal.test_state import Script
+from tests.sweeper.monitoring.test_status import Driven
+from tests.sweeper.serving.server import Served, served
+from tests.sweeper.synthetic_sweep import write_sweep
+
+NAME = "small"
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory):
+    """A sweep that this test drives, one with tables alone, and one whose file is damaged."""
+    made = Driven(tmp_path_factory.mktemp("served"))
+    script = Script().attempt(1).report(0, 1, "early_stopped", rung=1).report(1, 3, objective=0.25)
+    made.write(script)
+    write_sweep(made.output / "tables", configurations=6, samples=30, failures=0)
+    (made.output / "damaged").mkdir()
+    (made.output / "damaged" / "sweep.yaml").write_text("samples: [")
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(sweeps, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache") / "none"
+    cache.write_text("no folder: nothing is drawn")
+    with sweeps.lease, served(sweeps.output, cache) as up:
+        yield up
+
+
+def test_all_sweeps_are_in_one_table_and_one_that_is_damaged_says_so(server: Served):
+    page = server.wait_for("/", "1 of 6")
+    assert "process" in page and "best so far val_nll 0.2500" in page and 'href="/sweeps/small/"' in page
+    assert "cannot be read" in page
+
+
+def test_a_sweeps_page_says_what_the_journal_says(server: Served):
+    page = server.wait_for("/sweeps/small/", "because of stop")
+    assert "c00001" in page and "val_nll 0.2500" in page and "running towards" in page
+
+
+def test_events_follow_the_journal(server: Served, sweeps):
+    events = server.events("/sweeps/small/events")
+    assert "1 stopped early" in next(events)[1]
+    Journal(sweeps.paths.journal, clock=lambda: 104.0, durable=False).append(
+        Script().report(2, 1, "early_stopped", rung=1).records[0].body
+    )
+    assert any("2 stopped early" in text for _, text in events)
+
+
+def test_a_trial_has_a_page_and_an_unknown_one_a_sentence(server: Served):
+    server.wait_for("/", "tables")
+    page = server.ask("/sweeps/tables/trials/0")
+    assert page.status == 200 and "c00000" in page.text and "<script>" not in page.text
+    unknown = server.ask("/sweeps/tables/trials/c99999")
+    assert unknown.status == 404 and "its trials are c00000" in unknown.text
+
+
+def test_rows_come_as_csv_and_too_many_with_a_sentence(server: Served):
+    server.wait_for("/", "tables")
+    found = server.ask("/sweeps/tables/rows/epochs.csv")
+    rows = list(csv.DictReader(found.text.splitlines()))
+    assert found.headers["content-type"].startswith("text/csv") and len(rows) > 20
+    assert "tables-epochs.csv" in found.headers["content-disposition"]
+    part = server.ask("/sweeps/tables/rows/epochs.csv?limit=3&offset=2")
+    assert list(csv.DictReader(part.text.splitlines())) == sorted_rows(server)[2:5]
+    refused = server.ask("/sweeps/tables/rows/epochs.csv?limit=1000000")
+    assert refused.status == 413 and f"at most {MOST_ROWS:,}" in refused.text
+    assert server.ask("/sweeps/tables/rows/epochs.csv?limit=-1").status == 400
+    assert server.ask("/sweeps/tables/rows/predictions.csv").status == 404
+    assert server.ask("/sweeps/tables/rows/trials;drop.csv").status == 404
+
+
+def sorted_rows(server: Served):
+    return list(csv.DictReader(server.ask("/sweeps/tables/rows/epochs.csv?limit=5").text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/sweeps/..%2f..%2fetc/", "/sweeps/%2e%2e/", "/sweeps/../../etc/passwd", "/static/..%2fpage.py",
+        "/sweeps/small/trials/..%2f..%2fx", "/sweeps/small%00/", "/sweeps/nothing/", "/sweeps/small/report.html",
+    ],
+)  # fmt: skip
+def test_a_path_out_of_the_output_is_not_found(server: Served, path):
+    server.wait_for("/", "small")
+    answer = server.ask(path)
+    assert answer.status == 404 and "root:" not in answer.text
+
+
+def test_two_sweeps_are_compared(server: Served):
+    server.wait_for("/", "tables")
+    assert "<select" in server.ask("/compare").text
+    assert server.ask("/compare?a=tables&b=../x").status == 404
+
+
+def test_markup_in_what_others_wrote_is_text(sweeps, tmp_path):
+    output = tmp_path / "results"
+    shutil.copytree(sweeps.output / NAME, output / NAME)
+    (output / NAME / "manifest.json").write_text('{"submitter": "<script>alert(1)</script>"}')
+    (output / "<img src=x onerror=alert(1)>").mkdir()
+    (output / "<img src=x onerror=alert(1)>" / "sweep.yaml").write_text("{}")
+    with served(output, tmp_path / "cache") as up:
+        page = up.wait_for("/", "alert(1)")
+        assert "<script>alert" not in page and "onerror" not in page
+        policy = up.ask("/").headers["content-security-policy"]
+        assert "script-src 'self'" in policy and "unsafe-inline" not in policy.partition("style-src")[0]
+
+
+def test_killed_and_started_again_it_says_the_same(sweeps, tmp_path):
+    for _ in range(2):
+        with served(sweeps.output, tmp_path / "cache") as up:
+            up.wait_for("/sweeps/small/", "val_nll 0.2500")
+            up.process.send_signal(signal.SIGKILL)
+
+
+def test_what_can_be_reached_from_elsewhere_needs_a_token(tmp_path):
+    with pytest.raises(SweeperError, match=r"whoever reaches 0\.0\.0\.0 could read all sweeps"):
+        serve(output=tmp_path, host="0.0.0.0", port=0)
+
+
+def test_a_port_that_is_taken_is_said(tmp_path):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(SweeperError, match="cannot listen on"):
+        serve(output=tmp_path, port=taken.getsockname()[1])
+
+
+def test_an_output_that_is_not_there_yet_is_an_empty_page(tmp_path):
+    with served(Path(tmp_path / "later"), tmp_path / "cache") as up:
+        up.wait_for("/", "There are no sweeps here yet")

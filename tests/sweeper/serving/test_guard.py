@@ -1,0 +1,72 @@
+"""Who is answered: hosts, origins and tokens, asked of a server as users start it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.core.errors import SweeperError
+from sweeper.serving.guard import COOKIE, read_token
+from tests.sweeper.serving.server import Served, served
+
+TOKEN = "0123456789abcdef" * 4
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "token").write_text(TOKEN + "\n")
+    with served(folder / "results", folder / "cache", "--host", "0.0.0.0", "--token-file", str(folder / "token")) as up:
+        yield up
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/sweeps/small/", "/static/page.js", "/compare?a=x", "/login"])
+def test_without_the_token_nothing_is_answered(server: Served, path):
+    answer = server.ask(path)
+    assert answer.status == 401 and "Token" in answer.text and "All sweeps" in answer.text
+    assert server.ask(path, authorization="Bearer wrong").status == 401
+    assert server.ask(path, cookie=f"{COOKIE}={TOKEN}").status == 401, "the cookie is not the token"
+
+
+def test_a_program_shows_the_token_and_a_browser_signs_in(server: Served):
+    assert server.ask("/", authorization=f"Bearer {TOKEN}").status == 200
+    origin = server.address
+    signed = server.ask("/login?next=/compare", "POST", f"token={TOKEN}", origin=origin, host=origin[7:])
+    assert signed.status == 303 and signed.headers["location"] == "/compare"
+    cookie = signed.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and TOKEN not in cookie
+    assert server.ask("/", cookie=cookie.partition(";")[0]).status == 200
+
+
+@pytest.mark.parametrize("elsewhere", ["//evil.example", "https://evil.example", "/\\evil.example"])
+def test_signing_in_leads_nowhere_else(server: Served, elsewhere):
+    origin = server.address
+    signed = server.ask(f"/login?next={elsewhere}", "POST", f"token={TOKEN}", origin=origin, host=origin[7:])
+    assert signed.headers["location"] == "/"
+
+
+def test_a_wrong_token_and_a_long_body_are_refused(server: Served):
+    origin = server.address
+    assert server.ask("/login", "POST", "token=wrong", origin=origin, host=origin[7:]).status == 401
+    assert server.ask("/login", "POST", "x" * 100_000, origin=origin, host=origin[7:]).status == 413
+
+
+def test_a_request_of_another_site_is_refused(server: Served):
+    for path in ("/login", "/sweeps/small/"):
+        assert server.ask(path, "POST", f"token={TOKEN}", origin="https://evil.example").status == 403
+        assert server.ask(path, "POST", f"token={TOKEN}").status == 403, "a browser names the origin of a form"
+        assert server.ask(path, "POST", "", origin="null", authorization=f"Bearer {TOKEN}").status == 403
+
+
+def test_a_name_that_leads_to_loopback_is_not_ours(tmp_path):
+    with served(tmp_path, tmp_path / "cache") as up:
+        assert up.ask("/", host=f"evil.example:{up.port}").status == 421
+        assert up.ask("/", host=f"localhost:{up.port}").status == up.ask("/").status == 200
+        assert up.ask("/", "POST", "", origin=up.address).status == 403, "nobody writes without a token"
+
+
+def test_a_token_is_long(tmp_path):
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(SweeperError, match="no token of at least"):
+        read_token(tmp_path / "token")
+    with pytest.raises(SweeperError, match="cannot be read"):
+        read_token(tmp_path / "none")
