@@ -23,7 +23,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.reporting.html import FILES, page_text
 from sweeper.reporting.page import trial_parts
 from sweeper.results.queries import LARGE_TABLES, VIEWS
-from sweeper.results.results import Results, load
+from sweeper.results.results import load
 from sweeper.serving.board import Board, Seen
 from sweeper.serving.guard import LOOPBACK, Guard
 from sweeper.serving.painting import LIVE, Painter, file_of
@@ -130,11 +130,10 @@ class Pages:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._heavy)
 
-    def _seen(self, request: Request) -> Seen:
-        seen = self._board.seen.get(request.path_params["name"])
-        if seen is None:
+    def _seen(self, name: str) -> Seen:
+        if name not in self._board.seen:
             raise HTTPException(404, "there is no sweep of that name here")
-        return seen
+        return self._board.seen[name]
 
     async def sweeps(self, request: Request) -> Response:
         """Answer with the table of all sweeps."""
@@ -143,7 +142,7 @@ class Pages:
 
     async def sweep(self, request: Request) -> Response:
         """Answer with a sweep's page: its report as it was made last, with what the journal says now in it."""
-        seen = self._seen(request)
+        seen = self._seen(request.path_params["name"])
         part, file = self._board.parts.get(seen.name, ""), file_of(self._board.output, seen.name)
         if not seen.painted.key or not file.is_file():
             fault = seen.fault or self._painter.faults.get(seen.name, "")
@@ -159,7 +158,7 @@ class Pages:
 
     async def events(self, request: Request) -> Response:
         """Answer with an endless stream: the live part each time that it changes, and which report there is."""
-        name = self._seen(request).name if "name" in request.path_params else ""
+        name = self._seen(request.path_params["name"]).name if "name" in request.path_params else ""
         return StreamingResponse(self._events(name), media_type="text/event-stream")
 
     async def _events(self, name: str) -> AsyncIterator[str]:
@@ -186,42 +185,35 @@ class Pages:
 
     async def trial(self, request: Request) -> Response:
         """Answer with a trial's page."""
-        seen = self._seen(request)
+        seen = self._seen(request.path_params["name"])
         work = functools.partial(self._trial, seen.name, request.path_params["trial"], seen.key)
         return HTMLResponse(await self._in_thread(work))
 
     def _trial_text(self, name: str, trial: str, key: str) -> str:
         """Return a trial's page; one that was made for the same `key` is kept."""
-        said = [{"question": question, "sentence": text} for question, text in self._board.seen[name].painted.answers]
-        return page_text("trial.html", served=True, said=said, **trial_parts(self._results(name), trial))
-
-    def _results(self, name: str) -> Results:
-        return load(name, self._board.output)
+        parts, said = trial_parts(load(name, self._board.output), trial), self._board.seen[name].painted.answers
+        return page_text("trial.html", served=True, said=said, **parts)
 
     async def rows(self, request: Request) -> Response:
         """Answer with rows of a table as CSV: all of them, or `limit` from `offset` on, at most MOST_ROWS."""
-        name, table = self._seen(request).name, request.path_params["table"]
+        name, table = self._seen(request.path_params["name"]).name, request.path_params["table"]
         if table not in VIEWS or table in LARGE_TABLES:
-            raise HTTPException(404, f"tables: {', '.join(each for each in VIEWS if each not in LARGE_TABLES)}")
+            raise HTTPException(404, f"tables: {', '.join({*VIEWS} - LARGE_TABLES)}")
         asked = request.query_params
-        numbers = [asked.get("limit", str(MOST_ROWS)), asked.get("offset", "0")]
+        numbers = [asked.get("limit", str(MOST_ROWS + 1)), asked.get("offset", "0")]
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers):
             raise HTTPException(400, "limit and offset are numbers of rows")
         limit, offset = map(int, numbers)
-
-        def read() -> Any:
-            with self._results(name).snapshot() as frozen:
-                there = frozen.sql(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py()
-                if limit > MOST_ROWS or ("limit" not in asked and there > MOST_ROWS):
-                    raise HTTPException(
-                        413,
-                        f"{table} has {there:,} rows, and one download at most {MOST_ROWS:,}: add ?limit={MOST_ROWS}&"
-                        f"offset=0, then offset={MOST_ROWS} …, or run sweeper results {name} --format csv --sql "
-                        f"'SELECT * FROM {table}'",
-                    )
-                return frozen.sql(f"SELECT * FROM {table} ORDER BY ALL LIMIT {limit} OFFSET {offset}")
-
-        found = await self._in_thread(read)
+        query = (
+            f"SELECT * FROM {table} ORDER BY ALL LIMIT {limit if 'limit' in asked else MOST_ROWS + 1} OFFSET {offset}"
+        )
+        found = await self._in_thread(lambda: load(name, self._board.output).sql(query))
+        if limit > MOST_ROWS + 1 or found.num_rows > MOST_ROWS:
+            raise HTTPException(
+                413,
+                f"one download has at most {MOST_ROWS:,} rows: add ?limit={MOST_ROWS}&offset=0, and so on, or run "
+                f"sweeper results {name} --format csv --sql 'SELECT * FROM {table}'",
+            )
 
         def pieces() -> Iterator[str]:
             for at in range(0, max(1, found.num_rows), CHUNK_ROWS):
@@ -233,21 +225,13 @@ class Pages:
 
     async def compare(self, request: Request) -> Response:
         """Answer with two sweeps side by side: what their reports answer, and what the command `compare` says."""
-        seen, asked = self._board.seen, request.query_params
-        first, second = asked.get("a", ""), asked.get("b", "")
-        for name in filter(None, (first, second)):
-            if name not in seen:
-                raise HTTPException(404, "there is no sweep of that name here")
-        found, sides = "", []
-        if first and second:
-            look = functools.partial(self._compare, first, second, output=self._board.output)
+        sides = [self._seen(request.query_params[each]) for each in "ab" if request.query_params.get(each)]
+        found = ""
+        if len(sides) == 2:
+            look = functools.partial(self._compare, *(each.name for each in sides), output=self._board.output)
             found = as_html((await self._in_thread(look)).look)
-            sides = [(name, [{"question": q, "sentence": s} for q, s in seen[name].painted.answers])
-                     for name in (first, second)]  # fmt: skip
-        return page(
-            "compare", "Compare", facts="Two sweeps over the configurations that both have.", names=[*seen],
-            first=first, second=second, sides=sides, found=found,
-        )  # fmt: skip
+        facts = "Two sweeps over the configurations that both have."
+        return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
 
     async def static(self, request: Request) -> Response:
         """Answer with a script or a style; plotly's is large and belongs to a version, so a browser may keep it."""

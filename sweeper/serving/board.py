@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name, trial_na
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.journal.best import Spending
 from sweeper.journal.records import Failed, Judged, Record, Reported
-from sweeper.monitoring.snapshot import Snapshot, best_text, left_text, speed_text
+from sweeper.monitoring.snapshot import Snapshot, left_text, speed_text
 from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
 from sweeper.reporting.html import page_text
 from sweeper.serving.painting import Painted, painted
@@ -53,8 +53,8 @@ class Seen:
         now: how far it is; None before it was read.
         driver: who runs it now, and where; None where nobody does.
         who: who began it, and when: `ada@host, 2026-11-23 22:57`.
+        left: speed and time left, in words.
         spent: hours and price, in words.
-        best: the objective's best value, as the journal has it.
         metric: the objective.
         leaders: the best trials: name, value, epochs, configuration.
         stopped: the latest trials that were stopped or failed, the newest first: name, why.
@@ -71,8 +71,8 @@ class Seen:
     now: Snapshot | None = None
     driver: str | None = None
     who: str = ""
+    left: str = ""
     spent: str = ""
-    best: str = ""
     metric: str = ""
     leaders: Sequence[tuple[str, str, int, str]] = ()
     stopped: Sequence[tuple[str, str]] = ()
@@ -81,21 +81,6 @@ class Seen:
     over: bool = False
     key: str = ""
     painted: Painted = field(default_factory=Painted)
-
-    @property
-    def left(self) -> str:
-        """Return speed and time left, in words."""
-        return " · ".join(filter(None, (speed_text(self.now), left_text(self.now)))) if self.now and self.driver else ""
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Return trials by status, `paused` among them; nothing before the sweep was read."""
-        return {name: count for name, count in self.now.counts.items() if count} if self.now is not None else {}
-
-    @property
-    def ended(self) -> int:
-        """Return how many trials have ended."""
-        return sum(count for name, count in self.counts.items() if name in ("completed", "early_stopped", "failed"))
 
 
 class Followed:
@@ -116,9 +101,10 @@ class Followed:
 
     def look(self) -> Seen:
         """Read what is new. Raises as `SweepWatch.read`."""
-        watch = self.watch
+        watch, spec = self.watch, self.watch.sweep.spec
         now, driver = watch.read()
-        spent, metric = self._budget.spent(), watch.sweep.spec.objective.metric
+        left = " · ".join(filter(None, (speed_text(now), left_text(now)))) if driver else ""
+        spent = self._budget.spent()
         costs = [f"{duration(self._spending.hours() * 3600)} in trials"]
         costs += [f"{spent['gpu_hours']:.3g} GPU-hours"] if spent["gpu_hours"] else []
         costs += [f"cost {spent['cost']:.2f}"] if spent["cost"] else []
@@ -127,9 +113,9 @@ class Followed:
             for each in now.leaders
         ]
         return Seen(
-            watch.sweep.name, watch.word(driver), "", now, driver, self._who, " · ".join(costs),
-            best_text(now.best, metric) if now.best is not None else "", metric, leaders, [*self._stopped][::-1],
-            watch.sweep.spec.is_rehearsal, watch.state.sequence, watch.is_over(driver),
+            watch.sweep.name, watch.word(driver), "", now, driver, self._who, left, " · ".join(costs),
+            spec.objective.metric, leaders, [*self._stopped][::-1], spec.is_rehearsal, watch.state.sequence,
+            watch.is_over(driver),
         )  # fmt: skip
 
     def _note(self, record: Record) -> None:
@@ -184,22 +170,15 @@ class Board:
         found = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
         return [(each.name, each.key, each.over) for each in found if each.now and each.key != each.painted.key]
 
-    def path(self, name: str) -> Path:
-        """Return the folder of a sweep on this machine."""
-        return self.place.folder / name
-
     def _listed(self) -> list[str]:
-        at, names = self._names
-        if time.monotonic() - at >= (NAMES_SECONDS if self.place.store is None else REST_SECONDS):
+        (at, names), store = self._names, self.place.store
+        if time.monotonic() - at >= (NAMES_SECONDS if store is None else REST_SECONDS):
             try:
-                found = sweep_names(self.place.folder) if self.place.store is None else self._stored()
+                found = sweep_names(self.place.folder) if store is None else filter(self.place.has, store.folders())
+                self._names = time.monotonic(), (names := [*filter(is_sweep_name, found)])
             except (SweeperError, StoreError):
-                return names
-            self._names = time.monotonic(), (names := [name for name in found if is_sweep_name(name)])
+                return names  # as they were: a store may be away for a while
         return names
-
-    def _stored(self) -> list[str]:
-        return [name for name in filter(is_sweep_name, self.place.store.folders()) if self.place.has(name)]  # type: ignore[union-attr]
 
     def _look_at(self, name: str) -> Seen:
         before, mark = self.seen[name], self._mark(name)
@@ -210,13 +189,13 @@ class Board:
             if name not in self._followed:
                 self._followed[name] = Followed(name, self.output)
             seen = self._followed[name].look()
-        except (SweeperError, StoreError, OSError) as error:
+        except Exception as error:  # whatever is in a folder of somebody else's, the others must be seen
             self._followed.pop(name, None)
-            tables = not SweepPaths(self.path(name)).sweep_file.is_file()
+            tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
             return Seen(name, "tables only" if tables else "cannot be read", str(error), over=True, key=str(mark))
         if seen.over:
             del self._followed[name]  # its trials take memory, and it may rest for years
-        seen.key = f"{seen.record}-{seen.over}-{_changed(self.path(name) / RECALIBRATIONS)}"
+        seen.key = f"{seen.record}-{seen.over}-{_changed(self.place.folder / name / RECALIBRATIONS)}"
         return seen
 
     def _mark(self, name: str) -> object:
@@ -224,7 +203,7 @@ class Board:
         if self.place.store is not None:
             at, mark = self._marks.get(name, (float("-inf"), 0))
             return mark if time.monotonic() - at < REST_SECONDS else time.monotonic()
-        paths = SweepPaths(self.path(name))
+        paths = SweepPaths(self.place.folder / name)
         return _changed(paths.journal), _changed(paths.root / RECALIBRATIONS), running(paths) is not None
 
 

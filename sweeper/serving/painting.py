@@ -11,8 +11,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,12 +36,12 @@ class Painted:
     Attributes:
         key: of `Seen`, at that moment; empty where there is no page.
         best: the best value with its interval, `0.047 (95 % 0.031 … 0.086)`; empty where there is none.
-        answers: which loss, which network, which γ: question and sentence.
+        answers: which loss, which network, which γ: each a `question` and a `sentence`.
     """
 
     key: str = ""
     best: str = ""
-    answers: tuple[tuple[str, str], ...] = ()
+    answers: Sequence[Mapping[str, str]] = ()
 
 
 def file_of(output: str, name: str) -> Path:
@@ -54,9 +54,8 @@ def file_of(output: str, name: str) -> Path:
 def painted(output: str, name: str) -> Painted:
     """Return what a sweep's page says; nothing where there is none."""
     try:
-        found = json.loads(file_of(output, name).with_suffix(".json").read_text("utf-8"))
-        return Painted(found["key"], found["best"], tuple(map(tuple, found["answers"])))
-    except (OSError, ValueError, KeyError):
+        return Painted(**json.loads(file_of(output, name).with_suffix(".json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
         return Painted()
 
 
@@ -79,8 +78,8 @@ def paint(name: str, output: str, key: str) -> None:
         file = file_of(output, name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)
-    said = Painted(key, best, tuple((each.question, each.sentence) for each in shown["first"].answers))  # type: ignore[attr-defined]
-    write_text(file.with_suffix(".json"), json.dumps(asdict(said)))
+    answers = [each._asdict() for each in shown["first"].answers]  # type: ignore[attr-defined]
+    write_text(file.with_suffix(".json"), json.dumps({"key": key, "best": best, "answers": answers}))
 
 
 class Painter:

@@ -43,7 +43,7 @@ def server(sweeps, tmp_path_factory):
 
 def test_all_sweeps_are_in_one_table_and_one_that_is_damaged_says_so(server: Served):
     page = server.wait_for("/", "1 of 6")
-    assert "process" in page and "best so far val_nll 0.2500" in page and 'href="/sweeps/small/"' in page
+    assert "process" in page and "val_nll 0.2500 so far" in page and 'href="/sweeps/small/"' in page
     assert "cannot be read" in page
 
 
