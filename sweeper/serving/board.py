@@ -145,7 +145,7 @@ class Board:
         self.watchers = Counter[str]()
         self.seconds = LOOK_SECONDS if self.place.store is None else FAR_LOOK_SECONDS
         self._followed: dict[str, Followed] = {}
-        self._marks: dict[str, tuple[float, object]] = {}
+        self._marks: dict[str, object] = {}
         self._names: tuple[float, list[str]] = (float("-inf"), [])
 
     def look(self) -> None:
@@ -155,8 +155,12 @@ class Board:
         for name in self.seen.keys() - set(names):
             self.parts.pop(name, None)
         for name in names:
-            seen = self._look_at(name)
-            seen.painted = painted(self.output, name)
+            try:
+                seen = self._look_at(name)
+            except Exception as error:  # whatever is in a folder of somebody else's, the others must be seen
+                self._followed.pop(name, None)
+                tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
+                seen = Seen(name, "tables only" if tables else "cannot be read", str(error), over=True)
             self.seen[name] = seen
             self.parts[name] = page_text("progress.html", seen=seen)
         ordered = sorted(self.seen.values(), key=lambda each: each.driver is None)
@@ -181,28 +185,22 @@ class Board:
         return names
 
     def _look_at(self, name: str) -> Seen:
-        before, mark = self.seen[name], self._mark(name)
-        if (before.over or before.fault) and self._marks.get(name, (0.0, None))[1] == mark:
-            return before
-        self._marks[name] = time.monotonic(), mark
-        try:
+        seen, mark, before = self.seen[name], self._mark(name), self._marks.get(name)
+        self._marks[name] = mark
+        if not (seen.over and mark == before):
             if name not in self._followed:
                 self._followed[name] = Followed(name, self.output)
             seen = self._followed[name].look()
-        except Exception as error:  # whatever is in a folder of somebody else's, the others must be seen
-            self._followed.pop(name, None)
-            tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
-            return Seen(name, "tables only" if tables else "cannot be read", str(error), over=True, key=str(mark))
-        if seen.over:
-            del self._followed[name]  # its trials take memory, and it may rest for years
-        seen.key = f"{seen.record}-{seen.over}-{_changed(self.place.folder / name / RECALIBRATIONS)}"
+            if seen.over:
+                del self._followed[name]  # its trials take memory, and it may rest for years
+            seen.key = f"{seen.record}-{seen.over}-{_changed(self.place.folder / name / RECALIBRATIONS)}"
+        seen.painted = painted(self.output, name)
         return seen
 
     def _mark(self, name: str) -> object:
         """Return what is another each time that there is something new of a sweep that was at rest."""
         if self.place.store is not None:
-            at, mark = self._marks.get(name, (float("-inf"), 0))
-            return mark if time.monotonic() - at < REST_SECONDS else time.monotonic()
+            return time.monotonic() // REST_SECONDS
         paths = SweepPaths(self.place.folder / name)
         return _changed(paths.journal), _changed(paths.root / RECALIBRATIONS), running(paths) is not None
 
