@@ -152,17 +152,24 @@ class Board:
         """Read what is new of every sweep. A sweep that cannot be read says why; the others do not suffer."""
         names = self._listed()
         self.seen = {name: self.seen.get(name, Seen(name)) for name in names}
-        for name in self.seen.keys() - set(names):
-            self.parts.pop(name, None)
+        for gone in self.parts.keys() - set(names):
+            del self.parts[gone]
+            self._followed.pop(gone, None)
+        self._show()
         for name in names:
             try:
                 seen = self._look_at(name)
+                self.parts[name] = page_text("progress.html", seen=seen)
             except Exception as error:  # whatever is in a folder of somebody else's, the others must be seen
                 self._followed.pop(name, None)
                 tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
                 seen = Seen(name, "tables only" if tables else "cannot be read", str(error), over=True)
-            self.seen[name] = seen
-            self.parts[name] = page_text("progress.html", seen=seen)
+                self.parts[name] = page_text("progress.html", seen=seen)
+            if self.seen[name] is not seen:  # at once: the first look at large sweeps takes a while
+                self.seen[name] = seen
+                self._show()
+
+    def _show(self) -> None:
         ordered = sorted(self.seen.values(), key=lambda each: each.driver is None)
         self.rows = page_text("rows.html", sweeps=ordered)
 
