@@ -33,7 +33,8 @@ async def _call(client: Any, tool: str, **given: Any) -> tuple[bool, Any]:
 @pytest.mark.integration
 def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
     write_sweep(tmp_path / "results" / "first", space="gamma", configurations=4, samples=30, failures=0)
-    (tmp_path / "own.yaml").write_text("{dataset: digits, scheduler: {name: asha, max_epochs: 3}, loop: 'this:That', space: {}}")
+    space = "{dataset: digits, scheduler: {name: asha, max_epochs: 3}, loop: 'this:That', space: {}}"
+    (tmp_path / "own.yaml").write_text(space)
 
     async def session() -> None:
         async with mcp.Client(_server(tmp_path, 0.5)) as client:
