@@ -9,7 +9,7 @@ GROUPS = {
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
-        **dict.fromkeys(("compare", "certify"), "analyses"),
+        **dict.fromkeys(("compare", "certify", "ledger"), "analyses"),
         **dict.fromkeys(("figure", "table", "ui"), "exports"),
         **dict.fromkeys(("serve", "mcp"), "serving"),
     },

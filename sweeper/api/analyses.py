@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sweeper.analysis.recalibration.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replaying import Kept
     from sweeper.results import Results
+    from sweeper.steering.ledger import Look
 
 AtLeastOne = CommandOption(least=1)
 To = CommandOption(("--to",))
@@ -46,15 +47,32 @@ def compare(
         second: Name or path of the sweep to compare with.
 
     Returns:
-        What differs, and a comparison of each metric with its interval and p.
+        What differs, and a comparison of each metric with its interval and p. What it says of test data is corrected
+        for all looks at the sweeps of this folder, and recorded: see `ledger`.
     """
     from sweeper.analysis.comparison import compare as compare_sweeps
     from sweeper.analysis.comparison import view
     from sweeper.results import load
+    from sweeper.steering.ledger import look_at_comparison
 
     (first, second), folder = all_here([first, second], output_folder(output))
-    found = compare_sweeps(load(first, folder), load(second, folder))
-    return Shown(found, view(found))
+    sweeps = load(first, folder), load(second, folder)
+    found = compare_sweeps(*sweeps)
+    answer = look_at_comparison(found, sweeps)
+    return Shown(found, view(found, answer.lines()), notes=answer.notes)
+
+
+def ledger(name: Name, *, output: Output = None) -> Shown[list[Look]]:
+    """List the looks at a sweep's test data: who compared what, and what it said.
+
+    Returns:
+        The looks in their order; `sweeper.steering.ledger` says how what is found is corrected for them.
+    """
+    from sweeper.steering.ledger import ledger_table, looks_at
+    from sweeper.storage.lookup import find_sweep
+
+    found = looks_at(find_sweep(*local_sweep(name, output_folder(output))))
+    return Shown(found, ledger_table(found) if found else "nobody has looked at its test data here")
 
 
 def certify(

@@ -55,7 +55,8 @@ def results_(
 ) -> Shown[TrialsTable] | Shown[pa.Table]:
     """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
 
-    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded.
+    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded. Test data that are shown are
+    recorded: see `sweeper ledger`.
 
     Args:
         names: Names or paths of one or more sweeps.
@@ -73,6 +74,7 @@ def results_(
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.listing import best_trials, listed
     from sweeper.results.results import load_several
+    from sweeper.steering.ledger import look_at_table, shows_test
     from sweeper.text.labels import plural
 
     if len(names) > 1 and sql is None:
@@ -93,9 +95,16 @@ def results_(
     else:
         board = leaderboard(load(names[0], folder))
         table = listed(board, columns, sort, everything=everything)
+        if any(heading.column.startswith("test_") for heading in table.headings):
+            marks += look_at_table([load(names[0], folder)], "results", len(table.rows)).notes
         left_out = len(table.rows) < len(board.rows)
         note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
         return Shown(table, table, notes=[*([note] if left_out else []), *marks], width=WIDTH)
+    tested = sql is not None and shows_test(sql)
+    if tested or (sql is None and any(name.startswith("test_") for name in rows.column_names)):
+        trials = len(rows.column("trial").unique()) if "trial" in rows.column_names else len(rows)
+        what = f"results --sql {sql!r}" if sql is not None else "results"
+        marks += look_at_table([load(each, folder) for each in names], what, trials).notes
     return Shown(rows, format_table(rows, form), notes=marks)
 
 

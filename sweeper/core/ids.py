@@ -183,6 +183,12 @@ class SweepPaths:
     stop_marker = _Below("stop")
     """Its presence asks the driver to stop."""
 
+    looks = _Below("looks")
+    """The folder of looks at test data, one file each."""
+
+    steering = _Below("steering")
+    """The folder of wishes that the driver takes up, one file each."""
+
     lease = _Below("driver.json")
     """Who drives the sweep: host, pid, heartbeat."""
 
