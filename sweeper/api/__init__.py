@@ -2,7 +2,7 @@
 
 GROUPS = {
     "Run": {
-        **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
+        **dict.fromkeys(("run", "plan", "resume", "status", "stop", "steer"), "commands"),
         **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
         "import_": "commands",
         "paper": "papers",

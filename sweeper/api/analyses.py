@@ -59,7 +59,11 @@ def compare(
     sweeps = load(first, folder), load(second, folder)
     found = compare_sweeps(*sweeps)
     answer = look_at_comparison(found, sweeps)
-    return Shown(found, view(found, answer.lines()), notes=answer.notes)
+    return Shown(
+        found,
+        view(found, answer.lines()),
+        notes=[*answer.notes, *(f"{each.name}: {said}" for each in sweeps for said in each.steered)],
+    )
 
 
 def ledger(name: Name, *, output: Output = None) -> Shown[list[Look]]:
@@ -118,8 +122,8 @@ def claims(name: str | None = None, *, claim: Sequence[str] = (), output: Output
     verdicts, rehearsal = judge_claims(found, list(claim) or None), bool(found.rehearsed)
     return Shown(
         verdicts,
-        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal))),
-        json=[{**verdict.to_dict(), "rehearsal": rehearsal} for verdict in verdicts],
+        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal, steered=found.steered))),
+        json=[{**verdict.to_dict(), "rehearsal": rehearsal, "steered": found.steered} for verdict in verdicts],
     )
 
 

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -317,6 +317,34 @@ def stop(name: Name, *, output: Output = None, address: ClusterAddress = None) -
         # The results cannot be reached from here, or the driver is still starting: let Ray send it a signal.
         cluster.stop(sweep.job)
         return f"asked the job {sweep.job} to stop"
+
+
+def steer(
+    name: Name,
+    verb: str,
+    what: Sequence[str] = (),
+    *,
+    where: Annotated[str | None, CommandOption(metavar="SQL")] = None,
+    samples: Annotated[int | None, CommandOption(least=1)] = None,
+    output: Output = None,
+) -> str:
+    """Steer a running sweep, or one that is to be resumed. What was steered is journaled.
+
+    Args:
+        verb: stop, budget, extend or clone.
+        what: Limits for budget: gpu_hours=2. For clone a trial and what differs: c00012 loss.gamma=3. (default: none)
+        where: Trials to stop, as SQL over the table trials: "config_loss_name = 'focal'". (default: none)
+        samples: Samples to extend the sweep to. (default: none)
+
+    Returns:
+        When it is done, in a sentence.
+
+    Raises:
+        SweeperError: the sweep cannot be steered so; the message says why.
+    """
+    from sweeper.steering.wishes import ask
+
+    return ask(name, output_folder(output), verb, [what] if isinstance(what, str) else what, where, samples)
 
 
 def status(

@@ -273,7 +273,7 @@ PRINTED: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("run", "resume"), finished),
     **dict.fromkeys(("plan", "claims", "what_if", "paper"), display_json),
     "submit": submitted,
-    "stop": told,
+    **dict.fromkeys(("stop", "steer"), told),
     "export": exported,
     "recalibrate": recalibrated,
 }

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.processes import prepare
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.controllers.base import Controller, Directive, Interrupts, Situation
@@ -35,10 +38,11 @@ from sweeper.search.base import Searcher
 from sweeper.space.configurations import column_types
 from sweeper.space.spec import Budget
 from sweeper.space.user_code import code_settings
+from sweeper.steering.wishes import GOES_ON, POLL_SECONDS, done, follows, pending
 from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
-from sweeper.storage.sweeps import Sweep
+from sweeper.storage.sweeps import Sweep, keep
 from sweeper.tables.writer import ParquetSink
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
@@ -87,8 +91,11 @@ class DriverContext:
         prepare_end = functools.partial(import_meanwhile, *FOR_THE_END)
         job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
         with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
-            driver = self._driver(session, [self._budget(session.resources)], report)
+            budget = self._budget(session.resources)
+            steered = Steersman(self.sweep, self.progress.say, budget)
+            driver = self._driver(session, [budget], report, steered=steered)
             self._begin(driver)
+            steered(driver)  # before a spent budget could end it that was raised meanwhile
             with _stopped_by_signal(driver):
                 session.execute(driver)
         return driver
@@ -141,8 +148,10 @@ class DriverContext:
     def take_up(self) -> Driver:
         """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
         prepare(self.options.address)  # a searcher imports Ray
-        driver = self._driver(Session({}, 1, lambda driver: None))
+        steered = Steersman(self.sweep, self.progress.say)
+        driver = self._driver(Session({}, 1, lambda driver: None), steered=steered)
         driver.begin()
+        steered(driver)
         return driver
 
     def _searcher(self) -> Searcher | None:
@@ -169,7 +178,9 @@ class DriverContext:
             gpu_hour_price=price_from(os.environ) if named is None else named,
         )
 
-    def _driver(self, session: Session, controllers: Sequence[Controller] = (), *sinks: Sink) -> Driver:
+    def _driver(
+        self, session: Session, controllers: Sequence[Controller] = (), *sinks: Sink, steered: Steersman
+    ) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
         return Driver(
             self.sweep.paths,
@@ -187,7 +198,38 @@ class DriverContext:
             slots=session.slots,
             searcher=self._searcher(),
             other_nodes=session.other_nodes,
+            steered=steered,
         )
+
+
+class Steersman:
+    """Does what people ask of a sweep: `sweeper.steering.wishes`."""
+
+    def __init__(self, sweep: Sweep, say: Callable[[str], object], budget: BudgetWatch | None = None) -> None:
+        """Steer a sweep whose `budget` is watched; `say` tells the user why a wish is refused."""
+        self._sweep, self._say, self._budget = sweep, say, budget
+        self._looked = -math.inf
+
+    def __call__(self, driver: Driver) -> None:
+        """Look for wishes, when it is due, and do them."""
+        if time.monotonic() - self._looked < POLL_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for wish in pending(self._sweep.paths):
+            try:
+                found, bodies = follows(wish, self._sweep, driver.state)
+                if self._budget is not None:
+                    self._budget.allow(found.spec.budget or Budget())
+            except SweeperError as error:
+                self._say(f"not steered, {wish.asked}: {error}")
+                done(self._sweep.paths, wish, refused=True)
+                continue
+            driver.steer(*bodies)
+            grows = found.spec.samples != self._sweep.spec.samples
+            self._sweep = keep(found)
+            done(self._sweep.paths, wish)
+            if grows:
+                driver.steering.ask_to_stop(GOES_ON)
 
 
 class _Heartbeat:

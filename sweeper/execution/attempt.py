@@ -20,7 +20,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import at_death
 from sweeper.execution.assembly import DriverContext, open_tables
 from sweeper.execution.controllers.base import Interrupts
-from sweeper.execution.controllers.budget import WorkingTime
+from sweeper.execution.controllers.budget import BUDGET_REACHED, WorkingTime
 from sweeper.execution.driver.context import Fold
 from sweeper.execution.driver.executor import Executor
 from sweeper.execution.noop_resume import mark_settled
@@ -33,6 +33,7 @@ from sweeper.journal.segments import last_sequence
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.notifications import Notifier
 from sweeper.space.notify import Target
+from sweeper.steering.wishes import GOES_ON, pending
 from sweeper.storage.lease import Lease
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
@@ -177,7 +178,10 @@ def drive(
             except KeyboardInterrupt:
                 notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
-    return Outcome(sweep, ended[0] if ended else "finished", state, time.monotonic() - started, notes)
+    outcome, reason = ended or ("finished", None)
+    late = outcome == "finished" or (reason or "").startswith(BUDGET_REACHED)
+    goes_on = reason == GOES_ON or (late and bool(pending(paths)))
+    return Outcome(sweep, outcome, state, time.monotonic() - started, notes, goes_on)
 
 
 def _run_unfinished(
@@ -190,7 +194,7 @@ def _run_unfinished(
     state, options = context.state, context.options
     # Nothing may be left to do but to say so: the last driver died between the last report and the end.
     unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
-    if not unfinished and state.outcome is not None:
+    if not unfinished and state.outcome is not None and not pending(context.sweep.paths):
         return None
     begun = begun_trials(state)
     driver = context.run(executor()) if unfinished else context.take_up()
@@ -239,7 +243,7 @@ def _write_end(
     lacking = _report_lacking(context.sweep)
     options.timings.note("tables and report written")
     mirror.complete(ended=not state.unfinished())
-    if ended is not None:
+    if ended is not None and ended[1] != GOES_ON:
         context.notifier.ended(*ended)
     if options.tracker is not None:
         progress.stage(f"finishing {kind_of(options.tracker).name} logging")

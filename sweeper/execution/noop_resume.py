@@ -84,7 +84,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
         logged = tracker is None or (mark[TRACKED] == _digest(tracker) and _is_there(tracker))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not (sound and logged) or (failed_too and counts.get("failed", 0)):
+    if not (sound and logged) or (failed_too and counts.get("failed", 0)) or any(paths.steering.glob("*.json")):
         return None
     return Settled(paths, counts, time.monotonic() - began, retriable=retriable)
 

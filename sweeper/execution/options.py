@@ -68,6 +68,7 @@ class Outcome:
         state: of all trials.
         seconds: wall time of this run, Ray's start included.
         notes: things the user should know, one sentence each.
+        goes_on: whether it ended to begin again at once, because it was steered.
     """
 
     sweep: Sweep
@@ -75,6 +76,7 @@ class Outcome:
     state: SweepState
     seconds: float
     notes: Sequence[str]
+    goes_on: bool = False
 
     @property
     def paths(self) -> SweepPaths:

@@ -1,28 +1,20 @@
-"""What a resume may change, and recovery from a damaged journal.
+"""Recovery from a damaged journal, and checks that a sweep is still what its journal says.
 
-Settings may change budget, resources and samples (more of them), never measurements. A damaged journal is cut off
-before its first damaged record, and what trials wrote afterwards is removed; one that is lost is found missing.
+A damaged journal is cut off before its first damaged record, and what trials wrote afterwards is removed; one that is
+lost is found missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import yaml
-
-from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, writing_to
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import set_aside_damaged
 from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
-from sweeper.space.configurations import configurations_of
-from sweeper.space.file import Document, apply_overrides
-from sweeper.space.loading import reopened_spec
-from sweeper.space.parts import worker_faults
 from sweeper.storage.mirror import Mirror, SharedFolder
-from sweeper.storage.sweeps import AMENDABLE, GROWING, Sweep, changed_trials, edited
-from trainables.files.atomic import write_text
+from sweeper.storage.sweeps import Sweep, changed_trials, edited
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
 
 
@@ -50,39 +42,6 @@ def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None
             f"{count} from the journal, e.g. {trial_name(changed[0])}: this release draws others from the same space",
             "resume with the release that started the sweep (`versions` in manifest.json), or start a new sweep",
         )
-
-
-def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
-    """Return the sweep with the overrides `settings`, which are written into its `sweep.yaml`.
-
-    Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
-    """
-    if not settings:
-        return sweep
-    refused = [
-        Fault(
-            setting.partition("=")[0].strip(),
-            "this setting of a started sweep cannot change",
-            f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest",
-        )
-        for setting in settings
-        if setting.partition("=")[0].partition(".")[0].strip() not in (*AMENDABLE, GROWING)
-    ]
-    document = Document(values=sweep.spec.resolved())
-    apply_overrides(document, settings)
-    if refused or document.faults:
-        raise InvalidSearchSpace([*refused, *document.faults], source="--set")
-    spec = reopened_spec(document.values, "--set")
-    faults = worker_faults(spec)
-    if faults:
-        raise InvalidSearchSpace(faults, source="--set")
-    if spec.samples < sweep.spec.samples:
-        rule = f"{spec.samples} is below the sweep's {sweep.spec.samples}: samples can only grow"
-        raise InvalidSearchSpace([Fault(GROWING, rule, "start a new sweep for fewer")], source="--set")
-    text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
-    with writing_to(sweep.paths.sweep_file, "make the results folder writable"):
-        write_text(sweep.paths.sweep_file, text)
-    return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
 
 
 _PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")

@@ -29,7 +29,7 @@ from sweeper.execution.local.executor import takes_cards
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
-from sweeper.execution.resuming import amend, check_unchanged, refuse_lost_journal
+from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.loop_checks import loop_part
@@ -48,7 +48,7 @@ from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import build_manifest, read_manifest, read_specification
 from sweeper.storage.mirror import STOP, mirror_of
 from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
-from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
+from sweeper.storage.sweeps import Sweep, amend, create_sweep, open_sweep
 from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
@@ -139,7 +139,17 @@ def run_sweep(
             notify.require_allowed(asked, notify.folder_of(locate(space)), allowed=options.allow_notify)
         if spec.is_rehearsal:
             stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-        return _confirmed(_run_spec(running, spec, stem, name, options), options)
+        outcome = _run_spec(running, spec, stem, name, options)
+    return _confirmed(_steered(outcome, outcome.sweep.name, options), options)
+
+
+def _steered(outcome: Outcome, name: str, options: RunOptions) -> Outcome:
+    """Go on with a sweep that ended for what was steered."""
+    while outcome.goes_on:
+        again = replace(options, settings=(), failed_too=False, discard_damaged=False)
+        done = _resumed(name, again, None)
+        outcome = replace(done, seconds=outcome.seconds + done.seconds)
+    return outcome
 
 
 def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
@@ -240,6 +250,10 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
 
     Raises SweeperError when there is no such sweep, or another driver has it.
     """
+    return _confirmed(_steered(_resumed(name, options, server), name, options), options)
+
+
+def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outcome:
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
     with (
@@ -259,8 +273,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         targets = notification_targets(sweep.spec, options)
         executor = functools.partial(kind.create, options, running)
         dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
-        outcome = drive(sweep, dataset, options, mirror, targets, executor)
-    return _confirmed(outcome, options)
+        return drive(sweep, dataset, options, mirror, targets, executor)
 
 
 def notification_targets(spec: SweepSpec, options: RunOptions) -> list[notify.Target]:

@@ -84,7 +84,13 @@ def write_report_figure(results: Results, name: str, to: Path) -> None:
         SweeperError: an unknown figure or format, one that does not apply to this sweep, or cannot be drawn on paper.
     """
     require_format(to)
-    write_figure(report_figure(results, name), to, "Rehearsal, no results." if results.rehearsed else "")
+    write_figure(
+        report_figure(results, name),
+        to,
+        " ".join(
+            [*["Rehearsal, no results."][: len(results.rehearsed)], *(f"Note: {each}." for each in results.steered)]
+        ),
+    )
 
 
 def report_figure(results: Results, name: str) -> Figure:

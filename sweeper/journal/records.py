@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import configuration_index, trial_name
 from sweeper.journal.fields import (
     LATEST,
     LEFT_OUT,
@@ -29,6 +29,7 @@ from sweeper.journal.fields import (
     Written,
     check_report,
     number,
+    numbers,
     read,
     text,
     trial,
@@ -39,6 +40,16 @@ from trainables.worker.trial_reports import TrialReport
 
 STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "interrupted")
 """What a trial can be; `sweeper.journal.state` says when it is which."""
+
+
+def _epochs_of_trials(fields: Json, key: str) -> dict[str, float]:
+    """Return an object of trials' names and epochs."""
+    found = numbers(fields, key)
+    for name in found:
+        trial({key: name}, key)
+        whole(found, name)
+    return found
+
 
 Status: TypeAlias = Annotated[str, Checked(partial(text, among=STATUSES))]
 Index: TypeAlias = Annotated[int, Within(0, MOST - 1)]
@@ -328,7 +339,44 @@ class Ended(Written):
     reason: str
 
 
-Body = Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
+@dataclass(frozen=True)
+class Steered(Written):
+    """Somebody steered the sweep while it ran.
+
+    Attributes:
+        wish: identifies what was asked, so that it is done once.
+        by, asked: who, and what: `stop --where "config_loss_name = 'focal'"`.
+        after: the latest epoch at which a trial had been evaluated.
+        stopped: trials that end with it → their epochs.
+        settings: keys of the search space that it changes, with their values.
+        trials: how many configurations the sweep has from now on; `None` where that stays.
+    """
+
+    kind: ClassVar[str] = "steered"
+    attempt: int
+    wish: str
+    by: str
+    asked: str
+    after: int
+    stopped: Annotated[Mapping[str, float], Checked(_epochs_of_trials)]
+    settings: Mapping[str, Any]
+    trials: int | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def indices(self) -> list[int]:
+        """The configurations that end with it."""
+        return [configuration_index(name) for name in self.stopped]
+
+    @property
+    def sentence(self) -> str:
+        """What was steered, when and by whom."""
+        when = f"after rung {self.after}" if self.after else "before the first rung"
+        return f"steered {when} by {self.by}: {self.asked}"
+
+
+Body = (
+    Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended | Steered
+)
 """What a record says happened."""
 
 _KINDS: dict[str, type[Body]] = {each.kind: each for each in get_args(Body)}
@@ -343,7 +391,7 @@ def body_from_json(kind: str, fields: Json) -> Body:
 
 def configuration_of(body: Body) -> int | None:
     """Return the configuration that a record is about; `None` where it is about the whole sweep."""
-    return None if isinstance(body, Attempt | Learned | Drawn | Ended) else body.configuration
+    return None if isinstance(body, Attempt | Learned | Drawn | Ended | Steered) else body.configuration
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,16 @@ from sweeper.journal.records import (
     ReplicateReported,
     Reported,
     Started,
+    Steered,
     Suggested,
     configuration_of,
 )
 from trainables.worker.trial_reports import Row, TrialReport
 
 WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
+STEERED = "steered"
+"""Why a trial ended that somebody stopped, as `stop_kind`."""
+
 ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
 """The states that a trial does not leave on its own; `resume --failed` retries failed ones."""
 
@@ -192,6 +196,7 @@ class SweepState:
         learned: earlier sweep → how many of its trials the searcher knows of.
         touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
         last_reported: the configuration of the latest report; `None` before the first.
+        steered: what was steered, by the wish that asked for it.
     """
 
     def __init__(self, configurations: int) -> None:
@@ -206,6 +211,7 @@ class SweepState:
         self.learned: dict[str, int] = {}
         self.touched: list[int] = []
         self.last_reported: int | None = None
+        self.steered: dict[str, Steered] = {}
 
     def apply(self, record: Record) -> None:
         """Fold one record in. Records must come in order.
@@ -236,6 +242,8 @@ class SweepState:
             case Ended() as body:
                 self.outcome = body.outcome
                 self._interrupt_running()
+            case Steered() as body:
+                self._steered(body)
         configuration = configuration_of(record.body)
         if configuration is not None:
             self.touched.append(configuration)
@@ -258,15 +266,31 @@ class SweepState:
         return {status: counted[status] for status in STATUSES}
 
     def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
-        trial = self.trials.get(body.configuration)
-        if trial is None:
-            raise SweeperError(
-                f"the journal has records of configuration {body.configuration}, and the search space has "
-                f"{len(self.trials)} configurations",
-                "restore sweep.yaml as it was when the sweep was driven",
-            )
+        trial = self._known(body.configuration)
         trial.attempt = body.attempt
         return trial
+
+    def _known(self, index: int) -> TrialState:
+        if index not in self.trials:
+            raise SweeperError(
+                f"the journal has records of configuration {index}, and the search space has {len(self.trials)} "
+                "configurations",
+                "restore sweep.yaml as it was when the sweep was driven",
+            )
+        return self.trials[index]
+
+    def _steered(self, body: Steered) -> None:
+        self.steered[body.wish] = body
+        for index in range(len(self.trials), body.trials or 0):
+            self.trials[index] = TrialState(configuration=index)
+        for index in body.indices:
+            trial = self._known(index)
+            if trial.status not in ENDED:
+                trial.status, trial.paused = EARLY_STOPPED, False
+                trial.stop_kind, trial.stop_reason = STEERED, body.sentence
+                for replicate in trial.replicates.values():
+                    replicate.status = FAILED if replicate.status == FAILED else EARLY_STOPPED
+                self.touched.append(index)
 
     def _attempt(self, body: Attempt, time: float) -> None:
         self.attempt = body.attempt

@@ -237,6 +237,7 @@ class SweepWatch:
             # Throughput is this driver's: what earlier ones trained, and pauses between them, do not count.
             self._began = record.time
             self._before = sum(trial.epochs_trained for trial in self.state.trials.values())
+            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # it may have grown
         self.state.apply(record)
         for fold_in in self._folds:
             fold_in(record)

@@ -29,6 +29,8 @@ import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_kind
+from sweeper.journal.records import Steered
 from sweeper.results.queries import (
     VIEWS,
     QueryError,
@@ -151,8 +153,14 @@ class Results:
 
     @property
     def marks(self) -> list[str]:
-        """The warning that goes with every number of a rehearsal; nothing with the real thing's."""
-        return [notice(self.rehearsed)] if self.rehearsed else []
+        """What goes with every number: that it is a rehearsal's, and what was steered while the sweep ran."""
+        return [*([notice(self.rehearsed)] if self.rehearsed else []), *self.steered]
+
+    @cached_property
+    def steered(self) -> list[str]:
+        """What somebody steered while the sweep ran, a sentence each: it may have made its sample."""
+        found = (record.body for record in read_kind(self.paths.journal, Steered))
+        return [f"this sample was {body.sentence}" for body in found if isinstance(body, Steered)]
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from sweeper.core.objective import Objective
-from sweeper.journal.records import Decision, Judged, Record, Reported
+from sweeper.journal.records import Decision, Judged, Record, Reported, Steered
 from sweeper.scheduling.ranking import Constraint
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
@@ -205,6 +205,10 @@ class RungState(ABC):
         """Take in what was decided, after the value that it was decided on; nothing, where no trial pauses."""
         return
 
+    def leave(self, configuration: int) -> None:
+        """Take in that somebody stopped a trial, which is never promoted now; nothing, where no trial pauses."""
+        return
+
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return which paused trial to promote when a worker is free, with the decision; `None` to begin another.
 
@@ -229,7 +233,10 @@ class RungState(ABC):
         return None
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in: a report that was decided on at a rung."""
+        """Fold one journal record in: a report that was decided on at a rung, or trials that somebody stopped."""
+        if isinstance(record.body, Steered):
+            for configuration in record.body.indices:
+                self.leave(configuration)
         if not isinstance(record.body, Reported) or record.body.decision is None:
             return
         decision = record.body.decision

@@ -104,6 +104,11 @@ class PausedRungs(RungState):
         if decision.kind == "continue" and decision.rung is not None:
             self._rungs[decision.rung].promote(configuration)
 
+    def leave(self, configuration: int) -> None:
+        """Let a configuration leave the rung at which it pauses."""
+        for rung in self._rungs.values():
+            rung.promote(configuration)
+
     def competitors(self, rung: int) -> int:
         """Return how many configurations have reached a rung."""
         return len(self._rungs[rung].keys)

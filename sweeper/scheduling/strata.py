@@ -146,6 +146,10 @@ class StrataState(RungState):
         """Take in what was decided, in the configuration's stratum."""
         self.pool(configuration).decided(configuration, decision)
 
+    def leave(self, configuration: int) -> None:
+        """Take in that somebody stopped a trial, in its stratum."""
+        self.pool(configuration).leave(configuration)
+
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the promotion from the highest rung of any stratum; of equals, from the stratum that began first."""
 

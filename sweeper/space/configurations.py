@@ -107,6 +107,11 @@ class Configurations(Sequence[Configuration]):
                 self._newest = max(self._newest, record.sequence)
         return index in self._found
 
+    def require(self, values: Configuration) -> None:
+        """Raise SweeperError where a configuration cannot be one of the space."""
+        if (reason := self._misfit(values)) is not None:
+            raise SweeperError(f"it is no configuration of the search space: {reason}", "give what the space has")
+
     def _require_fit(self, sequence: int, number: int, values: Configuration) -> None:
         reason = self._misfit(values)
         if reason is not None:

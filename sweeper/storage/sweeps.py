@@ -12,18 +12,20 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
-from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, flatten_configuration, is_sweep_name
 from sweeper.core.json_types import Plain, join_path
 from sweeper.journal.journal import read_kind, record_names
 from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
+from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
+from sweeper.space.parts import worker_faults
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
@@ -149,6 +151,48 @@ AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "notify", "res
 
 GROWING = "samples"
 """The key that may become larger: the configurations so far stay what they are, and more follow."""
+
+
+def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
+    """Return the sweep with the overrides `settings`, which are written into its `sweep.yaml`. Raises as `amended`."""
+    return keep(amended(sweep, settings)) if settings else sweep
+
+
+def keep(sweep: Sweep) -> Sweep:
+    """Write a sweep's search space into its `sweep.yaml`; return the sweep."""
+    text = yaml.safe_dump(sweep.spec.resolved(), sort_keys=False, allow_unicode=True)
+    with writing_to(sweep.paths.sweep_file, "make the results folder writable"):
+        write_text(sweep.paths.sweep_file, text)
+    return sweep
+
+
+def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
+    """Return the sweep with the overrides `settings`: budget, resources, samples (more of them), never measurements.
+
+    Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
+    """
+    refused = [
+        Fault(
+            setting.partition("=")[0].strip(),
+            "this setting of a started sweep cannot change",
+            f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest",
+        )
+        for setting in settings
+        if setting.partition("=")[0].partition(".")[0].strip() not in (*AMENDABLE, GROWING)
+    ]
+    document = Document(values=sweep.spec.resolved())
+    apply_overrides(document, settings)
+    if refused or document.faults:
+        raise InvalidSearchSpace([*refused, *document.faults], source="--set")
+    spec = reopened_spec(document.values, "--set")
+    faults = worker_faults(spec)
+    if faults:
+        raise InvalidSearchSpace(faults, source="--set")
+    if spec.samples < sweep.spec.samples:
+        rule = f"{spec.samples} is below the sweep's {sweep.spec.samples}: samples can only grow"
+        raise InvalidSearchSpace([Fault(GROWING, rule, "start a new sweep for fewer")], source="--set")
+    return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
+
 
 _UNMEASURED = (*AMENDABLE, "header", "rehearsal")
 

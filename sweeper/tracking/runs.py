@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import REHEARSAL
-from sweeper.journal.records import Record, Suggested, configuration_of
+from sweeper.journal.records import Record, Steered, Suggested, configuration_of
 from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
@@ -157,6 +157,8 @@ class RunProjection:
         configuration = configuration_of(record.body)
         if configuration is not None:
             return [configuration]
+        if isinstance(record.body, Steered):
+            return [SWEEP_RUN, *(index for index in record.body.indices if index in self._began)]
         # Drivers that start or end change what was running to interrupted.
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 

@@ -31,6 +31,9 @@ def price_from(environment: Mapping[str, str]) -> float | None:
 
 LOOK_SECONDS = 1.0
 
+BUDGET_REACHED = "the budget is reached"
+"""How the reason begins for which a spent budget ends a sweep."""
+
 
 class WorkingTime:
     """The time that a sweep's drivers have worked, folded from the journal: pauses between them do not count."""
@@ -78,16 +81,21 @@ class BudgetWatch:
 
         Raises SweeperError when costs are limited and nothing says what an hour costs.
         """
-        self._budget, self._spending, self._worked, self._clock = budget, spending, worked, clock
+        self._spending, self._worked, self._clock = spending, worked, clock
         self._cpus, self._gpus = resources["cpu"], resources["gpu"]
         price = budget.gpu_hour_price if budget.gpu_hour_price is not None else price_from(environment)
         self._gpu_price, self._cpu_price = price or 0.0, budget.cpu_hour_price or 0.0
+        self._tell, self._looked = tell, 0.0
+        self.allow(budget)
+
+    def allow(self, budget: Budget) -> None:
+        """Watch these limits from now on, at the same prices. Raises SweeperError as above."""
         if budget.cost is not None and not self._gpus * self._gpu_price + self._cpus * self._cpu_price:
             raise SweeperError(
                 f"budget.cost = {budget.cost:g}, but no price per hour is set",
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
             )
-        self._tell, self._looked = tell, 0.0
+        self._budget = budget
         self._reached: str | None = None
 
     def tick(self, situation: Situation) -> Directive:
@@ -115,7 +123,7 @@ class BudgetWatch:
             if limit is not None and value >= limit:
                 detail = f" ({duration(value * 3600)} of work)" if name == "wall_hours" else ""
                 return (
-                    f"the budget is reached: {name} {value:.4g} of {limit:g}{detail}; "
+                    f"{BUDGET_REACHED}: {name} {value:.4g} of {limit:g}{detail}; "
                     f"go on with `sweeper resume … --set budget.{name}={2 * limit:g}`"
                 )
         return None

@@ -18,7 +18,7 @@ from sweeper.core.ids import ReplicateSeeds, config_hash, trial_name
 from sweeper.journal.best import Rank, rank_of
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Drawn, Record
-from sweeper.journal.state import COMPLETED, ENDED, SweepState, TrialState
+from sweeper.journal.state import COMPLETED, ENDED, STEERED, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
@@ -26,7 +26,7 @@ from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
-OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
+OVER = {"continue", "stop", "complete", "fail", NON_FINITE, STEERED}
 """Endings that a retry would repeat: a trial that crashed or took too long can continue from its checkpoint."""
 
 

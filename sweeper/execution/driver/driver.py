@@ -40,7 +40,18 @@ from sweeper.execution.driver.context import (
 from sweeper.execution.driver.failures import Failure, FullDisks, OtherNodes, next_try
 from sweeper.execution.driver.judging import is_news, judged, last_failure, merged_report, skips_epochs
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
+from sweeper.journal.records import (
+    Attempt,
+    Drawn,
+    Ended,
+    Failed,
+    Judged,
+    Learned,
+    ReplicateReported,
+    Reused,
+    Started,
+    Steered,
+)
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
@@ -78,6 +89,7 @@ class Driver(Assignments):
         failed_too: bool = False,
         clock: Callable[[], float] = time.monotonic,
         other_nodes: OtherNodes = lambda nodes: False,
+        steered: Callable[[Driver], object] = lambda driver: None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -99,6 +111,7 @@ class Driver(Assignments):
             failed_too: run failed trials again.
             clock: seconds, for polling the stop marker and for recording starts.
             other_nodes: whether there are nodes for trials besides those whose disks are full.
+            steered: called on every turn while trials may start: does what people ask of the sweep, by `steer`.
         """
         recorder = Recorder(journal, [state, rungs, *([] if searcher is None else [searcher]), *folds], sinks)
         steering = Steering(controllers, paths.stop_marker, clock)
@@ -109,7 +122,7 @@ class Driver(Assignments):
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
         self.full_disks = FullDisks(paths.root, other_nodes)
         self.broken: Exception | None = None
-        self._starts = Starts(clock)
+        self._starts, self._steered = Starts(clock), steered
         self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
         if failed_too:
             state.reopen_failed()
@@ -272,6 +285,22 @@ class Driver(Assignments):
             self.processes = slots
             if not self.settings.together:
                 self.resize(slots)
+        if self.closing is None:
+            self._steered(self)
+
+    def steer(self, *bodies: Drawn | Steered) -> None:
+        """Journal what somebody asked of the sweep, and let go of the trials that it stops.
+
+        One that runs is over with its next report, which nobody takes.
+        """
+        for body in bodies:
+            self._recorder.record(body)
+        self._recorder.settle()
+        stopped = {index for body in bodies if isinstance(body, Steered) for index in body.indices}
+        self._queue = deque(unit for unit in self._queue if unit[0] not in stopped)
+        for index in stopped:
+            self._checkpoints.tidy(index)
+        self._end_pauses()
 
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""

@@ -13,7 +13,7 @@ from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
-from sweeper.execution.resuming import amend
+from sweeper.storage.sweeps import amend
 from sweeper.journal.best import Spending
 from sweeper.journal.state import ENDED
 from sweeper.scheduling.asha import Halving

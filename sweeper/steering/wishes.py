@@ -1,0 +1,213 @@
+"""What people and agents ask of a sweep while it runs, or before it is resumed: files in its folder `steering`.
+
+A wish is a file, whole or absent, that the driver takes up at its next turn, or the next driver when it begins. What
+follows from it is a journal record (`Steered`) before the file goes, so that a wish is done once wherever a driver is
+killed, and resume, tables and audit know of it. What changes neither configurations nor trials' number is done at once;
+for anything else the driver ends as for `sweeper stop` and begins again at once with what was asked.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.domains import grid_size
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, writing_to
+from sweeper.core.ids import SweepPaths, configuration_index, trial_name
+from sweeper.journal.fields import Json, Written
+from sweeper.journal.records import Drawn, Steered
+from sweeper.journal.state import ENDED, SweepState
+from sweeper.results import Results
+from sweeper.space.configurations import configurations_of
+from sweeper.space.file import Document, apply_overrides
+from sweeper.space.loading import load_spec
+from sweeper.steering.ledger import author
+from sweeper.storage.lease import holder
+from sweeper.storage.lookup import find_sweep, refuse_links
+from sweeper.storage.places import split_name
+from sweeper.storage.sweeps import Sweep, amended, open_sweep
+from trainables.files.atomic import write_bytes
+from trainables.files.stores.base import is_store_address
+
+LIMITS = ("gpu_hours", "wall_hours", "cost")
+"""What `budget` sets."""
+
+POLL_SECONDS = 0.5
+"""How often a driver looks for wishes."""
+
+GOES_ON = "it goes on with what was steered"
+"""Why a driver ends that begins again at once."""
+
+
+@dataclass(frozen=True)
+class Wish(Written):
+    """What somebody asks of a sweep.
+
+    Attributes:
+        identity: the name of its file.
+        time: Unix time in seconds.
+        by, asked: who, and what, as typed.
+        trials: that are to end, each with 0.
+        settings: keys of the search space, with their values.
+        clone: the values of a configuration that is to be added; empty for none.
+    """
+
+    identity: str
+    time: float
+    by: str
+    asked: str
+    trials: Mapping[str, float]
+    settings: Mapping[str, Any]
+    clone: Mapping[str, Any]
+
+
+def pending(paths: SweepPaths) -> list[Wish]:
+    """Return the wishes that no driver has taken up, in their order; a file that is none is set aside."""
+    found = []
+    for file in paths.steering.glob("*.json"):
+        try:
+            wish = Wish.from_json(json.loads(file.read_bytes()))
+            if wish.identity != file.stem or not {*wish.settings} <= {"samples", *map("budget.{}".format, LIMITS)}:
+                raise ValueError("it asks for what nobody may steer")
+            found.append(wish)
+        except (ValueError, AttributeError, RecursionError):
+            file.rename(file.with_suffix(".refused"))
+    return sorted(found, key=lambda each: each.time)
+
+
+def ask(name: str, output: str, verb: str, what: Sequence[str], where: str | None, samples: int | None) -> str:
+    """Leave a wish for a sweep; return, in a sentence, when it is done.
+
+    Args:
+        name, output: of the sweep, in a folder.
+        verb: of VERBS.
+        what: limits of `budget`, `gpu_hours=2`; of `clone` the trial and then what differs, `loss.gamma=3`.
+        where: SQL over the columns of the table `trials`, for `stop`.
+        samples: for `extend`.
+
+    Raises SweeperError where the sweep cannot be steered so; the message says why.
+    """
+    name, output = split_name(name, output)
+    if is_store_address(output):
+        raise SweeperError("sweeps in an object store cannot be steered", "stop it, and resume it with --set")
+    if verb not in VERBS:
+        raise SweeperError(f"{verb!r} is no way to steer", f"choose {', '.join(VERBS)}")
+    paths = find_sweep(name, output)
+    sweep = open_sweep(str(paths.root), Path(output))
+    trials, settings, clone = VERBS[verb](sweep, what, where, samples)
+    given = {"--where": where, "--samples": samples}
+    asked = " ".join(
+        [verb, *what, *(f"{flag} {json.dumps(value)}" for flag, value in given.items() if value is not None)]
+    )
+    wish = Wish(secrets.token_hex(8), time.time(), author(), asked, dict.fromkeys(trials, 0), settings, clone)
+    refuse_links(paths)
+    with writing_to(paths.root, "ask its owner"):
+        paths.steering.mkdir(exist_ok=True)
+        write_bytes(paths.steering / f"{wish.identity}.json", json.dumps(wish.to_json()).encode(), durable=True)
+    driver = holder(paths.lease)
+    if driver is None:
+        return f"{asked}: the next `sweeper resume {paths.in_commands}` does it"
+    return f"{asked}: asked process {driver.get('pid')} on {driver.get('host')}"
+
+
+Asked = tuple[list[str], dict[str, Any], Mapping[str, Any]]
+"""Trials to stop, settings to change, values to clone."""
+
+
+def _stop(sweep: Sweep, what: Sequence[str], where: str | None, samples: int | None) -> Asked:
+    if where is None:
+        raise SweeperError("stop needs to know which trials", "add --where \"config_loss_name = 'focal'\"")
+    ended = ", ".join(f"'{each}'" for each in sorted(ENDED))
+    sql = f"SELECT DISTINCT trial FROM trials WHERE ({where}) AND status NOT IN ({ended}) ORDER BY trial"
+    trials = [str(row["trial"]) for row in Results(sweep.paths.root).rows(sql)]
+    if not trials:
+        raise SweeperError(f"no trial that runs or waits has {where}", "see `sweeper results --sql 'FROM trials'`")
+    return trials, {}, {}
+
+
+def _budget(sweep: Sweep, what: Sequence[str], where: str | None, samples: int | None) -> Asked:
+    given = dict(each.partition("=")[::2] for each in what)
+    if not given or not {*given} <= {*LIMITS}:
+        raise SweeperError(f"budget takes {', '.join(LIMITS)}", "write e.g. gpu_hours=2")
+    limits = amended(sweep, [f"budget.{key}={value}" for key, value in given.items()]).spec.budget
+    return [], {f"budget.{key}": getattr(limits, key) for key in given}, {}
+
+
+def _extend(sweep: Sweep, what: Sequence[str], where: str | None, samples: int | None) -> Asked:
+    if samples is None or samples <= sweep.spec.samples:
+        raise SweeperError(f"the sweep has {sweep.spec.samples} samples", "give more: --samples N")
+    amended(sweep, [f"samples={samples}"])
+    return [], {"samples": samples}, {}
+
+
+def _clone(sweep: Sweep, what: Sequence[str], where: str | None, samples: int | None) -> Asked:
+    spec = sweep.spec
+    if grid_size(spec.space) > 1 or spec.searcher.learns:
+        raise SweeperError("clone needs a space that is drawn at random", "this one has a grid, or a searcher chooses")
+    try:
+        values = copy.deepcopy(sweep.configurations[configuration_index(what[0] if what else "")])
+    except (ValueError, LookupError) as error:
+        raise SweeperError(f"clone needs a trial: {error}", "write e.g. clone c00012 loss.gamma=3") from error
+    document = Document(values=dict(values))
+    apply_overrides(document, what[1:])
+    if document.faults or len(what) < 2:
+        raise InvalidSearchSpace(
+            document.faults or [Fault("", "nothing differs", "write e.g. loss.gamma=3")], source="clone"
+        )
+    left_out = {"confirm": 0, "confirms": None, "rehearsed": None, "searcher": None, "samples": 1}
+    alone = {key: value for key, value in (spec.resolved() | left_out).items() if value is not None}
+    load_spec(
+        {**alone, "space": document.values, "scheduler": {"name": "none", "max_epochs": spec.scheduler.max_epochs}}
+    )
+    changed: dict[str, Any] = dict(document.values)
+    configurations_of(spec, None).require(changed)
+    return [], {}, changed
+
+
+VERBS: Mapping[str, Callable[[Sweep, Sequence[str], str | None, int | None], Asked]] = {
+    "stop": _stop,
+    "budget": _budget,
+    "extend": _extend,
+    "clone": _clone,
+}
+"""What can be asked of a sweep."""
+
+
+def follows(wish: Wish, sweep: Sweep, state: SweepState) -> tuple[Sweep, Sequence[Drawn | Steered]]:
+    """Return what a wish makes of a sweep, and the records that say so; none where the journal has them already.
+
+    Raises SweeperError where it cannot be done any more.
+    """
+    known = state.steered.get(wish.identity)
+    if known is not None:
+        return amended(sweep, _texts(known.settings)), []
+    settings = dict(wish.settings) | ({"samples": sweep.spec.samples + 1} if wish.clone else {})
+    found, first = amended(sweep, _texts(settings)), len(sweep.configurations)
+    stopped = {
+        trial_name(index): trial.epochs
+        for index, trial in state.trials.items()
+        if trial_name(index) in wish.trials and trial.status not in ENDED
+    }
+    after = max((trial.last_evaluation_epoch or 0 for trial in state.trials.values()), default=0)
+    trials = len(found.configurations) if "samples" in settings else None
+    body = Steered(state.attempt, wish.identity, wish.by, wish.asked, after, stopped, settings, trials)
+    return found, [*([Drawn(first, [wish.clone])] if wish.clone else []), body]
+
+
+def done(paths: SweepPaths, wish: Wish, *, refused: bool = False) -> None:
+    """Remove a wish that the journal has; one that was refused is kept under another name."""
+    file = paths.steering / f"{wish.identity}.json"
+    if refused:
+        file.replace(file.with_suffix(".refused"))
+    else:
+        file.unlink(missing_ok=True)
+
+
+def _texts(settings: Json) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
