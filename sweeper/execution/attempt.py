@@ -240,10 +240,12 @@ def _write_end(
     progress.stage("writing tables and report")
     mirror.collect()
     context.tables.close()
+    if ended is not None and ended[1] == GOES_ON:
+        return []
     lacking = _report_lacking(context.sweep)
     options.timings.note("tables and report written")
     mirror.complete(ended=not state.unfinished())
-    if ended is not None and ended[1] != GOES_ON:
+    if ended is not None:
         context.notifier.ended(*ended)
     if options.tracker is not None:
         progress.stage(f"finishing {kind_of(options.tracker).name} logging")

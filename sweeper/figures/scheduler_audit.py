@@ -27,7 +27,7 @@ JUDGED_SQL = (
 SAVED_SQL = (
     "SELECT stop_rung AS rung, count(DISTINCT trial) AS trials, sum({limit} - epochs)::BIGINT AS epochs,\n"
     "  sum(wall_seconds / epochs * ({limit} - epochs)) AS seconds\n"
-    "FROM trials WHERE status = 'early_stopped' AND epochs > 0 GROUP BY stop_rung ORDER BY stop_rung"
+    "FROM trials WHERE status = 'early_stopped' AND epochs > 0 AND stop_rung >= 0 GROUP BY stop_rung ORDER BY stop_rung"
 )
 """What early stopping saved at each rung: epochs of replicates, and seconds at each trial's own speed."""
 

@@ -218,6 +218,7 @@ def _look(what: str, tests: Sequence[Tested], tables: Mapping[str, float]) -> Lo
 
 def _recorded(sweeps: Sequence[Results], judge: Callable[[Looks], tuple[Look | None, Answer]]) -> Answer:
     """Judge by the account of all looks so far, and record the look in every sweep's folder."""
+    sweeps = [*{each.folder: each for each in sweeps}.values()]
     outputs = [each.folder.parent for each in sweeps]
     with _alone(outputs):
         look, answer = judge(all_looks(outputs))

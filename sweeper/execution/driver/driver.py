@@ -40,18 +40,7 @@ from sweeper.execution.driver.context import (
 from sweeper.execution.driver.failures import Failure, FullDisks, OtherNodes, next_try
 from sweeper.execution.driver.judging import is_news, judged, last_failure, merged_report, skips_epochs
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import (
-    Attempt,
-    Drawn,
-    Ended,
-    Failed,
-    Judged,
-    Learned,
-    ReplicateReported,
-    Reused,
-    Started,
-    Steered,
-)
+from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
@@ -288,17 +277,17 @@ class Driver(Assignments):
         if self.closing is None:
             self._steered(self)
 
-    def steer(self, *bodies: Drawn | Steered) -> None:
+    def steer(self, *bodies: Body) -> None:
         """Journal what somebody asked of the sweep, and let go of the trials that it stops.
 
         One that runs is over with its next report, which nobody takes.
         """
+        before = len(self.state.touched)
         for body in bodies:
             self._recorder.record(body)
         self._recorder.settle()
-        stopped = {index for body in bodies if isinstance(body, Steered) for index in body.indices}
-        self._queue = deque(unit for unit in self._queue if unit[0] not in stopped)
-        for index in stopped:
+        self._queue = deque(unit for unit in self._queue if self.state.trials[unit[0]].status not in ENDED)
+        for index in self.state.touched[before:]:
             self._checkpoints.tidy(index)
         self._end_pauses()
 
