@@ -159,6 +159,8 @@ class Results:
     @cached_property
     def steered(self) -> list[str]:
         """What somebody steered while the sweep ran, a sentence each: it may have made its sample."""
+        if not self.paths.steering.is_dir():  # nobody asked for anything: a large journal takes seconds
+            return []
         found = (record.body for record in read_kind(self.paths.journal, Steered))
         return [f"this sample was {body.sentence}" for body in found if isinstance(body, Steered)]
 

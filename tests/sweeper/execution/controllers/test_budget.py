@@ -13,13 +13,12 @@ from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
-from sweeper.storage.sweeps import amend
 from sweeper.journal.best import Spending
 from sweeper.journal.state import ENDED
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import Budget
-from sweeper.storage.sweeps import create_sweep, open_sweep
+from sweeper.storage.sweeps import amend, create_sweep, open_sweep
 from tests.running import write_space
 from tests.sweeper.fake_executor import FakeSweep
 from tests.sweeper.records import fields, made_record
