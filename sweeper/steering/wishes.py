@@ -24,7 +24,7 @@ from sweeper.journal.fields import Json, Written
 from sweeper.journal.records import Drawn, Steered
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.results import Results
-from sweeper.space.configurations import configurations_of
+from sweeper.space.configurations import configurations, configurations_of
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import load_spec
 from sweeper.steering.ledger import author
@@ -162,10 +162,8 @@ def _clone(sweep: Sweep, what: Sequence[str], where: str | None, samples: int | 
         )
     left_out = {"confirm": 0, "confirms": None, "rehearsed": None, "searcher": None, "samples": 1}
     alone = {key: value for key, value in (spec.resolved() | left_out).items() if value is not None}
-    load_spec(
-        {**alone, "space": document.values, "scheduler": {"name": "none", "max_epochs": spec.scheduler.max_epochs}}
-    )
-    changed: dict[str, Any] = dict(document.values)
+    alone |= {"space": document.values, "scheduler": {"name": "none", "max_epochs": spec.scheduler.max_epochs}}
+    changed = configurations(load_spec(alone))[0]
     configurations_of(spec, None).require(changed)
     return [], {}, changed
 
