@@ -163,7 +163,9 @@ class Board:
             except Exception as error:  # whatever is in a folder of somebody else's, the others must be seen
                 self._followed.pop(name, None)
                 tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
-                seen = Seen(name, "tables only" if tables else "cannot be read", str(error), over=True)
+                seen = Seen(
+                    name, "tables only" if tables else "cannot be read", str(error), over=True, key="tables" * tables
+                )
                 self.parts[name] = page_text("progress.html", seen=seen)
             if self.seen[name] is not seen:  # at once: the first look at large sweeps takes a while
                 self.seen[name] = seen
@@ -179,7 +181,7 @@ class Board:
         """
         asked = [name for name in self.seen if self.watchers[name]]
         found = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
-        return [(each.name, each.key, each.over) for each in found if each.now and each.key != each.painted.key]
+        return [(each.name, each.key, each.over) for each in found if each.key not in ("", each.painted.key)]
 
     def _listed(self) -> list[str]:
         (at, names), store = self._names, self.place.store

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -102,21 +101,14 @@ class Grant:
 
 def supervise(file: str, author: str, run: str, seconds: str, *command: str) -> None:
     """Run a command, end it in time, and note how long it took."""
-    began, said = time.monotonic(), ""
+    began, limit = time.monotonic(), float(seconds) - GRACE_SECONDS
+    ended = ["timeout", "--signal=INT", f"--kill-after={GRACE_SECONDS - KILL_SECONDS}", str(limit), *command]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        errors="replace", start_new_session=True,
+        ended, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+        start_new_session=True,
     )  # fmt: skip
     with at_death('kill -INT "$1"', str(process.pid)):
-        try:
-            said = process.communicate(timeout=float(seconds) - GRACE_SECONDS)[1]
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            try:
-                said = process.communicate(timeout=GRACE_SECONDS - KILL_SECONDS)[1]
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        said = process.communicate()[1]
     took = (time.monotonic() - began) / 3600
     last = said.strip().rpartition("\n")[2]
     Grant(Path(file), author, 0).note(lambda _: {"run": run, "took": took, "exit": process.returncode, "said": last})

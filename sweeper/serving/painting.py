@@ -96,26 +96,24 @@ class Painter:
         nothing more is to come.
         """
         self._output, self._unpainted, self.faults = output, unpainted, dict[str, str]()
-        self._due: dict[str, float] = {}
-        self._tried: dict[str, str] = {}
+        self._tried: dict[str, tuple[str, float]] = {}
 
     async def work(self) -> None:
         """Make one page after the other, until cancelled."""
         while True:
-            name, key = next(filter(None, map(self._due_now, self._unpainted())), ("", ""))
-            if not name:
-                await asyncio.sleep(0.5)
-                continue
-            began, self._tried[name] = time.monotonic(), key
-            await self._make(name, key)
-            now = time.monotonic()
-            self._due[name] = now + max(LEAST_SECONDS, PAUSE * (now - began))
+            name, key = next(filter(self._is_due, self._unpainted()), ("", "", False))[:2]
+            if name:
+                began = time.monotonic()
+                await self._make(name, key)
+                now = time.monotonic()
+                self._tried[name] = key, now + max(LEAST_SECONDS, PAUSE * (now - began))
+            await asyncio.sleep(0.5)
 
-    def _due_now(self, wanted: tuple[str, str, bool]) -> tuple[str, str] | None:
-        """Return name and key where it is time: an ended sweep's last page at once, none twice."""
-        name, key, over = wanted
-        waits = not over and time.monotonic() < self._due.get(name, 0.0)
-        return None if waits or self._tried.get(name) == key else (name, key)
+    def _is_due(self, wanted: tuple[str, str, bool]) -> bool:
+        """Return whether it is time for a page: for an ended sweep's last at once, for none twice."""
+        (name, key, over), now = wanted, time.monotonic()
+        tried, due = self._tried.get(name, ("", now))
+        return key != tried and (over or now >= due)
 
     async def _make(self, name: str, key: str) -> None:
         command = [sys.executable, "-P", "-c", f"{WATCH}\n{PAINT}", name, self._output, key]
