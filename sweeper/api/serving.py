@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from sweeper.api.analyses import claims, compare
 from sweeper.api.arguments import CommandOption, Output, Say, output_folder
-from sweeper.api.commands import plan, status
+from sweeper.api.commands import plan, status, steer
 from sweeper.api.exports import results_
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown
@@ -24,7 +24,7 @@ def serve(
 ) -> Shown[None]:
     """Show all sweeps in a browser, live.
 
-    Reads results and writes none: it can be ended, and started again, at any time.
+    It only reads, but for the ledger of looks and, with a token, what is steered: it can be ended at any time.
 
     Args:
         host: Address to listen on. Any other than this machine's loopback needs a token.
@@ -49,7 +49,7 @@ def serve(
     with listen(host, port) as taken:
         address = f"[{host}]" if ":" in host else host
         say(f"sweeps of {place}: http://{address}:{taken.getsockname()[1]} (Ctrl-C to stop)")
-        serve_pages(place, taken, token, compare)
+        serve_pages(place, taken, token, {"compare": compare, "steer": steer})
     return Shown(None)
 
 
@@ -61,7 +61,7 @@ def mcp(
 ) -> Shown[None]:
     """Offer sweeps to an agent over the Model Context Protocol, on standard input and output.
 
-    Its tools: plan, run, status, sql, compare, claims. Each call is a line of agents.jsonl in --output.
+    Its tools: plan, run, steer, status, sql, compare, claims. Each call is a line of agents.jsonl in --output.
 
     Args:
         grant: Hours of this machine that the author's sweeps may take in all, those of earlier servers included.
@@ -82,7 +82,7 @@ def mcp(
     except ModuleNotFoundError as error:
         raise _lacks("mcp", error) from error
     tools: dict[str, Callable[..., Any]] = {
-        "plan": plan, "status": status, "results": results_, "compare": compare, "claims": claims
+        "plan": plan, "steer": steer, "status": status, "results": results_, "compare": compare, "claims": claims
     }  # fmt: skip
     serve_tools(output_folder(output), author or f"agent of {user_name()}@{socket.gethostname()}", grant, tools)
     return Shown(None)

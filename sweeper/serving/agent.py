@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from sweeper.serving.grant import Grant
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from sweeper.space.user_code import own_names
+from sweeper.steering.ledger import AUTHOR
 from sweeper.text.display import as_text
 from trainables.files.stores.base import StoreError, is_store_address
 from trainables.registry import importing_nothing
@@ -88,6 +90,18 @@ class Tools:
         """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided."""
         return {"verdicts": self._commands["claims"](named(name), claim=claim or [], output=self._output).json}
 
+    def steer(
+        self, name: str, verb: str, what: list[str] | None = None, where: str | None = None, samples: int | None = None
+    ) -> Answer:
+        """Steer a sweep of yours that runs: stop (where: SQL over trials), extend (samples), clone (what) or budget."""
+        entries = self._grant.entries()
+        ended = {each["run"] for each in entries if "took" in each}
+        if not any(each.get("sweep") == name and each["run"] not in ended for each in entries):
+            raise SweeperError(f"{name!r} is not a sweep that runs on your grant", "steer one that you started")
+        return {
+            "text": self._commands["steer"](name, verb, what or [], where=where, samples=samples, output=self._output)
+        }
+
     def _left(self) -> float:
         return self._grant.left(self._grant.entries())
 
@@ -143,12 +157,13 @@ def serve_tools(output: str, author: str, hours: float, commands: Mapping[str, C
         output: a folder or a store.
         author: whose grant it is.
         hours: granted in all.
-        commands: `plan`, `status`, `results`, `compare` and `claims`.
+        commands: `plan`, `steer`, `status`, `results`, `compare` and `claims`.
     """
     fence()
+    os.environ[AUTHOR] = author  # whoever looks at test data, or steers, is in the ledger and the journal
     journal = (Path.cwd() if is_store_address(output) else Path(output)) / JOURNAL
     tools = Tools(output, Grant(journal, author, hours), commands)
     server = MCPServer("calibration-sweeper", instructions=INSTRUCTIONS, log_level="WARNING")
-    for tool in (tools.plan, tools.run, tools.status, tools.sql, tools.compare, tools.claims):
+    for tool in (tools.plan, tools.run, tools.status, tools.steer, tools.sql, tools.compare, tools.claims):
         server.add_tool(tools.noted(tool))
     server.run("stdio")

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from sweeper.reporting.page import trial_parts
 from sweeper.results.queries import LARGE_TABLES, VIEWS
 from sweeper.results.results import load
 from sweeper.serving.board import Board, Seen
-from sweeper.serving.guard import LOOPBACK, Guard
+from sweeper.serving.guard import LOOPBACK, Guard, form
 from sweeper.serving.painting import LIVE, Painter, file_of
 from sweeper.text.display import as_html, format_table
 from trainables.files.stores.base import StoreError
@@ -62,14 +62,14 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(output: str, taken: socket.socket, token: str | None, compare: Callable[..., Any]) -> None:
+def serve(output: str, taken: socket.socket, token: str | None, commands: Mapping[str, Callable[..., Any]]) -> None:
     """Serve the sweeps of `output` on a socket until interrupted.
 
     Args:
         output: a folder or a store.
         taken: listens.
         token: what a request must show; required unless the socket is loopback's.
-        compare: the command `compare`.
+        commands: `compare` and `steer`.
 
     Raises:
         SweeperError: no token, and not loopback.
@@ -80,7 +80,7 @@ def serve(output: str, taken: socket.socket, token: str | None, compare: Callabl
             f"whoever reaches {taken.getsockname()[0]} could read all sweeps",
             "`sweeper cluster token FILE` makes a token; give it as --token-file FILE",
         )
-    app = Guard(Pages(output, compare).app(), token, loopback=loopback)
+    app = Guard(Pages(output, commands, writes=token is not None).app(), token, loopback=loopback)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
@@ -90,9 +90,10 @@ def serve(output: str, taken: socket.socket, token: str | None, compare: Callabl
 class Pages:
     """Answers requests about the sweeps of one output."""
 
-    def __init__(self, output: str, compare: Callable[..., Any]) -> None:
-        """Prepare to serve `output`. Raises SweeperError where it can be none."""
-        self._board, self._compare = Board(output), compare
+    def __init__(self, output: str, commands: Mapping[str, Callable[..., Any]], *, writes: bool) -> None:
+        """Prepare to serve `output`; `writes`: sweeps can be steered. Raises SweeperError where it can be none."""
+        self._board, self._commands = Board(output), commands
+        self._form = page_text("steer.html") if writes else ""
         self._painter = Painter(output, self._board.unpainted)
         self._heavy: anyio.CapacityLimiter | None = None
         self._trial = functools.lru_cache(KEPT_TRIALS)(self._trial_text)
@@ -107,6 +108,7 @@ class Pages:
         }  # fmt: skip
         refused: Any = {HTTPException: sentence, SweeperError: sentence, StoreError: sentence}
         found = [Route(path, answer) for path, answer in routes.items()]
+        found.append(Route(f"{one}/steer", self.steer, methods=["POST"]))
         return Starlette(routes=found, lifespan=self._running, exception_handlers=refused)
 
     @asynccontextmanager
@@ -151,7 +153,7 @@ class Pages:
         before, _, after = whole.partition(LIVE.encode())
 
         def pieces() -> Iterator[bytes]:
-            yield before + part.encode()
+            yield before + f'<section class="card live" id="live">{part}</section>{self._form}'.encode()
             yield from (after[at : at + CHUNK_BYTES] for at in range(0, len(after), CHUNK_BYTES))
 
         return StreamingResponse(pieces(), media_type="text/html")
@@ -228,10 +230,21 @@ class Pages:
         sides = [self._seen(request.query_params[each]) for each in "ab" if request.query_params.get(each)]
         found = ""
         if len(sides) == 2:
-            look = functools.partial(self._compare, *(each.name for each in sides), output=self._board.output)
+            look = functools.partial(
+                self._commands["compare"], *(each.name for each in sides), output=self._board.output
+            )
             found = as_html((await self._in_thread(look)).look)
         facts = "Two sweeps over the configurations that both have."
         return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
+
+    async def steer(self, request: Request) -> Response:
+        """Steer a sweep as the form says; answer with what was asked."""
+        name, given = self._seen(request.path_params["name"]).name, await form(request)
+        samples = int(given["samples"]) if given.get("samples", "").isdigit() else None
+        words, where = given.get("what", "").split(), given.get("where") or None
+        steer = functools.partial(self._commands["steer"], name, given.get("verb", ""), words, where=where)
+        said = await self._in_thread(functools.partial(steer, samples=samples, output=self._board.output))
+        return page("sentence", name, name, text=said)
 
     async def static(self, request: Request) -> Response:
         """Answer with a script or a style; plotly's is large and belongs to a version, so a browser may keep it."""

@@ -23,7 +23,7 @@ LEAST_LETTERS = 32
 """Of a token: it can be tried as often as the network allows."""
 
 MOST_BYTES = 4096
-"""Of what a browser sends to sign in."""
+"""Of what a browser sends of a form."""
 
 HEADERS = {
     # Scripts come from the server's own files alone; plotly's parallel coordinates compile their shaders' code (eval).
@@ -47,6 +47,16 @@ def read_token(file: str | Path) -> str:
             "make one with `sweeper cluster token FILE`, and give it as --token-file FILE",
         )
     return token
+
+
+async def form(request: Request) -> dict[str, str]:
+    """Return what a browser sends of a form; nothing of what is longer than MOST_BYTES."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            return {}
+    return {key: values[0] for key, values in parse_qs(body.decode("utf-8", "replace")).items()}
 
 
 class Guard:
@@ -104,12 +114,7 @@ class Guard:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         back = request.query_params.get("next", "/") if request.url.path == "/login" else path
         if writes and request.url.path == "/login":
-            body = b""
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    return PlainTextResponse("too long\n", 413)
-            given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
+            given = (await form(request)).get("token", "").strip()
             if hmac.compare_digest(given.encode(), self._token.encode()):
                 answer = RedirectResponse(back if back.startswith("/") and back[1:2] not in ("/", "\\") else "/", 303)
                 answer.set_cookie(COOKIE, self._cookie, httponly=True, samesite="lax")

@@ -39,10 +39,10 @@ class Served:
         client.close()
         return found
 
-    def wait_for(self, path: str, text: str, seconds: float = 20) -> str:
+    def wait_for(self, path: str, text: str, seconds: float = 20, **headers: str) -> str:
         """Return a page once it has this text."""
         end = time.monotonic() + patient(seconds)
-        while text not in (found := self.ask(path).text):
+        while text not in (found := self.ask(path, **headers).text):
             assert time.monotonic() < end, f"{path} never said {text!r}: {found[-3000:]}"
             time.sleep(0.1)
         return found

@@ -39,7 +39,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
     async def session() -> None:
         async with mcp.Client(_server(tmp_path, 0.5)) as client:
             tools = {each.name for each in (await client.list_tools()).tools}
-            assert tools >= {"plan", "run", "status", "sql", "compare", "claims"}
+            assert tools >= {"plan", "run", "steer", "status", "sql", "compare", "claims"}
             failed, found = await _call(client, "sql", names=["first"], query="SELECT count(*) AS n FROM trials")
             assert not failed and found["rows"] == [{"n": 8}]
             query = "SELECT a.trial FROM epochs AS a, epochs AS b"
@@ -54,6 +54,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
                 ("run", {"space": "quickstart", "name": "x", "hours": 0.6}, "0.5 of the 0.5 granted are left"),
                 ("run", {"space": "quickstart", "name": "../x", "hours": 0.4}, "not a sweep's name"),
                 ("compare", {"first": "first", "second": "none"}, "there is no sweep 'none'"),
+                ("steer", {"name": "first", "verb": "extend", "samples": 99}, "not a sweep that runs on your grant"),
             ]
             for tool, given, why in refusals:
                 failed, said = await _call(client, tool, **given)
@@ -61,8 +62,8 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
 
     asyncio.run(session())
     noted = [json.loads(line) for line in (tmp_path / "results" / "agents.jsonl").read_text().splitlines()]
-    assert len(noted) == 10 and {each["author"] for each in noted} == {"ada"}
-    assert sum("refused" in each for each in noted) == 8
+    assert len(noted) == 11 and {each["author"] for each in noted} == {"ada"}
+    assert sum("refused" in each for each in noted) == 9
 
 
 @pytest.mark.integration

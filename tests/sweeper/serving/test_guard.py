@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.serving.guard import COOKIE, read_token
+from tests.sweeper.monitoring.test_status import Driven
 from tests.sweeper.serving.server import Served, served
 
 TOKEN = "0123456789abcdef" * 4
@@ -47,7 +48,7 @@ def test_signing_in_leads_nowhere_else(server: Served, elsewhere):
 def test_a_wrong_token_and_a_long_body_are_refused(server: Served):
     origin = server.address
     assert server.ask("/login", "POST", "token=wrong", origin=origin, host=origin[7:]).status == 401
-    assert server.ask("/login", "POST", "x" * 100_000, origin=origin, host=origin[7:]).status == 413
+    assert server.ask("/login", "POST", f"token={TOKEN}{'x' * 100_000}", origin=origin, host=origin[7:]).status == 401
 
 
 def test_a_request_of_another_site_is_refused(server: Served):
@@ -62,6 +63,20 @@ def test_a_name_that_leads_to_loopback_is_not_ours(tmp_path):
         assert up.ask("/", host=f"evil.example:{up.port}").status == 421
         assert up.ask("/", host=f"localhost:{up.port}").status == up.ask("/").status == 200
         assert up.ask("/", "POST", "", origin=up.address).status == 403, "nobody writes without a token"
+
+
+def test_who_has_the_token_steers(tmp_path):
+    driven = Driven(tmp_path)
+    (tmp_path / "token").write_text(TOKEN)
+    with driven.lease, served(driven.output, tmp_path / "cache", "--token-file", str(tmp_path / "token")) as up:
+        ours = {"authorization": f"Bearer {TOKEN}", "origin": up.address}
+        up.wait_for("/", "starting", **ours)
+        assert up.ask("/sweeps/small/steer", "POST", "verb=budget&what=gpu_hours%3D2", origin=up.address).status == 401
+        said = up.ask("/sweeps/small/steer", "POST", "verb=budget&what=gpu_hours%3D2", **ours)
+        assert said.status == 200 and "budget gpu_hours=2: asked process" in said.text
+        assert up.ask("/sweeps/small/steer", "POST", "verb=<b>", **ours).text.count("<b>") == 0
+        assert up.ask("/sweeps/small/steer", **ours).status == 405
+    assert len(list(driven.paths.steering.glob("*.json"))) == 1
 
 
 def test_a_token_is_long(tmp_path):
