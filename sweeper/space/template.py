@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
+
+import jinja2
 
 from sweeper.core.errors import SweeperError
 from sweeper.space.catalogue import Registries, installed_registries, valid_text
@@ -67,40 +70,12 @@ def _chosen(registry: Registry, names: Sequence[str]) -> list[Component | str]:
 
 
 def _text(options: TemplateOptions, named: Mapping[str, Sequence[Component]]) -> str:
-    grace = max(1, options.epochs // 9)
-    early = f"{{name: asha, max_epochs: {options.epochs}, grace_epochs: {grace}, reduction_factor: 3}}"
-    whole = f"{{name: none, max_epochs: {options.epochs}}}"
-    # A grid asks about each of its points; trials on other data are not to be compared at rungs.
-    scheduler = f"{whole}  # or {early}" if options.values else f"{early}  # or {whole}"
-    scheduler += ": asha stops unpromising trials early, none trains every trial to the end"
-    lines = [
-        "# Check this file with `sweeper validate FILE`; estimate time with `sweeper plan FILE`; `sweeper run FILE`.",
-        f"dataset: {_component(named['dataset'][0], 'dataset', options.values)}",
-        *_others(named["dataset"][0], "dataset", options.values),
-        f"objective: {{metric: {options.objective}}}  # any val_… metric: val_nll, val_ece, val_refinement_nll …",
-        f"scheduler: {scheduler}",
-        f"samples: {options.samples}  # configurations drawn for each grid point; a grid is tried in full with 1",
-        f"replicates: {options.replicates}  # seeds of each configuration; two or more give intervals",
-        "seed: 0",
-        "space:",
-        "  loss:",
-        "    grid:  # one_of draws a loss for each sample; grid tries each",
-    ]
-    for component in named["loss"]:
-        lines += [f"      - {_component(component, 'loss', options.values)}"]
-        lines += [f"      {line}" for line in _others(component, "loss", options.values)]
-    networks = ", ".join(c.name for c in named["architecture"])
-    lines += [f"  architecture: {{grid: [{networks}]}}  # `sweeper spaces --architectures` lists all"]
-    recipe = [f"{key}: {_written(options.values[f'optimizer.{key}'])}" for key in _own("optimizer", options.values)]
-    usual = [] if "optimizer.lr" in options.values else ["lr: 0.1"]
-    lines += [f"  optimizer: {{{', '.join(['name: sgd', *usual, *recipe, 'momentum: 0.9', 'schedule: cosine'])}}}"]
-    lines += [
-        "evaluation:",
-        "  bins: 15  # of the calibration errors",
-        "  posthoc: [temperature]  # fitted on validation data at each rung; `sweeper spaces --posthoc` lists all",
-        "  curvature: false  # {samples: 128, lanczos_steps: 6, trace_probes: 4} measures the Hessian: slower",
-    ]
-    return "\n".join(lines) + "\n"
+    values = options.values
+    sgd = ["name: sgd", *([] if "optimizer.lr" in values else ["lr: 0.1"])]
+    sgd += [f"{key}: {_written(values[f'optimizer.{key}'])}" for key in _own("optimizer", values)]
+    text = resources.files("sweeper.space").joinpath("template.yaml").read_text("utf-8")
+    filled = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    return str(filled.render(vars(options), sgd=sgd, named=named, component=_component, others=_others))
 
 
 def _own(part: str, values: Mapping[str, Sequence[str]]) -> list[str]:
