@@ -29,10 +29,13 @@ from sweeper.analysis.claims.numbers import (
     REPLICATES,
     Estimate,
     Point,
+    Reading,
     clusters,
     difference,
     mean_correlation,
+    mean_over,
     other_settings,
+    readings,
     trial_mean,
 )
 from sweeper.analysis.statistics.differences import SIGNIFICANT
@@ -226,6 +229,16 @@ def differences(
                 theirs, mine = (clusters([row for row in held if of_it(row)], each) for of_it in (is_other, ours))
                 if theirs and mine:
                     found[f"{network}, {name}{word}"] = difference(theirs, mine)
+    return found
+
+
+def means(rows: Rows, reading: Reading) -> dict[str, Estimate]:
+    """Return network → the mean of what is read of each replicate, where something is, over configurations."""
+    found = {}
+    for network, held in by_network(rows).items():
+        groups = [readings(each, reading) for each in by_trial(held).values()]
+        if any(groups):
+            found[network] = mean_over(groups)
     return found
 
 

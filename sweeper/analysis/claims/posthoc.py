@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from sweeper.analysis.claims.base import Verdict, by_network, claim, correlations, verdict_of
+from sweeper.analysis.claims.base import Verdict, by_network, claim, correlations, means, verdict_of
 from sweeper.analysis.claims.numbers import (
     STRATUM_POINTS,
     Estimate,
@@ -42,14 +43,9 @@ def focal_temperature_beats_temperature(rows: Rows) -> Verdict:
     lose: reported beside, and no evidence.
     """
     held = trained_to_the_end(rows)
-    found = {
-        split: {
-            network: estimate
-            for network, of_it in by_network(of_split(held, split)).items()
-            if (estimate := mean_over(_improvements(of_it))).value is not None
-        }
-        for split in ("test", "val")
-    }
+    gain = _gain("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece")
+    fitted = [row for row in held if _equally_fitted(row)]
+    found = {split: means(of_split(fitted, split), gain) for split in ("test", "val")}
     missing = "evaluation.posthoc must name both temperature and focal_temperature, fitted by one objective"
     what = "equal-mass ECE of temperature scaling minus that of focal temperature scaling, on test data"
     seen = {network: each.value for network, each in found["val"].items()}
@@ -80,13 +76,7 @@ def temperature_linear_in_gamma_ev(rows: Rows) -> Verdict:
     network's configurations minus .95. Holds where every network's 95 % interval lies above 0, does not hold where one
     lies below even at 95 % for all together (Bonferroni), else undecided; at least three configurations, or one alone.
     """
-    found = {}
-    for network, held in by_network(of_split(trained_to_the_end(rows), "val")).items():
-        groups = [
-            [r - STRAIGHT for row in each if (r := _straightness(row)) is not None] for each in by_trial(held).values()
-        ]
-        if any(groups):
-            found[network] = mean_over(groups)
+    found = means(of_split(trained_to_the_end(rows), "val"), _above_straight)
     missing = "evaluation.posthoc must name focal_temperature, which records T at every γ_ev"
     return verdict_of(found, "R² minus .95", missing=missing, form=".3f")
 
@@ -114,7 +104,7 @@ def _gain_by_ece(row: Row) -> float | None:
     return 1 - by_ece / by_nll if by_ece is not None and by_nll else None
 
 
-def _straightness(row: Row) -> float | None:
+def _above_straight(row: Row) -> float | None:
     """Return R² of the line through T against γ_ev; `None` where T was not measured at every γ_ev or never changes."""
     from trainables.posthoc.focal_temperature import GAMMAS  # which a process that judges nothing does not need
 
@@ -123,7 +113,7 @@ def _straightness(row: Row) -> float | None:
     temperatures = [value for value in found if value is not None]
     if len(temperatures) < len(GAMMAS) or len(set(temperatures)) == 1:
         return None
-    return float(np.corrcoef(GAMMAS, temperatures)[0, 1] ** 2)
+    return float(np.corrcoef(GAMMAS, temperatures)[0, 1] ** 2) - STRAIGHT
 
 
 @claim("posterior")
@@ -144,16 +134,6 @@ def focal_map_recovers_posterior(rows: Rows) -> Verdict:
         missing="a data set with a known posterior, and both focal_map and temperature, are needed",
         form=".2f",
     )
-
-
-def _improvements(rows: Rows) -> list[list[float]]:
-    """Return, by configuration, each replicate's equal-mass ECE after temperature minus after focal temperature."""
-    columns = ("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece")
-    groups = []
-    for held in by_trial([row for row in rows if _equally_fitted(row)]).values():
-        pairs = [tuple(number(row, column) for column in columns) for row in held]
-        groups.append([a - b for a, b in pairs if a is not None and b is not None])
-    return groups
 
 
 def _equally_fitted(row: Row) -> bool:
@@ -295,17 +275,18 @@ def _depth(network: str) -> int | None:
 def _improvement(rows: Rows, before: str, after: str, *, smoothed: bool) -> Verdict:
     gamma_of = smoothed_gamma if smoothed else plain_gamma
     test = [row for row in of_split(trained_to_the_end(rows), "test") if (gamma_of(row) or 0) > 0]
-    found = {}
-    for network, held in by_network(test).items():
-        groups = [
-            [a - b for row in each if (a := number(row, before)) is not None and (b := number(row, after)) is not None]
-            for each in by_trial(held).values()
-        ]
-        if any(groups):
-            found[network] = mean_over(groups)
+    found = means(test, _gain(before, after))
     kind = "smoothed focal losses" if smoothed else "focal losses"
     missing = f"networks trained with {kind} of γ > 0 and their ECE before and after Ψ are needed"
     return verdict_of(found, "Ψ^γ lowers test ECE by", missing=missing, form=".4f")
+
+
+def _gain(before: str, after: str) -> Callable[[Row], float | None]:
+    def gain(row: Row) -> float | None:
+        first, second = number(row, before), number(row, after)
+        return None if first is None or second is None else first - second
+
+    return gain
 
 
 def _rise(rows: Rows, column: str, *, smoothed: bool) -> Verdict:
