@@ -17,8 +17,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
-from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
-from sweeper.text.reasons import plain_reason
+from sweeper.text.labels import STATUS_WORDS, duration, label, number, plain_reason, plural
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest

@@ -25,8 +25,7 @@ from sweeper.space.spec import Budget
 from sweeper.storage.lookup import sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
-from sweeper.text.labels import duration
-from sweeper.text.reasons import plain_reason
+from sweeper.text.labels import duration, plain_reason
 from trainables.files.stores.base import StoreError
 
 STOPPED = 8

@@ -15,8 +15,7 @@ from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.records import Record, Steered, Suggested, configuration_of
 from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
-from sweeper.text.labels import describe, in_order
-from sweeper.text.reasons import plain_reason
+from sweeper.text.labels import describe, in_order, plain_reason
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate
 from sweeper.tracking.points import MOST_TRIALS, epoch_points, evaluation_points, is_core, thinned
 from trainables.worker.trial_reports import Row, of_kept_weights

@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.promotion import Promotion
-from sweeper.text.reasons import ordinal, plain_reason
+from sweeper.text.labels import ordinal, plain_reason
 
 NUMBER = "val_nll 0.0483 is number 1 of"
 
