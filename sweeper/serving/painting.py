@@ -1,4 +1,4 @@
-"""The report's pages for a server, each made by a process of its own at the lowest priority and kept in the cache.
+"""The report's pages for a server, each made by a process of its own at a low priority and kept in the cache.
 
 A sweep's folder may be somebody else's: its own `report.html` is never served, for its scripts would run as ours.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from sweeper.core.processes import LOWEST_PRIORITY, python_environment, set_niceness
+from sweeper.core.processes import python_environment, set_niceness
 from sweeper.core.user_cache import cache_folder
 from sweeper.monitoring.fresh_report import WATCH
 
@@ -25,6 +25,9 @@ LIVE = "<!-- the live part -->"
 
 LEAST_SECONDS, PAUSE = 15.0, 5
 """A page is made again after this many seconds, and after PAUSE times what it took, at the earliest."""
+
+NICENESS = 10
+"""Trials go first, yet somebody waits: at the lowest priority, beside busy cores, a page of seconds took minutes."""
 
 PAINT = "import sys; from sweeper.serving.painting import paint; paint(*sys.argv[1:])"
 
@@ -121,7 +124,7 @@ class Painter:
             *command, env=python_environment(), start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
-        set_niceness(process.pid, LOWEST_PRIORITY)
+        set_niceness(process.pid, NICENESS)
         try:
             assert process.stderr is not None  # standard input stays open: the process ends with this one
             said = (await process.stderr.read()).decode("utf-8", "replace")
