@@ -147,7 +147,7 @@ class Pages:
         seen = self._seen(request.path_params["name"])
         part, file = self._board.parts.get(seen.name, ""), file_of(self._board.output, seen.name)
         if not seen.painted.key or not file.is_file():
-            fault = seen.fault or self._painter.faults.get(seen.name, "")
+            fault = "There is no report." if seen.fault else self._painter.faults.get(seen.name, "")
             return page("sweep", seen.name, seen.name, live=part, fault=fault)
         whole = await anyio.to_thread.run_sync(file.read_bytes)
         before, _, after = whole.partition(LIVE.encode())
