@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -149,8 +150,7 @@ class Pages:
         if not seen.painted.key or not file.is_file():
             fault = "There is no report." if seen.fault else self._painter.faults.get(seen.name, "")
             return page("sweep", seen.name, seen.name, live=part, fault=fault)
-        whole = await anyio.to_thread.run_sync(file.read_bytes)
-        before, _, after = whole.partition(LIVE.encode())
+        before, _, after = await anyio.to_thread.run_sync(halves, file, seen.painted.key)
 
         def pieces() -> Iterator[bytes]:
             yield before + f'<section class="card live" id="live">{part}</section>{self._form}'.encode()
@@ -253,6 +253,12 @@ class Pages:
             raise HTTPException(404, "there is no such file")
         text = get_plotlyjs() if file == "plotly.js" else FILES.joinpath(file).read_text("utf-8")
         return Response(text, media_type=STATIC[file], headers={"cache-control": "private, max-age=3600"})
+
+
+@functools.lru_cache(4)
+def halves(file: Path, key: str) -> tuple[bytes, bytes, bytes]:
+    """Return what stands before the live part of a page, and after: megabytes, held once for all readers."""
+    return file.read_bytes().partition(LIVE.encode())
 
 
 def page(kind: str, title: str, name: str = "", *, status: int = 200, **shown: object) -> Response:
