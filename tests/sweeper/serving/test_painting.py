@@ -52,7 +52,9 @@ def test_a_sweep_in_a_browser(tmp_path: Path) -> None:
             await tab.wait_for("location.pathname.includes('/trials/c0') && document.readyState === 'complete'")
             await tab.wait_for("document.querySelector('.plot .main-svg') !== null")
             await tab.evaluate("history.back()")
-            await tab.wait_for("location.pathname.startsWith('/sweeps/') && document.querySelector('#pareto-front')")
+            await tab.wait_for(
+                "!location.pathname.includes('trials') && document.querySelector('#live .answers') !== null"
+            )
             assert await tab.evaluate("document.title") != "somebody else"
             assert [each for each in tab.complaints() if "net::ERR_ABORTED" not in each] == []
 
