@@ -222,7 +222,7 @@ class Steersman:
                     self._budget.allow(found.spec.budget or Budget())
             except SweeperError as error:
                 self._say(f"not steered, {wish.asked}: {error}")
-                done(self._sweep.paths, wish, refused=True)
+                done(self._sweep.paths, wish)
                 continue
             driver.steer(*bodies)
             grows = found.spec.samples != self._sweep.spec.samples

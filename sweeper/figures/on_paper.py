@@ -84,13 +84,8 @@ def write_report_figure(results: Results, name: str, to: Path) -> None:
         SweeperError: an unknown figure or format, one that does not apply to this sweep, or cannot be drawn on paper.
     """
     require_format(to)
-    write_figure(
-        report_figure(results, name),
-        to,
-        " ".join(
-            [*["Rehearsal, no results."][: len(results.rehearsed)], *(f"Note: {each}." for each in results.steered)]
-        ),
-    )
+    notes = ["Rehearsal, no results."] if results.rehearsed else [f"Note: {each}." for each in results.steered]
+    write_figure(report_figure(results, name), to, " ".join(notes))
 
 
 def report_figure(results: Results, name: str) -> Figure:

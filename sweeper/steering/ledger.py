@@ -6,7 +6,8 @@ sweeps there has many chances to find something by luck. Places are given under 
 system has none, two who look in one moment may get the same place. Where nothing can be written, what is looked at is
 corrected for the looks that are known, and it is said that this one is not.
 
-Not seen are those who read the tables by other programs, or by `sweeper.results` in Python.
+Not seen are those who read the tables by other programs, or by `sweeper.results` in Python. Looks at a sweep in a store
+are recorded in this user's copy of it, and so only this user's are corrected for.
 """
 
 from __future__ import annotations
@@ -32,11 +33,9 @@ from sweeper.journal.fields import Written
 from sweeper.results import Results
 from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import user_name
-from sweeper.storage.places import put_beside
 from sweeper.text.labels import label, plural
 from trainables.files.atomic import write_new_bytes
 from trainables.files.locks import lock_open_file
-from trainables.files.stores.base import StoreError
 from trainables.metrics.base import larger_is_better
 
 AUTHOR = "SWEEPER_AUTHOR"
@@ -240,15 +239,14 @@ def _alone(outputs: Sequence[Path]) -> Iterator[None]:
 
 
 def _written(paths: SweepPaths, look: Look) -> str | None:
-    """Write a look into a sweep's folder, and into the store that this is a copy of; return why it cannot be."""
+    """Write a look into a sweep's folder; return why it cannot be."""
     try:
         refuse_links(paths)
         paths.looks.mkdir(exist_ok=True)
-        file = paths.looks / f"{look.identity}.json"
-        write_new_bytes(file, json.dumps(look.to_json()).encode(), durable=True)
-        put_beside(paths, file)
+        content = json.dumps(look.to_json()).encode()
+        write_new_bytes(paths.looks / f"{look.identity}.json", content, durable=True)
     except OSError as error:
         return error.strerror or str(error)
-    except (SweeperError, StoreError) as error:
+    except SweeperError as error:
         return str(error).partition("\n")[0]
     return None

@@ -198,13 +198,9 @@ def follows(wish: Wish, sweep: Sweep, state: SweepState) -> tuple[Sweep, Sequenc
     return found, [*([Drawn(first, [wish.clone])] if wish.clone else []), body]
 
 
-def done(paths: SweepPaths, wish: Wish, *, refused: bool = False) -> None:
-    """Remove a wish that the journal has; one that was refused is kept under another name."""
-    file = paths.steering / f"{wish.identity}.json"
-    if refused:
-        file.replace(file.with_suffix(".refused"))
-    else:
-        file.unlink(missing_ok=True)
+def done(paths: SweepPaths, wish: Wish) -> None:
+    """Remove a wish that the journal has, or that is refused."""
+    (paths.steering / f"{wish.identity}.json").unlink(missing_ok=True)
 
 
 def _texts(settings: Json) -> list[str]:

@@ -221,13 +221,6 @@ def _parquet_files(generation: Path) -> Iterator[Path]:
             yield from folder.glob("*.parquet")
 
 
-def put_beside(paths: SweepPaths, file: Path) -> None:
-    """Put a file of a sweep's copy into the store that it is a copy of; elsewhere nothing. Raises StoreError."""
-    store = _store_of(paths.root)
-    if store is not None:
-        store.put(file.relative_to(paths.root).as_posix(), file)
-
-
 ADDRESS = ".store"
 """The file with the address. No object becomes one of that name."""
 

@@ -31,7 +31,6 @@ WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "
 
 _DAMAGED_RECORD = re.compile(r"\d{10}-([a-z]+(-c\d+)?(-e\d+)?\.json|\d{10}\.records)\.damaged")
 _TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")
-_LOOK = re.compile(r"[0-9a-f]{16}\.json")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\\]")
 
 
@@ -53,8 +52,6 @@ def local_path(paths: SweepPaths, name: str) -> Path | None:
         return paths.root / name
     if first == "journal" and _DAMAGED_RECORD.fullmatch(rest):
         return paths.journal / rest
-    if first == "looks" and _LOOK.fullmatch(rest):
-        return paths.looks / rest
     table, _, file = rest.partition("/")
     if first == "tables" and table == RECALIBRATIONS and _TABLE_FILE.fullmatch(file):
         return paths.recalibrations / file
