@@ -74,7 +74,7 @@ def results_(
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.listing import best_trials, listed
     from sweeper.results.results import load_several
-    from sweeper.steering.ledger import look_at_table, shows_test
+    from sweeper.steering.ledger import look_at_rows, look_at_table
     from sweeper.text.labels import plural
 
     if len(names) > 1 and sql is None:
@@ -100,11 +100,9 @@ def results_(
         left_out = len(table.rows) < len(board.rows)
         note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
         return Shown(table, table, notes=[*([note] if left_out else []), *marks], width=WIDTH)
-    tested = sql is not None and shows_test(sql)
-    if tested or (sql is None and any(name.startswith("test_") for name in rows.column_names)):
-        trials = len(rows.column("trial").unique()) if "trial" in rows.column_names else len(rows)
-        what = f"results --sql {sql!r}" if sql is not None else "results"
-        marks += look_at_table([load(each, folder) for each in names], what, trials).notes
+    tested = any(name.startswith("test_") for name in rows.column_names)
+    query = sql or ("results: test data FROM final" if tested else "")
+    marks += look_at_rows([load(each, folder) for each in names], query, rows).notes
     return Shown(rows, format_table(rows, form), notes=marks)
 
 

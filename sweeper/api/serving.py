@@ -59,7 +59,7 @@ def mcp(
     author: str | None = None,
     output: Output = None,
 ) -> Shown[None]:
-    """Offer sweeps to an agent over the Model Context Protocol, on standard input and output.
+    """Offer sweeps to an agent: the Model Context Protocol, on standard input and output.
 
     Its tools: plan, run, steer, status, sql, compare, claims. Each call is a line of agents.jsonl in --output.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio.to_thread
+import pyarrow as pa
 import uvicorn
 from plotly.offline import get_plotlyjs
 from starlette.applications import Starlette
@@ -28,6 +29,7 @@ from sweeper.results.results import load
 from sweeper.serving.board import Board, Seen
 from sweeper.serving.guard import LOOPBACK, Guard, form
 from sweeper.serving.painting import LIVE, Painter, file_of
+from sweeper.steering.ledger import look_at_rows
 from sweeper.text.display import as_html, format_table
 from trainables.files.stores.base import StoreError
 
@@ -209,7 +211,7 @@ class Pages:
         query = (
             f"SELECT * FROM {table} ORDER BY ALL LIMIT {limit if 'limit' in asked else MOST_ROWS + 1} OFFSET {offset}"
         )
-        found = await self._in_thread(lambda: load(name, self._board.output).sql(query))
+        found = await self._in_thread(functools.partial(self._rows, name, query))
         if limit > MOST_ROWS + 1 or found.num_rows > MOST_ROWS:
             raise HTTPException(
                 413,
@@ -224,6 +226,13 @@ class Pages:
 
         saved = {"content-disposition": f'attachment; filename="{name}-{table}.csv"'}
         return StreamingResponse(pieces(), headers=saved, media_type="text/csv")
+
+    def _rows(self, name: str, query: str) -> pa.Table:
+        """Return the rows of a query, a look at the sweep where it may show test data."""
+        results = load(name, self._board.output)
+        found = results.sql(query)
+        look_at_rows([results], query, found)
+        return found
 
     async def compare(self, request: Request) -> Response:
         """Answer with two sweeps side by side: what their reports answer, and what the command `compare` says."""

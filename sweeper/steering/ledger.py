@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from rich.table import Table
 
 from sweeper.analysis.comparison import Comparison
@@ -177,6 +178,12 @@ def look_at_table(sweeps: Sequence[Results], what: str, configurations: int) -> 
         return (_look(what, [], shown) if any(news) else None), Answer()
 
     return _recorded(sweeps, judge) if sweeps else Answer()
+
+
+def look_at_rows(sweeps: Sequence[Results], query: str, rows: pa.Table) -> Answer:
+    """Record the rows of an SQL query, where it may show test data; return notes."""
+    trials = len(rows.column("trial").unique()) if "trial" in rows.column_names else rows.num_rows
+    return look_at_table(sweeps, query, trials) if shows_test(query) else Answer()
 
 
 def shows_test(query: str) -> bool:

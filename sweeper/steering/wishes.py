@@ -24,7 +24,7 @@ from sweeper.journal.fields import Json, Written
 from sweeper.journal.records import Drawn, Steered
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.results import Results
-from sweeper.space.configurations import configurations, configurations_of
+from sweeper.space.configurations import configurations, configurations_of, named_components
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import load_spec
 from sweeper.steering.ledger import author
@@ -164,8 +164,18 @@ def _clone(sweep: Sweep, what: Sequence[str], where: str | None, samples: int | 
     alone = {key: value for key, value in (spec.resolved() | left_out).items() if value is not None}
     alone |= {"space": document.values, "scheduler": {"name": "none", "max_epochs": spec.scheduler.max_epochs}}
     changed = configurations(load_spec(alone))[0]
-    configurations_of(spec, None).require(changed)
+    _require(sweep, changed)
     return [], {}, changed
+
+
+def _require(sweep: Sweep, values: Mapping[str, Any]) -> None:
+    """Raise SweeperError unless a configuration has what the space has: others may have written a wish's file."""
+    configurations_of(sweep.spec, None).require(dict(values))
+    for part, node in sweep.spec.space.nodes.items():
+        value = values.get(part)
+        name, known = value.get("name") if isinstance(value, Mapping) else None, named_components(node)
+        if name is not None and name not in known:
+            raise SweeperError(f"the space has no {part} {name!r}", f"it has {', '.join(known)}")
 
 
 VERBS: Mapping[str, Callable[[Sweep, Sequence[str], str | None, int | None], Asked]] = {
@@ -185,6 +195,8 @@ def follows(wish: Wish, sweep: Sweep, state: SweepState) -> tuple[Sweep, Sequenc
     known = state.steered.get(wish.identity)
     if known is not None:
         return amended(sweep, _texts(known.settings)), []
+    if wish.clone:
+        _require(sweep, wish.clone)
     settings = dict(wish.settings) | ({"samples": sweep.spec.samples + 1} if wish.clone else {})
     found, first = amended(sweep, _texts(settings)), len(sweep.configurations)
     stopped = {

@@ -187,6 +187,7 @@ def test_a_budget_is_changed_and_one_that_cannot_be_is_refused(begun: Sweep) -> 
         ("clone", ("c00003", "optimizer.lr=-1"), {}, "lr = -1 is outside"),
         ("clone", ("c00003", "optimizer.speed=1"), {}, "speed"),
         ("clone", ("c00003", "loss={name: label_smoothing}"), {}, "it is no configuration of the search space"),
+        ("clone", ("c00003", "loss={name: brier}"), {}, "the space has no loss 'brier'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_its_reason(
@@ -204,6 +205,15 @@ def test_a_file_that_is_no_wish_is_set_aside(begun: Sweep) -> None:
     (begun.paths.steering / "b.json").write_text("{")
     assert pending(begun.paths) == []
     assert {file.name for file in begun.paths.steering.iterdir()} == {"a.refused", "b.refused"}
+
+
+def test_a_clone_that_somebody_wrote_into_the_folder_names_no_code(begun: Sweep) -> None:
+    _asked(begun, "clone", "c00003", "optimizer.lr=0.123")
+    (file,) = begun.paths.steering.iterdir()
+    file.write_text(file.read_text().replace('"clone": {"loss": {"name": "', '"clone": {"loss": {"name": "evil:'))
+    said: list[str] = []
+    driver = _driver(begun, said)
+    assert "the space has no loss 'evil:" in said[0] and not driver.state.steered and not pending(begun.paths)
 
 
 def test_sweeps_in_stores_are_not_steered() -> None:
