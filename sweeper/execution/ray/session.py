@@ -41,6 +41,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.prometheus import METRICS
+from sweeper.storage.metadata import read_manifest
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.worker import CardProbe
 
@@ -230,7 +231,8 @@ class RayExecutor(Executor):
                 patience=self._patience,
             )
             metrics = job.metrics(gauges(METRICS), of_trial)
-            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say)
+            user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
+            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say, user=user)
 
             def run(driver: Driver) -> None:
                 if cluster.autoscales:
