@@ -232,7 +232,8 @@ class RayExecutor(Executor):
             )
             metrics = job.metrics(gauges(METRICS), of_trial)
             user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
-            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say, user=user)
+            board, priority, autoscales = GcsStore(), sweep.spec.priority, cluster.autoscales
+            peers = PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
 
             def run(driver: Driver) -> None:
                 if cluster.autoscales:
