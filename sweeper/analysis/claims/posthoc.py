@@ -18,7 +18,6 @@ from sweeper.analysis.claims.numbers import (
     mean_over,
     number,
     of_split,
-    readings,
     trained_to_the_end,
     trial_mean,
 )
@@ -90,11 +89,7 @@ def choosing_by_ece_lowers_ece(rows: Rows) -> Verdict:
     replicates). Holds where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 %
     for all together (Bonferroni), else undecided. The paper finds .2 on average.
     """
-    found = {}
-    for network, held in by_network(of_split(trained_to_the_end(rows), "test")).items():
-        estimate = mean_over([readings(each, _gain_by_ece) for each in by_trial(held).values()])
-        if estimate.value is not None:
-            found[network] = estimate
+    found = means(of_split(trained_to_the_end(rows), "test"), _gain_by_ece)
     missing = "evaluation.posthoc must name focal_temperature by ada_ece and, as focal_temperature_own_nll, by nll"
     return verdict_of(found, "share of ECE that choosing by it saves", missing=missing, form=".2f")
 
