@@ -6,9 +6,11 @@ A sweep's results folder is `<output>/<sweep name>/`; a trial is called after th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import os
 import platform
 import re
 import shlex
@@ -211,3 +213,33 @@ def code_version() -> str:
     for package in NUMERICAL_PACKAGES:
         digest.update(f"{package} {metadata.version(package)}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Return the folder of copies and marks that can be made again: `SWEEPER_CACHE`, else `sweeper` in the user's cache folder. It need not exist yet."""
+    named = os.environ.get("SWEEPER_CACHE")
+    if named:
+        return Path(named).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "sweeper"
+
+
+# Code and notifications that came with a folder somebody else may have written are asked about, and what was allowed is
+# marked: by an empty file whose name is a digest of it. Whoever loses the cache is asked again.
+CODE, NOTIFICATIONS = "code", "notify"
+
+
+def is_allowed(kind: str, what: str) -> bool:
+    """Return whether this user has allowed `what`, a text that identifies it, as a thing of this `kind`."""
+    return _mark(kind, what).exists()
+
+
+def allow(kind: str, what: str) -> None:
+    """Remember that this user allows `what`; where the cache cannot be written, it is asked for again."""
+    mark = _mark(kind, what)
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mark.touch(mode=0o600)
+
+
+def _mark(kind: str, what: str) -> Path:
+    return cache_folder() / "allowed" / f"{kind}-{hashlib.sha256(what.encode()).hexdigest()}"

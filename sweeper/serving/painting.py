@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from sweeper.core.ids import cache_folder
 from sweeper.core.processes import python_environment, set_niceness
-from sweeper.core.user_cache import cache_folder
 from sweeper.monitoring.fresh_report import WATCH
 
 LIVE = "<!-- the live part -->"

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from sweeper.core.errors import Fault, SweeperError
+from sweeper.core.ids import NOTIFICATIONS, allow, is_allowed
 from sweeper.core.json_types import Plain
-from sweeper.core.user_cache import NOTIFICATIONS, allow, is_allowed
 from sweeper.space.parts import Part
 from sweeper.text.display import redact_arguments
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import CODE, SweepPaths, allow, is_allowed
 from sweeper.core.json_types import Plain
-from sweeper.core.user_cache import CODE, allow, is_allowed
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
-from sweeper.core.user_cache import cache_folder
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.store_journal import fetch_journal, read_terms
 from sweeper.storage.store_objects import KEPT, WHOLE_FILES, kept_file, local_path, trial_of

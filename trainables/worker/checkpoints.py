@@ -17,7 +17,7 @@ from typing import IO
 import torch
 
 from trainables.files.atomic import replacing
-from trainables.files.scratch import Scratch
+from trainables.files.locks import Scratch
 from trainables.files.stores.object_store import Store, patiently
 from trainables.training.prediction import State
 

@@ -39,7 +39,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
 from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
 from sweeper.monitoring.live import in_notebook
-from trainables.files.scratch import Scratch
+from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable
 from trainables.worker.trial_reports import WorkerCommand, WorkerReport
 

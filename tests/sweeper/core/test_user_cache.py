@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.core.user_cache import CODE, NOTIFICATIONS, allow, is_allowed
+from sweeper.core.ids import CODE, NOTIFICATIONS, allow, is_allowed
 
 
 def test_what_was_allowed_is_remembered_and_nothing_else(tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def test_every_lock_has_its_stand_in(tmp_path: Path, number: int) -> None:
 import json, sys
 from pathlib import Path
 from trainables.files.locks import LockHeldError, NoLocksError, file_lock, lock_open_file
-from trainables.files.scratch import Scratch
+from trainables.files.locks import Scratch
 folder = Path(sys.argv[1])
 with open(folder / "file", "w") as file:
     try:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from trainables.files.scratch import NEW_SECONDS, Scratch
+from trainables.files.locks import NEW_SECONDS, Scratch
 
 HOLDER = """
 import sys
-from trainables.files.scratch import Scratch
+from trainables.files.locks import Scratch
 scratch = Scratch("sweeper-test-")
 (scratch.path / "file").write_text("kept")
 print(scratch.path, flush=True)
