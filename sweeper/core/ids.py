@@ -216,7 +216,7 @@ def code_version() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of copies and marks that can be made again: `SWEEPER_CACHE`, else `sweeper` in the user's cache folder. It need not exist yet."""
+    """Return the folder of what can be made again: `SWEEPER_CACHE`, else `sweeper` in the user's cache. It may not exist."""
     named = os.environ.get("SWEEPER_CACHE")
     if named:
         return Path(named).resolve()
