@@ -216,7 +216,7 @@ def code_version() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be made again: `SWEEPER_CACHE`, else `sweeper` in the user's cache. It may not exist."""
+    """Return where what can be lost lies: `SWEEPER_CACHE`, else `sweeper` in the user's cache. It need not exist."""
     named = os.environ.get("SWEEPER_CACHE")
     if named:
         return Path(named).resolve()
