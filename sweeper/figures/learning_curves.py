@@ -114,11 +114,7 @@ def sortable(value: float | None) -> float:
 
 
 def panel(
-    curves: Sequence[TrialByEpoch],
-    metric: str,
-    losses: Sequence[str],
-    dashes: Mapping[str, str],
-    rungs: Sequence[int],
+    curves: Sequence[TrialByEpoch], metric: str, losses: Sequence[str], dashes: Mapping[str, str], rungs: Sequence[int]
 ) -> Panel:
     """Return one metric by epoch: a trace a loss, network and status, curves separated by gaps."""
     marks: list[Mark] = []

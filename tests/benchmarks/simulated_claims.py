@@ -215,10 +215,7 @@ def networks(n: int, random: np.random.Generator) -> list[Configuration]:
     return [
         {"architecture_name": f"resnet{8 + 6 * place}", "place": place / (min(n, 8) - 1), "loss_name": name, **gamma}
         for place in range(min(n, 8))
-        for name, gamma in (
-            ("cross_entropy", {}),
-            *(("focal", {"loss_gamma": float(g)}) for g in (1, 2, 3, 4, 5)),
-        )
+        for name, gamma in (("cross_entropy", {}), *(("focal", {"loss_gamma": float(g)}) for g in (1, 2, 3, 4, 5)))
     ]
 
 

@@ -8,16 +8,7 @@ from typing import Any
 
 import yaml
 
-KNOWN = {
-    "apiVersion",
-    "kind",
-    "namespace",
-    "resources",
-    "images",
-    "patches",
-    "generatorOptions",
-    "configMapGenerator",
-}
+KNOWN = {"apiVersion", "kind", "namespace", "resources", "images", "patches", "generatorOptions", "configMapGenerator"}
 WITHOUT_NAMESPACE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 
 Resource = dict[str, Any]

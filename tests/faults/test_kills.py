@@ -101,10 +101,7 @@ FAIR = {
 """Search spaces whose rungs compare otherwise: name → the keys that differ."""
 
 
-@pytest.mark.parametrize(
-    ("compared", "samples", "kills"),
-    [pytest.param(name, 24, 20, marks=SLOW) for name in FAIR],
-)
+@pytest.mark.parametrize(("compared", "samples", "kills"), [pytest.param(name, 24, 20, marks=SLOW) for name in FAIR])
 def test_a_killed_driver_whose_trials_compete_otherwise(
     tmp_path: Path, seed: int, compared: str, samples: int, kills: int
 ) -> None:

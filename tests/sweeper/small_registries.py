@@ -52,9 +52,7 @@ REGISTRIES = Registries(
         ),
     ),
     architectures=_registry(
-        "architecture",
-        _component("mlp", Hyperparameter("width", "integer", 64, minimum=1)),
-        _component("resnet8"),
+        "architecture", _component("mlp", Hyperparameter("width", "integer", 64, minimum=1)), _component("resnet8")
     ),
     optimizers=_registry(
         "optimizer",

@@ -14,10 +14,7 @@ def small_digits(train: int = 160, held_out: int = 90) -> DataSet:
     """Return the digits with the first `train` training samples and `held_out` of the other splits."""
     digits = load_dataset("digits")
     return replace(
-        digits,
-        train=_first(digits.train, train),
-        val=_first(digits.val, held_out),
-        test=_first(digits.test, held_out),
+        digits, train=_first(digits.train, train), val=_first(digits.val, held_out), test=_first(digits.test, held_out)
     )
 
 

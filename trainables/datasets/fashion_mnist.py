@@ -40,18 +40,7 @@ SOURCES = {
         ("test_labels", "t10k-labels-idx1-ubyte.gz", "15d484375f8d13e6eb1aabb0c3f46965"),
     )
 }
-CLASS_NAMES = (
-    "t-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+CLASS_NAMES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 MEAN = (0.2860,)
 STD = (0.3530,)
 TRAINING_SAMPLES = 54_000

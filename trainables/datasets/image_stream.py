@@ -351,10 +351,7 @@ class ImageStream:
         return found
 
     def batches(
-        self,
-        places: Sequence[Tensor],
-        seeds: Sequence[Tensor] | None,
-        device: torch.device,
+        self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None, device: torch.device
     ) -> Iterator[Tensor]:
         """Yield the pixels of batches, uint8 [B, 3, H, W] on `device`, decoded and sent ahead of their use.
 

@@ -31,11 +31,7 @@ SUFFIX = ".tar"
 KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
 """webdataset's: a member's name up to the first dot of its base name is the sample's key."""
 
-SPLIT_WORDS = {
-    "train": {"train", "training"},
-    "val": {"val", "valid", "validation"},
-    "test": {"test", "testing"},
-}
+SPLIT_WORDS = {"train": {"train", "training"}, "val": {"val", "valid", "validation"}, "test": {"test", "testing"}}
 """Words in a shard's path that name its split."""
 
 POOL, LISTING = "pool", ".listing.json"

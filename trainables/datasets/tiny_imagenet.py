@@ -30,9 +30,7 @@ from trainables.datasets.images import (
 from trainables.registry import DataSetSize, Options
 
 SOURCE = Source(
-    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    "tiny-imagenet-200.zip",
-    "md5:90528d7ca1a48142e341f4ef8d21d0de",
+    "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"
 )
 MEMBER = "tiny-imagenet-200"
 MEAN = (0.485, 0.456, 0.406)
@@ -101,12 +99,7 @@ def _size(options: Options) -> DataSetSize:
     return images_on_paper((3, 64, 64), 200, 100_000 - val, val, 10_000)(options)
 
 
-@DATASETS.add(
-    "tiny_imagenet",
-    apart=["source"],
-    size=_size,
-    stand_in=LIKE_CIFAR,
-)
+@DATASETS.add("tiny_imagenet", apart=["source"], size=_size, stand_in=LIKE_CIFAR)
 def load_tiny_imagenet(
     folder: Folder = None,
     download: Download = False,

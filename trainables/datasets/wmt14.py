@@ -80,9 +80,7 @@ def _on_paper(options: Options) -> DataSetSize:
 
 @DATASETS.add("wmt14_en_de", tags={"translation"}, size=_on_paper, stand_in={"name": "number_words"})
 def load_wmt14(
-    folder: Folder = None,
-    vocabulary: Annotated[int, "[8, inf)"] = 37_000,
-    length: Annotated[int, "[2, inf)"] = 128,
+    folder: Folder = None, vocabulary: Annotated[int, "[8, inf)"] = 37_000, length: Annotated[int, "[2, inf)"] = 128
 ) -> DataSet:
     """WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces.
 

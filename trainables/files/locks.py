@@ -90,11 +90,7 @@ def lock_open_file(
 
 
 def _lock(
-    file: int | HasDescriptor,
-    shared: bool,
-    patience: float,
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
+    file: int | HasDescriptor, shared: bool, patience: float, sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> bool:
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     if patience == math.inf:
@@ -258,11 +254,7 @@ class Heartbeat(Beating):
     """The right that the file at `path` stands for."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, path: Path, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         """Prepare to take the right; the folder of `path` exists."""
         super().__init__("heartbeat", clock, sleep)

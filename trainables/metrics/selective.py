@@ -50,11 +50,7 @@ def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
 
 
 @METRICS.add("risk_at_coverage", range=(0, 1))
-def risk_at_coverage(
-    probabilities: Floats,
-    targets: Integers,
-    coverage: Annotated[float, "(0, 1]"] = 0.8,
-) -> float:
+def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: Annotated[float, "(0, 1]"] = 0.8) -> float:
     """Error rate among the most confident share of samples.
 
     Return the error rate among the ⌈coverage·N⌉ samples with the highest top confidence.

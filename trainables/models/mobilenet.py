@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from trainables.models.base import ARCHITECTURES, initialise, require_image
 
 # expansion, channels, blocks, stride (Table 2; the 24-channel stage has stride 2 there)
-STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 1),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 STEM_CHANNELS = 32
 LAST_CHANNELS = 1280
 

@@ -25,11 +25,7 @@ UNBUILDABLE = (OSError, RuntimeError, KeyError, AssertionError, TypeError, Value
 
 @ARCHITECTURES.add("timm", stand_in=SMALL_TRANSFORMER)
 def timm_network(
-    input_shape: tuple[int, ...],
-    classes: int,
-    model: str,
-    pretrained: bool = False,
-    weights_file: str | None = None,
+    input_shape: tuple[int, ...], classes: int, model: str, pretrained: bool = False, weights_file: str | None = None
 ) -> nn.Module:
     """Any timm model by its name.
 
@@ -88,11 +84,7 @@ def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str,
 
 @ARCHITECTURES.add("torchvision", stand_in=SMALL_RESNET)
 def torchvision_network(
-    input_shape: tuple[int, ...],
-    classes: int,
-    model: str,
-    pretrained: bool = False,
-    weights_file: str | None = None,
+    input_shape: tuple[int, ...], classes: int, model: str, pretrained: bool = False, weights_file: str | None = None
 ) -> nn.Module:
     """Any torchvision classification model by its name.
 

@@ -91,11 +91,7 @@ def fit_metacal_mis(
 
 @POSTHOC.add("metacal_acc", columns=PARAMETERS, label="MetaCal accuracy")
 def fit_metacal_acc(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    accuracy: Annotated[float, "(0, 1)"] = 0.97,
-    seed: Seed = 0,
+    logits: ArrayLike, targets: ArrayLike, *, accuracy: Annotated[float, "(0, 1)"] = 0.97, seed: Seed = 0
 ) -> MetaCalibrator:
     """Uniform above an entropy threshold that keeps a target accuracy, else temperature.
 

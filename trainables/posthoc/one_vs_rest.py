@@ -99,12 +99,7 @@ def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: Mix = True) -> I
 
 @POSTHOC.add("histogram_binning", columns=HISTOGRAM_PARAMETERS)
 def fit_histogram_binning(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    bins: Bins = 15,
-    scheme: Scheme = "equal_width",
-    mix: Mix = True,
+    logits: ArrayLike, targets: ArrayLike, *, bins: Bins = 15, scheme: Scheme = "equal_width", mix: Mix = True
 ) -> HistogramCalibrator:
     """Frequencies in bins of each class against the rest, normalised.
 

@@ -236,10 +236,7 @@ class LoopReplicate:
         self._columns = None if columns is None else {*columns, *STANDARD}
         self._named_loss = dict(configuration["loss"])
         self._randomness = OwnRandomness(seed, torch.device(device))
-        self._host: tuple[Any, Any] = (
-            random.Random(seed).getstate(),
-            np.random.RandomState(seed % 2**32).get_state(),
-        )
+        self._host: tuple[Any, Any] = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
         self._predicted: dict[str, tuple[Tensor, Tensor]] = {}
         self._classes: int | None = None
         data = None if dataset.name == OWN else dataset

@@ -11,13 +11,7 @@ import pytest
 import typer
 
 from search_spaces import packaged_files
-from sweeper.cli.commands import (
-    complete_format,
-    complete_method,
-    complete_setting,
-    complete_space,
-    complete_sweep,
-)
+from sweeper.cli.commands import complete_format, complete_method, complete_setting, complete_space, complete_sweep
 from sweeper.cli.main import app
 
 

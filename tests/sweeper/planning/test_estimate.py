@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.planning.estimate import (
-    PRODUCT_PASSES,
-    TRAINING_PASSES,
-    cards,
-    dataset_size,
-    estimate,
-    forward_operations,
-)
+from sweeper.planning.estimate import PRODUCT_PASSES, TRAINING_PASSES, cards, dataset_size, estimate, forward_operations
 from sweeper.planning.plan import plan
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec

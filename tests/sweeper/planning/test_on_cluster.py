@@ -138,11 +138,7 @@ def test_what_is_not_known_is_said() -> None:
     [
         # 8 to 32 hours of one card, on ten, after minutes of start.
         ("workers: 10\ntime: 1:00:00\ngpu_type: l4", 10, ["jobs of 1 h: 10 to 40, 8.3 to 33.7 GPU-hours; each goes"]),
-        (
-            "workers: 16\ntime: 1-00:00:00\ncard: L4",
-            10,
-            ["jobs of 1 d: 16, 13.3 to 53.9 GPU-hours", "6 of 16 jobs"],
-        ),
+        ("workers: 16\ntime: 1-00:00:00\ncard: L4", 10, ["jobs of 1 d: 16, 13.3 to 53.9 GPU-hours", "6 of 16 jobs"]),
         ("nodes: 10\ntime: 1:00:00\ncard: L4", 10, ["jobs of 1 h: 1 to 4, 8.3 to 33.7 GPU-hours; each goes"]),
         ("workers: 10\ncard: V100", 10, ["which GPU V100 has; known: L4"]),
         ("workers: 10", 10, ["which GPU a job has; known: L4"]),

@@ -32,9 +32,7 @@ def write_files(folder, samples=100):
 def sources(folder):
     return {
         key: Source(
-            source.url,
-            source.file_name,
-            "md5:" + hashlib.md5((folder / source.file_name).read_bytes()).hexdigest(),
+            source.url, source.file_name, "md5:" + hashlib.md5((folder / source.file_name).read_bytes()).hexdigest()
         )
         for key, source in module.SOURCES.items()
     }

@@ -90,14 +90,7 @@ def test_word_vectors_are_read_for_known_words(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text("the 1 2 3\nunknown 9 9 9\nword1 4 5.5 -6e-1\n")
     vectors = read_word_vectors(str(path), ["the", "of", "word1"], 6, first_id=1)
-    assert vectors.tolist() == [
-        [0, 0, 0],
-        [1, 2, 3],
-        [0, 0, 0],
-        [4, 5.5, pytest.approx(-0.6)],
-        [0, 0, 0],
-        [0, 0, 0],
-    ]
+    assert vectors.tolist() == [[0, 0, 0], [1, 2, 3], [0, 0, 0], [4, 5.5, pytest.approx(-0.6)], [0, 0, 0], [0, 0, 0]]
     write_messages(tmp_path / "data")
     data = load_dataset("newsgroups20", folder=str(tmp_path / "data"), word_vectors=str(path), vocabulary=40)
     assert data.word_vectors.shape == (40, 3) and data.word_vectors.abs().sum(1).gt(0).sum() == 2

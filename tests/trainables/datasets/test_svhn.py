@@ -53,10 +53,7 @@ def test_images_and_digits_are_read(tmp_path):
 def test_broken_files_are_named(tmp_path, damage, sentence):
     write_mat(tmp_path / "test_32x32.mat", 30)
     train = tmp_path / "train_32x32.mat"
-    changes = {
-        "labels": {"y": np.full((100, 1), 11, np.uint8)},
-        "shape": {"X": np.zeros((3, 32, 32, 100), np.uint8)},
-    }
+    changes = {"labels": {"y": np.full((100, 1), 11, np.uint8)}, "shape": {"X": np.zeros((3, 32, 32, 100), np.uint8)}}
     write_mat(train, 100, **changes.get(damage, {}))
     good = source_of(train)
     if damage in ("cut", "checksum"):

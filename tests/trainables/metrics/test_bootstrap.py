@@ -48,8 +48,7 @@ def degenerate_case(kind, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "kind",
-    ["absent class", "all right", "certain", "some certain", "tied", "uniform", "as many samples as bins"],
+    "kind", ["absent class", "all right", "certain", "some certain", "tied", "uniform", "as many samples as bins"]
 )
 def test_fast_errors_agree_with_resampling_in_degenerate_cases(kind, seed):
     probabilities, targets = degenerate_case(kind, seed)

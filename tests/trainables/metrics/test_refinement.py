@@ -16,10 +16,7 @@ from trainables.metrics import refinement as module
 from trainables.metrics.refinement import FOLDS, REFINEMENT_COLUMNS, folds_of, refinement, refinement_columns
 from trainables.posthoc import fit
 
-PROBMETRICS = {
-    (360, 10, 5.0): (1.252702722, 0.581025501),
-    (100, 3, 2.0): (0.945921043, 0.578750053),
-}
+PROBMETRICS = {(360, 10, 5.0): (1.252702722, 0.581025501), (100, 3, 2.0): (0.945921043, 0.578750053)}
 """(samples, classes, scale) → logloss and Brier score of probmetrics 1.3.0's calibrator `ts-mix` on the same folds."""
 
 

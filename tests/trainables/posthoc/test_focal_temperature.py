@@ -6,12 +6,7 @@ from trainables.metrics import evaluate_probabilities
 from trainables.posthoc import fit
 from trainables.posthoc.focal_grid import equal_mass_errors, focal_grid
 from trainables.posthoc.focal_map import focal_map_of_logits
-from trainables.posthoc.focal_temperature import (
-    GAMMAS,
-    best_temperatures,
-    full_grid_search,
-    line_search,
-)
+from trainables.posthoc.focal_temperature import GAMMAS, best_temperatures, full_grid_search, line_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
 
 TEMPERATURES = TEMPERATURE_GRIDS["properness"]

@@ -90,9 +90,7 @@ def test_the_training_loss_is_the_mean_over_tokens(dataset: DataSet) -> None:
     assert held._loss_of(inputs, dataset.train.targets[:50]).item() == pytest.approx(held.loss(logits, targets).item())
 
 
-def test_an_epochs_metrics_are_those_of_all_tokens(
-    trained: tuple[Replicate, list[dict[str, Any]], Evaluation],
-) -> None:
+def test_an_epochs_metrics_are_those_of_all_tokens(trained: tuple[Replicate, list[dict[str, Any]], Evaluation]) -> None:
     held, rows, _ = trained
     logits, targets = flattened(held, "val")
     measured = evaluate_probabilities(softmax64(logits), targets)

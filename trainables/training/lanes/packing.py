@@ -168,10 +168,7 @@ class Sequential:
     """Trains replicates one after the other."""
 
     def __init__(
-        self,
-        replicates: Sequence[Task],
-        after_step: Callable[[], None] | None = None,
-        trained: Sequence[EpochRow] = (),
+        self, replicates: Sequence[Task], after_step: Callable[[], None] | None = None, trained: Sequence[EpochRow] = ()
     ) -> None:
         """Take up replicates of one configuration at the same epoch.
 

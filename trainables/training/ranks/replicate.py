@@ -37,13 +37,7 @@ class RankedReplicate(Replicate):
     All ranks call `train_epoch` together, and `predicted` together.
     """
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        *,
-        ranks: Ranks,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, configuration: Configuration, *, ranks: Ranks, **settings: Any) -> None:
         """Build the network, its loss and its optimiser, as `Replicate` does of its `settings`; `ranks` train it."""
         super().__init__(configuration, **settings)
         self.ranks = ranks
@@ -98,13 +92,7 @@ class LeadingReplicate(RankedReplicate):
     """Rank 0's replicate: what it does with the others it tells them first."""
 
     def __init__(
-        self,
-        configuration: Configuration,
-        *,
-        crew: Crew,
-        seed: int,
-        dataset: DataSet,
-        **settings: Any,
+        self, configuration: Configuration, *, crew: Crew, seed: int, dataset: DataSet, **settings: Any
     ) -> None:
         """Build the replicate, and have a twin built on every other rank.
 

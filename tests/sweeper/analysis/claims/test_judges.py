@@ -57,10 +57,7 @@ def ece_by_trace(shape: Any) -> Measure:
 
     def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
         place = 3 + math.log10(configuration["optimizer_lr"])
-        return {
-            "val.hessian_cross_entropy_trace": 10**place,
-            "val.ece": 10 ** (shape(place) + random.normal(0, 0.02)),
-        }
+        return {"val.hessian_cross_entropy_trace": 10**place, "val.ece": 10 ** (shape(place) + random.normal(0, 0.02))}
 
     return measure
 

@@ -49,12 +49,7 @@ def ideal_sweep(
     )
     random = np.random.default_rng(0)
     generation = paths.generations / "0001"
-    rows = {
-        "trials": trial_rows,
-        "evaluations": evaluation_rows,
-        "epochs": epoch_rows,
-        "reliability": reliability_rows,
-    }
+    rows = {"trials": trial_rows, "evaluations": evaluation_rows, "epochs": epoch_rows, "reliability": reliability_rows}
     for table, schema in schemas.items():
         held = [*rows[table](spec, schema, random)] if table in rows else []
         if ended is not None:

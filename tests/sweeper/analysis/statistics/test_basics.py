@@ -8,14 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.analysis.statistics.basics import (
-    correlation,
-    log_log_fit,
-    ranks,
-    spearman,
-    spread,
-    spread_text,
-)
+from sweeper.analysis.statistics.basics import correlation, log_log_fit, ranks, spearman, spread, spread_text
 
 
 @settings(max_examples=100, deadline=None)

@@ -105,13 +105,7 @@ def _rank(
     found = []
     for configuration in configurations:
         twin = RankedReplicate(
-            configuration,
-            seed=SEED,
-            dataset=data,
-            max_epochs=EPOCHS,
-            ranks=ranks,
-            device=device,
-            training=settings,
+            configuration, seed=SEED, dataset=data, max_epochs=EPOCHS, ranks=ranks, device=device, training=settings
         )
         done = train(twin)
         # numpy's arrays, since tensors would be sent as shared memory, which ends with this process
