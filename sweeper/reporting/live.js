@@ -8,7 +8,6 @@ document.addEventListener("DOMContentLoaded", () => {
   const news = document.getElementById("news");
   if (!live || !news) return;
   let source = null;
-  let report = null;
 
   function put(event) {
     const at = live.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
@@ -19,8 +18,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   /* Nobody loses their place: the page is loaded again by itself only where its reader is at the top. */
   function offer(event) {
-    report ??= event.data;
-    if (report === event.data) return;
+    if (event.data === live.dataset.report) return;
     if (scrollY < 200 && !document.querySelector("dialog[open]")) {
       location.reload();
       return;

@@ -155,7 +155,7 @@ class Pages:
         before, _, after = await anyio.to_thread.run_sync(halves, file, seen.painted.key)
 
         def pieces() -> Iterator[bytes]:
-            yield before + f'<section class="card live" id="live">{part}</section>{self._form}'.encode()
+            yield before + page_text("live_part.html", part=part, key=seen.painted.key, form=self._form).encode()
             yield from (after[at : at + CHUNK_BYTES] for at in range(0, len(after), CHUNK_BYTES))
 
         return StreamingResponse(pieces(), media_type="text/html")
