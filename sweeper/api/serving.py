@@ -73,9 +73,7 @@ def mcp(
     Raises:
         SweeperError: the extra `mcp` is not installed.
     """
-    import socket
-
-    from sweeper.storage.metadata import user_name
+    from sweeper.steering.ledger import author as whoever
 
     try:
         from sweeper.serving.agent import serve_tools
@@ -84,7 +82,7 @@ def mcp(
     tools: dict[str, Callable[..., Any]] = {
         "plan": plan, "steer": steer, "status": status, "results": results_, "compare": compare, "claims": claims
     }  # fmt: skip
-    serve_tools(output_folder(output), author or f"agent of {user_name()}@{socket.gethostname()}", grant, tools)
+    serve_tools(output_folder(output), author or f"agent of {whoever()}", grant, tools)
     return Shown(None)
 
 

@@ -62,7 +62,7 @@ class Served:
 
 
 @contextmanager
-def served(output: Path, cache: Path, *options: str) -> Iterator[Served]:
+def served(output: Path | str, cache: Path, *options: str) -> Iterator[Served]:
     """Give a server of the sweeps in `output`; it ends with the block."""
     command = [sys.executable, "-m", "sweeper", "serve", "--output", str(output), "--port", "0", *options]
     environment = {**os.environ, "SWEEPER_CACHE": str(cache)}
