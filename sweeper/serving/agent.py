@@ -160,7 +160,8 @@ def serve_tools(output: str, author: str, hours: float, commands: Mapping[str, C
         commands: `plan`, `steer`, `status`, `results`, `compare` and `claims`.
     """
     fence()
-    os.environ[AUTHOR] = author  # whoever looks at test data, or steers, is in the ledger and the journal
+    # Who looks at test data, steers and runs is in ledger, journal and manifest.
+    os.environ |= {AUTHOR: author, "SWEEPER_SUBMITTER": author}
     journal = (Path.cwd() if is_store_address(output) else Path(output)) / JOURNAL
     tools = Tools(output, Grant(journal, author, hours), commands)
     server = MCPServer("calibration-sweeper", instructions=INSTRUCTIONS, log_level="WARNING")

@@ -190,7 +190,7 @@ class Pages:
     async def trial(self, request: Request) -> Response:
         """Answer with a trial's page."""
         seen = self._seen(request.path_params["name"])
-        work = functools.partial(self._trial, seen.name, request.path_params["trial"], seen.key)
+        work = functools.partial(self._trial, seen.name, request.path_params["trial"][:20], seen.key)
         return HTMLResponse(await self._in_thread(work))
 
     def _trial_text(self, name: str, trial: str, key: str) -> str:
@@ -249,7 +249,7 @@ class Pages:
     async def steer(self, request: Request) -> Response:
         """Steer a sweep as the form says; answer with what was asked."""
         name, given = self._seen(request.path_params["name"]).name, await form(request)
-        samples = int(given["samples"]) if given.get("samples", "").isdigit() else None
+        samples = int(given["samples"]) if given.get("samples", "").isdecimal() else None
         words, where = given.get("what", "").split(), given.get("where") or None
         steer = functools.partial(self._commands["steer"], name, given.get("verb", ""), words, where=where)
         said = await self._in_thread(functools.partial(steer, samples=samples, output=self._board.output))

@@ -97,6 +97,9 @@ class Guard:
         if self._loopback and urlsplit(f"//{host}").hostname not in LOOPBACK:
             # A name of somebody's own that leads to 127.0.0.1 would let his page read what is served here.
             return PlainTextResponse("this server answers to localhost only\n", 421)
+        fetched = request.headers.get("sec-fetch-site") == "cross-site"
+        if fetched and request.headers.get("sec-fetch-mode") != "navigate":  # a link may lead here, a picture may not
+            return PlainTextResponse("a request from another site was refused\n", 403)
         if request.method not in ("GET", "HEAD"):
             origin = request.headers.get("origin")  # browsers send it with each; programs show the token
             if urlsplit(origin).netloc != host if origin is not None else not self._bears(request):

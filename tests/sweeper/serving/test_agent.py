@@ -87,6 +87,8 @@ def test_from_a_question_to_a_priced_plan_to_an_answer(tmp_path):
                     break
                 await asyncio.sleep(1)
             (sweep,) = found["sweeps"]
+            manifest = json.loads((tmp_path / "results" / "night" / "manifest.json").read_text())
+            assert manifest["submitter"] == "ada"
             assert sweep["state"] == "finished" and 0.1 < found["hours_left"] < 0.2, found
             query = "SELECT config_loss_name, avg(nll) AS nll FROM final WHERE split = 'test' GROUP BY 1 ORDER BY 2"
             failed, answer = await _call(client, "sql", names=["night"], query=query)

@@ -58,6 +58,12 @@ def test_a_request_of_another_site_is_refused(server: Served):
         assert server.ask(path, "POST", "", origin="null", authorization=f"Bearer {TOKEN}").status == 403
 
 
+def test_another_sites_page_links_here_and_embeds_nothing(server: Served):
+    ours = {"authorization": f"Bearer {TOKEN}", "sec_fetch_site": "cross-site"}
+    assert server.ask("/compare", sec_fetch_mode="no-cors", **ours).status == 403
+    assert server.ask("/compare", sec_fetch_mode="navigate", **ours).status == 200
+
+
 def test_a_name_that_leads_to_loopback_is_not_ours(tmp_path):
     with served(tmp_path, tmp_path / "cache") as up:
         assert up.ask("/", host=f"evil.example:{up.port}").status == 421
