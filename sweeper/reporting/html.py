@@ -26,8 +26,8 @@ from sweeper.figures.base import Figure, symbol
 from sweeper.figures.on_page import colour, plot_json
 from sweeper.figures.on_paper import SUFFIXES, require_format
 from sweeper.results import Results
-from sweeper.text.display import format_table
-from sweeper.text.labels import STATUS_WORDS, duration, plural
+from sweeper.text.display import as_html, format_table
+from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.files.atomic import write_text
 
 PACKED_FROM = 200_000
@@ -48,7 +48,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         loader=jinja2.FunctionLoader(lambda each: FILES.joinpath(each).read_text("utf-8")),
     )
-    made.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json, "duration": duration}
+    made.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json, "as_html": as_html}
     made.globals.update(
         colour=colour, symbol=symbol, data_script=data_script, words=STATUS_WORDS, served=False,
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),

@@ -77,14 +77,16 @@ class Tools:
 
     def sql(self, names: list[str], query: str) -> Answer:
         """Return rows of a reading SQL query over the tables trials, epochs, evaluations, decisions and final."""
-        table = self._commands["results"]([*map(named, names)], sql=query, output=self._output).value
-        rows = table.slice(0, MOST_ROWS).to_pylist()
-        more = f"the first {MOST_ROWS} of {table.num_rows:,} rows: aggregate, or add LIMIT and OFFSET"
-        return {"rows": rows, "note": more if table.num_rows > MOST_ROWS else ""}
+        found = self._commands["results"]([*map(named, names)], sql=query, output=self._output)
+        rows, notes = found.value.slice(0, MOST_ROWS).to_pylist(), [*found.notes]
+        if found.value.num_rows > MOST_ROWS:
+            notes.append(f"the first {MOST_ROWS} of {found.value.num_rows:,} rows: aggregate, or add LIMIT and OFFSET")
+        return {"rows": rows, "notes": notes}
 
     def compare(self, first: str, second: str) -> Answer:
         """Compare two sweeps over their common configurations: differences with intervals and corrected p."""
-        return {"text": as_text(self._commands["compare"](named(first), named(second), output=self._output).look)}
+        found = self._commands["compare"](named(first), named(second), output=self._output)
+        return {"text": as_text(found.look), "notes": [*found.notes]}
 
     def claims(self, name: str, claim: list[str] | None = None) -> Answer:
         """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided."""

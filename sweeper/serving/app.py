@@ -30,7 +30,7 @@ from sweeper.serving.board import Board, Seen
 from sweeper.serving.guard import LOOPBACK, Guard, form
 from sweeper.serving.painting import LIVE, Painter, file_of
 from sweeper.steering.ledger import look_at_rows
-from sweeper.text.display import as_html, format_table
+from sweeper.text.display import format_table
 from trainables.files.stores.base import StoreError
 
 T = TypeVar("T")
@@ -237,12 +237,10 @@ class Pages:
     async def compare(self, request: Request) -> Response:
         """Answer with two sweeps side by side: what their reports answer, and what the command `compare` says."""
         sides = [self._seen(request.query_params[each]) for each in "ab" if request.query_params.get(each)]
-        found = ""
+        found = None
         if len(sides) == 2:
-            look = functools.partial(
-                self._commands["compare"], *(each.name for each in sides), output=self._board.output
-            )
-            found = as_html((await self._in_thread(look)).look)
+            look = functools.partial(self._commands["compare"], *(each.name for each in sides))
+            found = await self._in_thread(functools.partial(look, output=self._board.output))
         facts = "Two sweeps over the configurations that both have."
         return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
 

@@ -44,7 +44,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
             assert not failed and found["rows"] == [{"n": 8}]
             query = "SELECT a.trial FROM epochs AS a, epochs AS b"
             failed, found = await _call(client, "sql", names=["first"], query=query)
-            assert len(found["rows"]) == 200 and "the first 200 of" in found["note"]
+            assert len(found["rows"]) == 200 and any("the first 200 of" in each for each in found["notes"])
             refusals = [
                 ("sql", {"names": ["first"], "query": "SELECT * FROM read_text('/etc/passwd')"}, "disabled"),
                 ("sql", {"names": ["first"], "query": "SET enable_external_access = true"}, "not read-only"),
