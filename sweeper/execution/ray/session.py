@@ -232,8 +232,7 @@ class RayExecutor(Executor):
             )
             metrics = job.metrics(gauges(METRICS), of_trial)
             user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
-            board, priority, autoscales = GcsStore(), sweep.spec.priority, cluster.autoscales
-            peers = PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
+            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say, user=user)
 
             def run(driver: Driver) -> None:
                 if cluster.autoscales:
