@@ -6,10 +6,8 @@ up after some patience, or at once where the autoscaler says that no node type o
 
 Several sweeps on one cluster: each driver publishes its priority and whether it has trials waiting. A sweep starts no
 trial while one of higher priority has trials waiting for room. Trials that run go on, and so do those that it has asked
-the cluster for already: one at a time while there are other sweeps. Between sweeps of one priority users have equal
-shares: a sweep starts no trial while another user, who has some running but fewer than its own user, has trials
-waiting. One who has none running is not waited for, since there may be no node that could hold his trials: his first
-one waits its turn with the cluster, which serves whoever asked first, as it does between the sweeps of one user.
+the cluster for already: one at a time while there are other sweeps. Between equals the cluster serves whoever asked
+first.
 
 Imports no ray: whether anybody answers at a cluster's address is known before anything is begun.
 """
@@ -19,7 +17,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -299,38 +296,28 @@ class PriorityController:
         board: Board,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        user: str = "",
     ) -> None:
-        """Prepare to speak for the sweep `name` of `user`; `tell` shows a sentence to the user."""
+        """Prepare to speak for the sweep `name`; `tell` shows a sentence to the user."""
         self._name, self._priority, self._board, self._tell, self._clock = name, priority, board, tell, clock
-        self._user = user
         self._turn = 0
         self._spoken = -TELL_SECONDS
         self._heard: dict[str, tuple[str, float]] = {}
         self._now = Directive()
 
     def tick(self, situation: Situation) -> Directive:
-        """Speak and listen, when it is due; ask to yield while another sweep, which goes first, has trials waiting."""
+        """Speak and listen, when it is due; ask to yield while a sweep of higher priority has trials waiting."""
         now = self._clock()
         if now - self._spoken < TELL_SECONDS:
             return self._now
         self._spoken = now
         self._turn += 1
-        own = {"priority": self._priority, "waiting": situation.wants_more, "turn": self._turn, "user": self._user}
-        own["running"] = situation.running
-        self._board.write(self._name, json.dumps(own))
-        others, shares = self._living(now), Counter[str]()
-        for word in (own, *others.values()):
-            shares[word.get("user", "")] += word.get("running", 0) if word["priority"] == self._priority else 0
-        wait = {name: word for name, word in others.items() if word["waiting"]}
-        higher = [name for name, word in wait.items() if word["priority"] > self._priority]
-        equal = {name: word.get("user", "") for name, word in wait.items() if word["priority"] == self._priority}
-        fewer = [name for name, user in equal.items() if 0 < shares[user] < shares[self._user]]
-        first = min(higher or fewer, default=None)
-        before, self._now = self._now, Directive(yields_to=first, alone=not others)
-        if first is not None and first != before.yields_to:
-            why = "of higher priority" if higher else "whose user has fewer running"
-            self._tell(f"starting no trials while {first}, {why}, has some waiting")
+        word = {"priority": self._priority, "waiting": situation.wants_more, "turn": self._turn}
+        self._board.write(self._name, json.dumps(word))
+        others = self._living(now)
+        higher = [name for name, word in others.items() if word["waiting"] and word["priority"] > self._priority]
+        before, self._now = self._now, Directive(yields_to=min(higher, default=None), alone=not others)
+        if self._now.yields_to is not None and self._now.yields_to != before.yields_to:
+            self._tell(f"starting no trials while {self._now.yields_to}, of higher priority, has some waiting")
         return self._now
 
     def leave(self) -> None:

@@ -41,7 +41,6 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.prometheus import METRICS
-from sweeper.storage.metadata import read_manifest
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.worker import CardProbe
 
@@ -231,8 +230,7 @@ class RayExecutor(Executor):
                 patience=self._patience,
             )
             metrics = job.metrics(gauges(METRICS), of_trial)
-            user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
-            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say, user=user)
+            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say)
 
             def run(driver: Driver) -> None:
                 if cluster.autoscales:
