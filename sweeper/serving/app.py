@@ -208,9 +208,7 @@ class Pages:
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers):
             raise HTTPException(400, "limit and offset are numbers of rows")
         limit, offset = map(int, numbers)
-        query = (
-            f"SELECT * FROM {table} ORDER BY ALL LIMIT {limit if 'limit' in asked else MOST_ROWS + 1} OFFSET {offset}"
-        )
+        query = f"SELECT * FROM {table} ORDER BY ALL LIMIT {min(limit, MOST_ROWS + 1)} OFFSET {offset}"
         found = await self._in_thread(functools.partial(self._rows, name, query))
         if limit > MOST_ROWS + 1 or found.num_rows > MOST_ROWS:
             raise HTTPException(
