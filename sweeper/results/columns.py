@@ -10,6 +10,7 @@ import pyarrow as pa
 import yaml
 
 from sweeper.results.queries import VIEWS, QueryError
+from sweeper.results.stop_chances import COLUMN
 from sweeper.text.labels import AFTER_METHODS, label
 from trainables.curvature.statistics.base import statistic_of
 from trainables.metrics.base import metric_of
@@ -31,7 +32,7 @@ def columns_table(results: Results) -> pa.Table:
             continue
         rows += [
             {"table": table, "column": field.name, "type": str(field.type), "meaning": meaning(field.name)}
-            for field in schema
+            for field in [*schema, *([pa.field(COLUMN, pa.float64())] if table == "decisions" else [])]
         ]
     return pa.Table.from_pylist(rows)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from sweeper.results.queries import (
     execute,
     read_steadily,
 )
+from sweeper.results.stop_chances import NAMED, with_fragility
 from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
@@ -88,6 +89,9 @@ class Results:
         """
         check_reads_only(query)
         bring_what_is_read(self.paths, query, trials)
+        if NAMED.search(query):
+            with nullcontext(self) if self.frozen is not None else self.snapshot() as held:
+                return with_fragility(held, query)
         if self.frozen is not None:
             return execute(self.frozen, query)
         return read_steadily(lambda: {self.name: current_generation(self.folder)}, connect, query)

@@ -16,6 +16,7 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard
+from sweeper.results.stop_chances import stop_chances
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, duration, label, number, plain_reason, plural
 from trainables.curvature.statistics.base import headline_columns
@@ -90,7 +91,7 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
         results.name,
         trial,
         ended,
-        [*remarks, *broken_constraints(results, trial)],
+        [*remarks, *fragile(results, trial, replicates), *broken_constraints(results, trial)],
         configuration(replicates[0]),
         rungs(results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")),
         metrics(results, trial),
@@ -135,6 +136,15 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
         return []
     guards = ", ".join(constraint.text for constraint in constraints_of(results))
     return [f"breaks a constraint, so it is not among the best: {guards}"]
+
+
+def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
+    """Return a sentence on how fragile the stop of a trial was, where it was stopped and that is known."""
+    stopped = any(row["status"] == "early_stopped" for row in replicates)
+    found = stop_chances(results).get(trial) if stopped else None
+    if found is None:
+        return []
+    return [f"by other seeds in another order: finished in {found.finishes:.0%}, won in {found.wins:.0%} of sweeps"]
 
 
 def configuration(row: Row) -> list[tuple[str, str]]:
