@@ -5,8 +5,11 @@ Reads tables; the statistics are `sweeper.analysis.statistics.best_set`.
 
 from __future__ import annotations
 
-from sweeper.analysis.statistics.best_set import SURE, BestSet, Comparisons, best_set
-from sweeper.analysis.statistics.spreads import Spreads, spreads
+from dataclasses import dataclass
+from itertools import count, takewhile
+
+from sweeper.analysis.statistics.best_set import SURE, BestSet, Comparisons, best_set, level_of
+from sweeper.analysis.statistics.spreads import LEVEL, Spreads, spreads
 from sweeper.core.ids import trial_name
 from sweeper.core.objective import Objective
 from sweeper.journal.state import FAILED
@@ -47,9 +50,9 @@ def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] 
     return None if found is None else ([list(measured)[place] for place in found.members], found)
 
 
-def confirmed_name(name: str) -> str:
-    """Return the name of the sweep that trains another's best configurations again on fresh seeds."""
-    return f"{name}-confirmed"
+def confirmed_name(name: str, number: int = 1) -> str:
+    """Return the name of the sweep that trains another's best configurations again on a round of fresh seeds."""
+    return f"{name}-confirmed" + (f"-{number}" if number > 1 else "")
 
 
 def candidates(results: Results, board: Leaderboard) -> list[str]:
@@ -61,27 +64,59 @@ def candidates(results: Results, board: Leaderboard) -> list[str]:
     return [text_of(row, "trial") for row in board.finished if row["trial"] not in against][:NAMED]
 
 
-def confirmation_of(results: Results) -> Results | None:
-    """Return the finished sweep that confirms this one; None where there is none beside it."""
-    found = Results(results.folder.parent / confirmed_name(results.name))
+def confirmations_of(results: Results) -> list[Results]:
+    """Return the finished sweeps that confirm this one, one a round of seeds."""
+    rounds = (confirmation_of(results, number) for number in count(1))
+    return [found for found in takewhile(lambda found: found is not None, rounds) if found is not None]
+
+
+def confirmation_of(results: Results, number: int = 1) -> Results | None:
+    """Return the finished sweep of a round of seeds that confirms this one; None where there is none beside it."""
+    found = Results(results.folder.parent / confirmed_name(results.name, number))
     if (found.specification.get("confirms") or {}).get("sweep") != results.name:
         return None
     ended = found.rows("SELECT count(*) FILTER (status NOT IN ('completed', 'failed')) AS left FROM trials")
     return found if ended and int_of(ended[0], "left") == 0 else None
 
 
-def _confirmed(results: Results, board: Leaderboard, confirmation: Results) -> tuple[list[str], Spreads] | None:
-    """Return the confirmed trials, as the sweep names them, and their spreads on fresh seeds."""
-    numbers = confirmation.specification["confirms"]["configurations"]
-    values: dict[str, dict[int, float]] = {trial_name(number): {} for number in numbers}
-    for row in confirmation.rows(replicates_sql(board.objective)):
-        place = int(text_of(row, "trial").removeprefix("c"))
-        values[trial_name(numbers[place])][int_of(row, "seed")] = float_of(row, "value")
-    values = {trial: each for trial, each in values.items() if each}
+@dataclass(frozen=True)
+class Look:
+    """What fresh seeds say after a round: the trials that had seeds in it, and their spreads on all fresh seeds."""
+
+    trials: list[str]
+    spread: Spreads
+    level: float
+
+    @property
+    def left(self) -> list[str]:
+        """The trials that may be the best."""
+        inside = Comparisons(self.spread, self.level).may_be_best
+        return [trial for trial, may_be in zip(self.trials, inside, strict=True) if may_be]
+
+
+def _looks(results: Results, board: Leaderboard) -> list[Look]:
+    """Return the looks at rounds of fresh seeds; those without a spread are left out."""
+    values: dict[str, dict[int, float]] = {}
     networks = {text_of(row, "trial"): str(row["architecture"]) for row in board.rows}
-    groups = [networks.get(trial, "") for trial in values]
-    found = spreads(list(values.values()), board.objective.mode, groups=groups)
-    return None if found is None else (list(values), found)
+    rounds, looks = confirmations_of(results), list[Look]()
+    several = len(rounds) > 1 or isinstance(results.specification.get("confirm"), dict)
+    for number, confirmation in enumerate(rounds, 1):
+        named = [trial_name(each) for each in confirmation.specification["confirms"]["configurations"]]
+        for row in confirmation.rows(replicates_sql(board.objective)):
+            trial = named[int(text_of(row, "trial").removeprefix("c"))]
+            values.setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
+        trials = [trial for trial in named if trial in values]
+        groups = [networks.get(trial, "") for trial in trials]
+        found = spreads([values[trial] for trial in trials], board.objective.mode, groups=groups)
+        if found is not None:
+            looks.append(Look(trials, found, level_of(number) if several else LEVEL))
+    return looks
+
+
+def left_after(results: Results, board: Leaderboard) -> list[str]:
+    """Return the trials that may be the best after all rounds of fresh seeds: all of them where these say nothing."""
+    looks, rounds = _looks(results, board), confirmations_of(results)
+    return looks[-1].left if looks else [*map(trial_name, rounds[-1].specification["confirms"]["configurations"])]
 
 
 def confirmed_value(results: Results, board: Leaderboard) -> str:
@@ -89,30 +124,30 @@ def confirmed_value(results: Results, board: Leaderboard) -> str:
 
     E.g. `0.052 (95 % 0.041 … 0.066, 3 fresh seeds)`.
     """
-    confirmation = confirmation_of(results)
-    found = None if confirmation is None else _confirmed(results, board, confirmation)
-    if found is None or board.best is None or board.best["trial"] not in found[0]:
+    best = None if board.best is None else text_of(board.best, "trial")
+    looks = [look for look in _looks(results, board) if best in look.trials]
+    if best is None or not looks:
         return ""
-    trials, spread = found
-    at = trials.index(text_of(board.best, "trial"))
+    spread, at = looks[-1].spread, looks[-1].trials.index(best)
     low, high = spread.interval(at)
     seeds = plural(int(spread.sizes[at]), "fresh seed")
     return f"{spread.value(spread.scores[at]):.3g} (95 % {low:.2g} … {high:.2g}, {seeds})"
 
 
-def confirmed_line(results: Results, board: Leaderboard, confirmation: Results) -> str:
+def confirmed_line(results: Results, board: Leaderboard) -> str:
     """Return which of the confirmed configurations may be the best, by fresh seeds alone.
 
-    E.g. `Confirmed by quickstart-confirmed: of 3 configurations, c00031, c00011 may be the best (90 %).`
+    E.g. `Confirmed on 3 fresh seeds each by quickstart-confirmed: of 3 configurations, c00031, c00011 may be the best
+    by validation NLL (90 %).`
     """
-    found = _confirmed(results, board, confirmation)
-    if found is None:
+    looks = _looks(results, board)
+    if not looks:
         return ""
-    trials, spread = found
-    best = [trial for trial, inside in zip(trials, Comparisons(spread).may_be_best, strict=True) if inside]
-    who = f"of {len(trials)} configurations, {_may_be_best(best, len(trials))}" if len(trials) > 1 else trials[0]
-    seeds = plural(int(spread.sizes.min()), "fresh seed")
-    return f"Confirmed on {seeds} each by {confirmation.name}: {who} by {board.objective.label} ({SURE})."
+    total, last, rounds = len(looks[0].trials), looks[-1], confirmations_of(results)
+    who = f"of {total} configurations, {_may_be_best(last.left, total)}" if total > 1 else last.trials[0]
+    seeds = plural(int(last.spread.sizes.min()), "fresh seed")
+    each = f"{seeds} each" if len(rounds) == 1 else f"up to {seeds} each, in {len(rounds)} rounds,"
+    return f"Confirmed on {each} by {rounds[0].name}: {who} by {board.objective.label} ({SURE})."
 
 
 def _may_be_best(trials: list[str], total: int) -> str:
@@ -156,9 +191,8 @@ def best_set_line(results: Results, board: Leaderboard) -> str:
 
     E.g. `4 of 16 trained to the end may be the best (90 %, 2 seeds each): c00003, …`.
     """
-    confirmation = confirmation_of(results)
-    if confirmation is not None:
-        return confirmed_line(results, board, confirmation)
+    if confirmation_of(results) is not None:
+        return confirmed_line(results, board)
     answer = selected(results, board)
     if answer is None:
         return ""

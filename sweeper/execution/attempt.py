@@ -252,7 +252,7 @@ def _write_end(
     lacking += context.tables.notes + follower.wait(patience(time.monotonic() - started))
     notes = lacking + context.notifier.wait()
     options.timings.note("tracking complete")
-    if mirror.store is None and not lacking and not state.unfinished() and not context.sweep.spec.confirm:
+    if mirror.store is None and not lacking and not state.unfinished() and not context.sweep.spec.confirm.count:
         mark_settled(context.sweep.paths, state.count(), options.tracker, retriable(state))
     return notes
 

@@ -6,7 +6,8 @@ same way: journal closed, tables compacted, report written, the tracker given a 
 After a sweep with `confirm: n` the configurations that may be the best are trained again on fresh seeds. Whoever
 survived the rungs and won was picked by its seeds, so these cannot say what it is worth. Fresh seeds can, and need no
 correction. They are trained as a sweep of its own, `<name>-confirmed`, beside the first one: it is journaled, audited,
-resumed and read like any other, and `sweeper.analysis.selection` takes what it reports of the winner from it.
+resumed and read like any other, and `sweeper.analysis.selection` takes what it reports of the winner from it. With
+`confirm: {count: n, at_most: m}` those that still may be the best get further rounds of seeds, each a sweep as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from search_spaces import locate
-from sweeper.analysis.selection import candidates, confirmation_of, confirmed_name
+from sweeper.analysis.selection import candidates, confirmations_of, confirmed_name, left_after
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.json_types import Plain
@@ -40,7 +41,7 @@ from sweeper.space import notify
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import Resources, SchedulerSettings
 from sweeper.space.rehearsal import rehearsal_name
-from sweeper.space.spec import MOST_CONFIRMED, Confirms, SweepSpec
+from sweeper.space.spec import MOST_CONFIRMED, Confirm, Confirms, SweepSpec
 from sweeper.space.strata import pool_notes
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
@@ -70,15 +71,17 @@ def chosen_executor(options: RunOptions, resources: Resources) -> ExecutorKind:
     return kind
 
 
-def confirming_spec(spec: SweepSpec, name: str, trials: list[int]) -> SweepSpec:
-    """Return the sweep that trains these configurations of the sweep `name` to the end, on `confirm` fresh seeds."""
+def confirming_spec(spec: SweepSpec, name: str, trials: list[int], number: int = 1) -> SweepSpec:
+    """Return the sweep that trains these configurations of the sweep `name` to the end, on a round of fresh seeds."""
+    # Seeds that the file names picked the winner: fresh ones are drawn, the same ones for every configuration, too.
+    given = {"seeds": "common"} if isinstance(spec.replicates.seeds, list) else {}
     return spec.model_copy(
         update={
-            "confirm": 0,
-            "confirms": Confirms(sweep=name, configurations=trials),
+            "confirm": Confirm(),
+            "confirms": Confirms(sweep=name, configurations=trials, round=number),
             "header": spec.header.model_copy(update={"claims": [], "tables": []}),
             "scheduler": SchedulerSettings(name="none", max_epochs=spec.scheduler.max_epochs),
-            "replicates": spec.replicates.model_copy(update={"count": spec.confirm}),
+            "replicates": spec.replicates.model_copy(update={"count": spec.confirm.count, **given}),
             "evaluation": spec.evaluation.model_copy(update={"curvature": False, "trajectory": None}),
             "constraints": [],
             "notify": [],
@@ -87,15 +90,19 @@ def confirming_spec(spec: SweepSpec, name: str, trials: list[int]) -> SweepSpec:
 
 
 def to_confirm(outcome: Outcome) -> SweepSpec | None:
-    """Return what is to be trained after a sweep; None where nothing is, or where it has been."""
+    """Return what is to be trained next after a sweep; None where nothing is, or all of it has been.
+
+    Rounds of seeds follow each other while more than one configuration may be the best and none has had all its seeds.
+    """
     spec, name = outcome.sweep.spec, outcome.sweep.name
-    if not spec.confirm or outcome.outcome != "finished" or outcome.unfinished:
+    if not spec.confirm.count or outcome.outcome != "finished" or outcome.unfinished:
         return None
     results = Results(outcome.paths.root)
-    if confirmation_of(results) is not None:
+    board, done = leaderboard(results), len(confirmations_of(results))
+    trials = left_after(results, board) if done else candidates(results, board)[:MOST_CONFIRMED]
+    if (done + 1) * spec.confirm.count > spec.confirm.total or not trials or (done and len(trials) == 1):
         return None
-    trials = candidates(results, leaderboard(results))[:MOST_CONFIRMED]
-    return confirming_spec(spec, name, [int(trial.removeprefix("c")) for trial in trials]) if trials else None
+    return confirming_spec(spec, name, [int(trial.removeprefix("c")) for trial in trials], done + 1)
 
 
 def ask_to_stop(name: str, output: str | Path) -> str:
@@ -159,8 +166,8 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
         return outcome
     from sweeper.reporting.page import write_report
 
-    name = confirmed_name(outcome.sweep.name)
     assert spec.confirms is not None
+    name = confirmed_name(outcome.sweep.name, spec.confirms.round)
     count, seeds = len(spec.confirms.configurations), spec.replicates.count
     again = replace(options, settings=(), notify=(), reuse=False, reuse_from=(), rehearse=False)
     if (outcome.paths.root.parent / name).exists():
@@ -170,7 +177,8 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
             done = _run_spec(running, spec, name, name, again)
     write_report(outcome.paths.root)
     said = f"{plural(count, 'configuration')} trained again on {plural(seeds, 'fresh seed')} each: {name}"
-    return replace(outcome, outcome=done.outcome, notes=[*outcome.notes, *done.notes, said])
+    outcome = replace(outcome, outcome=done.outcome, notes=[*outcome.notes, *done.notes, said])
+    return outcome if done.unfinished else _confirmed(outcome, options)
 
 
 def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:

@@ -76,7 +76,7 @@ def plan(
         )
         note = " ".join(filter(None, [note, assumed]))
     reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
-    again = min(MOST_CONFIRMED, trials) * spec.confirm
+    again = min(MOST_CONFIRMED, trials) * spec.confirm.total
     planned = Plan(
         trials,
         replicates,

@@ -40,6 +40,7 @@ SHORT_FORMS = {
     "scheduler": "name",
     "searcher": "name",
     "replicates": "count",
+    "confirm": "count",
     "space.loss": "name",
     "space.architecture": "name",
     "space.optimizer": "name",

@@ -290,7 +290,7 @@ def _confirm_faults(values: Mapping[str, Plain]) -> list[Fault]:
     """Return what is wrong with `confirm`: configurations are drawn again, which a searcher that learns does not do."""
     searcher = values.get("searcher")
     name = searcher.get("name") if isinstance(searcher, dict) else searcher
-    if not values.get("confirm") or name in (None, "random", "grid"):
+    if not part_of(values, "confirm", "count") or name in (None, "random", "grid"):
         return []
     rule = f"confirm trains configurations of the space again, and {name} chooses others each time"
     return [Fault("confirm", rule, "use the searcher random or grid, or leave confirm out")]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
+from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError, model_serializer, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
 from sweeper.core.domains import Fields, parse, plain
@@ -105,16 +105,46 @@ class Budget(Part):
     cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
+class Confirm(Part):
+    """How many fresh seeds the configurations that may be the best get after the sweep.
+
+    Attributes:
+        count: seeds of each round; 0 for none.
+        at_most: seeds of each configuration in all. Whoever is found to be worse gets no more, and rounds follow until
+            one configuration is left or this is reached; `null` for one round.
+    """
+
+    count: int = Field(default=0, ge=0, le=1000)
+    at_most: int | None = Field(default=None, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _require_a_round(self) -> Self:
+        if self.at_most is not None and not 0 < self.count <= self.at_most:
+            raise ValueError(f"at_most = {self.at_most} must be at least count = {self.count}, and that at least 1")
+        return self
+
+    @model_serializer
+    def _short(self) -> int | dict[str, int]:
+        return self.count if self.at_most is None else {"count": self.count, "at_most": self.at_most}
+
+    @property
+    def total(self) -> int:
+        """The most seeds that a configuration gets."""
+        return self.count if self.at_most is None else self.at_most // self.count * self.count
+
+
 class Confirms(Part):
     """What a confirming sweep trains again: another sweep's configurations, on seeds that this one never saw.
 
     Attributes:
         sweep: the name of the other sweep, in the same output.
         configurations: numbers of its configurations; number j here is the j-th of them.
+        round: which round of seeds this is, counted from 1.
     """
 
     sweep: str
     configurations: list[int] = Field(min_length=1)
+    round: int = Field(default=1, ge=1, le=1000)
 
 
 def _tree(space: object) -> Fields:
@@ -157,7 +187,7 @@ class SweepSpec(Part):
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
         notify: who is notified of the end, of failures and of an exhausted budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
-        confirm: seeds on which the configurations that may be the best are trained again after the sweep; 0 for none.
+        confirm: seeds on which the configurations that may be the best are trained again after the sweep.
         confirms: in a sweep that does so, which configurations of which sweep; written by the program.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
@@ -187,7 +217,7 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
     notify: list[Notification] = Field(default_factory=list)
-    confirm: int = Field(default=0, ge=0, le=1000)
+    confirm: Confirm = Confirm()
     confirms: Confirms | None = None
     rehearsal: Values | None = None
     rehearsed: list[str] = Field(default_factory=list)
@@ -228,7 +258,9 @@ class SweepSpec(Part):
     @property
     def training_seed(self) -> int:
         """The seed that replicates' seeds follow from: the sweep's, or a fresh one where it confirms another."""
-        return self.seed if self.confirms is None else seed_from("confirm", self.seed)
+        if self.confirms is None:
+            return self.seed
+        return seed_from("confirm", self.seed, *([self.confirms.round] if self.confirms.round > 1 else []))
 
     def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
@@ -239,6 +271,8 @@ class SweepSpec(Part):
             for key in keys:
                 if values[part][key] == usual[key]:
                     del values[part][key]
+        if self.confirms is not None and self.confirms.round == 1:
+            del values["confirms"]["round"]
         for part in ("checkpoint", "keep", "searcher"):
             if getattr(self, part) == type(self).model_fields[part].default:
                 del values[part]

@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,20 @@ import numpy as np
 import pytest
 
 import sweeper as api
-from sweeper.analysis.selection import best_set_line, candidates, confirmation_of, confirmed_value
+from sweeper.analysis.selection import (
+    best_set_line,
+    candidates,
+    confirmation_of,
+    confirmations_of,
+    confirmed_value,
+    left_after,
+)
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.controllers.capacity import RayUnavailable
 from sweeper.execution.driver.executor import executor_kind
 from sweeper.execution.options import RunOptions
-from sweeper.execution.runner import chosen_executor, run_sweep
+from sweeper.execution.runner import chosen_executor, confirming_spec, run_sweep
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.planning.plan import plan
 from sweeper.results import Results
@@ -228,6 +236,46 @@ def test_the_best_are_trained_again_on_seeds_that_chose_nothing(tmp_path: Path) 
         "SELECT nll FROM final WHERE split = 'val' AND trial = 'c00000'"
     )
     assert once_more == rows, "the same configurations and seeds, whenever they are confirmed"
+
+
+@pytest.mark.integration
+def test_those_that_may_be_the_best_get_more_seeds_until_one_is_left_or_all_are_given(tmp_path: Path) -> None:
+    space = {**SPACE, "confirm": {"count": 2, "at_most": 7}, "objective": {"metric": "val_accuracy", "mode": "max"}}
+    api.run(space, name="one", output=tmp_path, tracking_uri="none")
+    first = Results(tmp_path / "one")
+    rounds, board = confirmations_of(first), leaderboard(first)
+    named = [each.specification["confirms"]["configurations"] for each in rounds]
+    assert 1 <= len(rounds) <= 3 and all(set(later) <= set(earlier) for earlier, later in pairwise(named))
+    assert len(rounds) == 3 or len(left_after(first, board)) == 1, "seeds went on while more than one was left"
+    seeds = [{row["seed"] for row in each.rows("SELECT seed FROM trials")} for each in [first, *rounds]]
+    assert len(set.union(*seeds)) == sum(map(len, seeds)), "every round's seeds are fresh"
+    assert [api.status(each.name, output=tmp_path, audit=True) for each in rounds] == [[]] * len(rounds)
+    line, rows = best_set_line(first, board), rounds[-1].rows("SELECT seed FROM trials ORDER BY ALL")
+    told = f"up to {2 * len(rounds)} fresh seeds each, in {len(rounds)} rounds, by one-confirmed"
+    assert (told in line) is (len(rounds) > 1)
+
+    shutil.rmtree(rounds[-1].folder)
+    assert len(confirmations_of(first)) == len(rounds) - 1
+    api.resume("one", output=tmp_path, tracking_uri="none")
+    again = confirmations_of(first)[-1]
+    assert again.rows("SELECT seed FROM trials ORDER BY ALL") == rows
+    assert best_set_line(first, board) == line, "the same seeds and the same answer, whenever it is resumed"
+
+
+def test_rounds_of_seeds_are_written_shortly_and_checked() -> None:
+    spec = build_spec({**SPACE, "confirm": {"count": 3, "at_most": 8}})
+    assert spec.resolved()["confirm"] == {"count": 3, "at_most": 8} and spec.confirm.total == 6
+    assert build_spec(spec.resolved()) == spec
+    assert build_spec(SPACE).resolved()["confirm"] == 3 and build_spec(SPACE).confirm.total == 3
+    for wrong in ({"count": 3, "at_most": 2}, {"at_most": 4}):
+        with pytest.raises(InvalidSearchSpace, match="must be at least count"):
+            build_spec({**SPACE, "confirm": wrong})
+
+
+def test_named_seeds_are_not_those_that_confirm() -> None:
+    spec = build_spec({**SPACE, "replicates": {"count": 2, "seeds": [1, 2]}})
+    seeds = [confirming_spec(spec, "one", [2, 0], number).replicate_seeds.of(0) for number in (1, 2)]
+    assert all(len(each) == 3 for each in seeds) and len({1, 2, *seeds[0], *seeds[1]}) == 8
 
 
 def test_fresh_seeds_follow_from_the_sweeps_and_are_none_of_its_own() -> None:
