@@ -7,6 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
+PUBLIC := build/public
 SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu card lane-memory \
@@ -16,7 +17,7 @@ BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trial
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
-	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
+	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-public bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -132,6 +133,15 @@ $(ORACLES)/.installed: tests/benchmarks/oracles.txt $(DEVELOPMENT)
 	rm -rf $(ORACLES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(ORACLES) -r $<
 	rm -rf $(ORACLES)/tests $(ORACLES)/examples
+	touch $@
+
+# Public learning curves, downloaded (105 MB), and other packages' schedulers beside ours, which are installed apart
+# without what they require in turn. TASKSET names a folder of TaskSet's curves as Parquet.
+bench-public: $(PUBLIC)/.installed
+	$(BIN)/python -m tests.benchmarks.bench_public --downloads $(PUBLIC) --peers $(PUBLIC)/peers
+
+$(PUBLIC)/.installed: tests/benchmarks/public/peers.txt $(DEVELOPMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PUBLIC)/peers -r $<
 	touch $@
 
 # A broken MLflow server beside a healthy one; once on each kind of store.
