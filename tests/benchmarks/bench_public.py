@@ -16,6 +16,7 @@ neural-pipeline-search==0.17.0 more-itertools==10.8.0`. What is missing is left 
    arrivals before. What differs is compared with what the rules, written down here, would give.
 3. **Fragility.** What `sweeper.scheduling.fragility` predicts of each stop, against sweeps with other seeds and orders.
 4. **Seeds.** `confirm` and its rounds after two seeds each, against five fixed seeds; nothing is stopped early here.
+   **Racing** gives more seeds to who is near a rung's cut-off (`public.racing`), beside five for all: not built.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.simulation import play
 from tests.benchmarks.public.curves import Floats, Task, hpo_bench, lcdb, taskset
 from tests.benchmarks.public.peers import Peer, PeerState, installed
-from tests.benchmarks.public.seeds import replays
+from tests.benchmarks.public.racing import race
+from tests.benchmarks.public.seeds import FIXED, replays
 
 WORKERS = 4
 SEEDS = 2
@@ -262,6 +264,31 @@ def _bins(values: Floats) -> list[np.ndarray]:
     return [np.flatnonzero((values >= low) & (values < high)) for low, high in itertools.pairwise(EDGES)]
 
 
+def racing_table(tasks: Sequence[Task], factor: int, orders: int) -> list[str]:
+    """Return what racing seeds at rungs costs and keeps, beside fixed seeds, in ASHA's stopping variant."""
+    rungs = Halving("value", "min", 1024, 16, factor).rungs
+    lines = [
+        f"**Racing seeds at rungs**, LCDB, η {factor}, n = {len(tasks) * orders} replays:",
+        "",
+        "| seeds | epochs, of five seeds in full | the best one finishes | regret, % |",
+        "|---|---|---|---|",
+    ]
+    for name, first, most in (("five", 5, 5), ("two", 2, 2), ("two to five", 2, 5), ("two to eight", 2, 8)):
+        rng, rows = np.random.default_rng(17), list[tuple[float, float, float]]()
+        for task in tasks:
+            everything, worth = task.at(rungs), task.test.mean(axis=1)
+            for _ in range(orders):
+                order, seeds = rng.permutation(len(everything)), rng.permutation(everything.shape[2])
+                finished, spent = race(everything[:, :, seeds], order, rungs, factor, first, most)
+                named, best = min(finished, key=lambda trial: finished[trial]), int(np.argmin(worth))
+                full = FIXED * rungs[-1] * len(order)
+                rows.append((spent / full, float(best in finished), 100 * (worth[named] / worth[best] - 1)))
+        cost, kept, regret = np.array(rows).T
+        half = 1.96 * kept.std() / np.sqrt(len(kept))
+        lines.append(f"| {name} | {cost.mean():.1%} | {kept.mean():.1%} ± {half:.1%} | {regret.mean():.1f} |")
+    return [*lines, ""]
+
+
 Plans = Sequence[tuple[int, int, int | None]]
 
 
@@ -286,7 +313,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder that Syne Tune and NePS were installed to")
     parser.add_argument("--taskset", type=Path, default=os.environ.get("TASKSET"))
     parser.add_argument("--orders", type=int, default=3, help="of each task of LCDB; of TaskSet four times as many")
-    parser.add_argument("--parts", default="regret,disagreements,fragility,seeds")
+    parser.add_argument("--parts", default="regret,disagreements,fragility,seeds,racing")
     options = parser.parse_args()
     if options.peers:
         sys.path.append(str(options.peers))
@@ -309,6 +336,8 @@ def main() -> None:
     if "fragility" in parts:
         lines += fragility_table(found, Halving("value", "min", 1024, 16, 4), 20, "LCDB, stopping, η 4")
         lines += fragility_table(found, Promotion("value", "min", 1024, 128, 2), 20, "LCDB, promotion, η 2")
+    if "racing" in parts:
+        lines += [line for factor in (2, 4) for line in racing_table(found, factor, 4 * options.orders)]
     if "seeds" in parts:
         lines += seeds_table("LCDB, at 1,024 samples", found, MOST_TRIALS, 1, [(3, 3, 8), (2, 8, None), (3, 9, None)])
         lines += seeds_table(
