@@ -10,6 +10,9 @@ from sweeper.results.leaderboard import objective
 from sweeper.text.cells import Row, float_of, int_of, text_of
 from sweeper.text.labels import number, plural
 
+FAR = 3
+"""A factor between values beyond which their axis is logarithmic."""
+
 FRAGILE_SQL = (
     "SELECT rung, trial, metric, fragility, 'early_stopped' AS status FROM decisions\n"
     "WHERE kind = 'stop' AND isfinite(metric) AND fragility IS NOT NULL ORDER BY rung, trial"
@@ -49,7 +52,7 @@ def panel(rows: list[Row], label: str) -> Panel:
     """Return one rung's stops."""
     shares = [{**row, "percent": 100 * float_of(row, "fragility")} for row in rows]
     values = [float_of(row, "metric") for row in rows]
-    across = log_axis(label, values) if min(values) > 0 else Axis(label)
+    across = log_axis(label, values) if 0 < FAR * min(values) < max(values) else Axis(label)
     marks = [points_of(shares, "metric", "percent", partial(hover, label=label))]
     return Panel(f"rung {_rung(rows[0])}", [], marks, across, Axis("chance to finish, %", from_zero=True))
 
