@@ -64,16 +64,8 @@ def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFi
     for count in classes:
         logits = simplex_logits(count)
         fits = [closest_temperature(gamma, logits) for gamma in gammas]
-        rows += [
-            {
-                "classes": count,
-                "gamma": fit.gamma,
-                "temperature": fit.temperature,
-                "inverse_temperature": fit.inverse_temperature,
-                "max_error": fit.max_error,
-            }
-            for fit in fits
-        ]
+        names = ("gamma", "temperature", "inverse_temperature", "max_error")
+        rows += [{"classes": count, **{name: getattr(fit, name) for name in names}} for fit in fits]
         curves[f"{count} classes"] = ([fit.gamma for fit in fits], [fit.inverse_temperature for fit in fits])
         if len(fits) > 1:
             slope, intercept = line_through(fits)

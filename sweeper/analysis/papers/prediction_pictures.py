@@ -7,6 +7,7 @@ replicate. A sweep without these predictions has no such picture.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from sweeper.analysis.papers.loss_figures import gradients_by_true_class
 from sweeper.analysis.recalibration.predictions import MEASURED_ON, StoredPredictions, members_of
 from sweeper.core.errors import SweeperError
 from sweeper.figures import coverage_nu_map
-from sweeper.figures.base import Axis, Colour, Curve, Figure, Panel
+from sweeper.figures.base import Axis, Curve, Figure, Panel
 from sweeper.results import Results
-from sweeper.text.cells import Row, float_of, int_of, text_of
+from sweeper.text.cells import Row, float_of, grouped, int_of, text_of
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import log_softmax64
 from trainables.posthoc import fit
@@ -34,12 +37,7 @@ IMAGES = 4
 STAGE_SAMPLES = 20_000
 """Training samples of App. Fig. 3."""
 
-ONE_LOSS_EACH = {
-    "cross_entropy": "cross-entropy",
-    "brier": "Brier",
-    "mmce": "MMCE",
-    "focal_sample_dependent": "FLSD-53",
-}
+FOUR = {"cross_entropy": "cross-entropy", "brier": "Brier", "mmce": "MMCE", "focal_sample_dependent": "FLSD-53"}
 """Losses of mukhoti Fig. 9."""
 
 Options = Mapping[str, HyperparameterValue]
@@ -70,6 +68,12 @@ def networks(results: Results, condition: str = "true") -> list[tuple[Row, Store
     return [(row, found[trial]) for row, trial in zip(rows, trials, strict=True) if trial in found]
 
 
+def data_of(results: Results) -> DataSet:
+    """Return a sweep's data set, loaded again."""
+    options = {key: value for key, value in results.specification["dataset"].items() if key != "name"}
+    return load_dataset(results.specification["dataset"]["name"], **options)
+
+
 def _fills(results: Results, table: str) -> bool:
     return table in (results.specification.get("header", {}).get("tables") or ())
 
@@ -79,12 +83,9 @@ def posterior_scores(results: Results) -> list[Figure]:
 
     The true probabilities are dashed.
     """
-    from trainables.datasets import load_dataset
-
-    dataset = results.specification["dataset"]
-    if dataset["name"] != "known_posterior_1d":
+    if results.specification["dataset"]["name"] != "known_posterior_1d":
         return []
-    data = load_dataset("known_posterior_1d", **{key: dataset[key] for key in dataset if key != "name"})
+    data = data_of(results)
     held = [(gamma, member) for row, member in networks(results) if (gamma := plain_gamma(row)) is not None]
     x, truth = data.test.inputs.double().numpy().ravel(), np.asarray(data.posterior)
     order = np.argsort(x)[np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)]
@@ -145,11 +146,11 @@ def confidences_of_images(results: Results) -> list[Figure]:
     """
     if not _fills(results, "mukhoti-fig9"):
         return []
-    names = ", ".join(f"'{name}'" for name in ONE_LOSS_EACH)
+    names = ", ".join(f"'{name}'" for name in FOUR)
     found: dict[str, StoredPredictions] = {}
     for row, member in networks(results, f"config_loss_name IN ({names})"):
-        found.setdefault(ONE_LOSS_EACH[text_of(row, "config_loss_name")], member)
-    if len(found) < len(ONE_LOSS_EACH):
+        found.setdefault(FOUR[text_of(row, "config_loss_name")], member)
+    if len(found) < len(FOUR):
         return []
     raw = {loss: probabilities(member) for loss, member in found.items()}
     targets = next(iter(found.values())).targets[MEASURED_ON]
@@ -195,10 +196,9 @@ def gradients_in_training(results: Results) -> list[Figure]:
             for at, (loss, values) in enumerate(found.items())
         ]
         panels.append(Panel(f"epoch {epoch}", [], marks, Axis("p_y", limits=(0, 1)), Axis("derivative of the loss")))
-    said = f"{results.name}: derivative of each loss by p_y, at {MOST_POINTS} of a network's training samples"
-    if len(panels) < 2:
-        return []
-    return [Figure("gradients-in-training", "Gradients", said, [], panels, [], legend=legend)]
+    said = f"{results.name}: derivative of each loss by p_y, at {MOST_POINTS} training samples, within −12 and 2"
+    drawn = Figure("gradients-in-training", "Gradients", said, [], panels, [], legend=legend)
+    return [drawn] if len(panels) > 1 else []
 
 
 def gamma_selection(results: Results) -> list[Figure]:
@@ -210,24 +210,19 @@ def gamma_selection(results: Results) -> list[Figure]:
         "avg(nll) AS nll FROM final WHERE status = 'completed' AND split = 'val' AND config_loss_name IN "
         "('inverse_focal', 'dual_focal') GROUP BY ALL ORDER BY loss DESC, network, gamma"
     )
-    legend = sorted({text_of(row, "network") for row in rows})
-    panels = []
-    for loss in dict.fromkeys(text_of(row, "loss") for row in rows):
-        marks = []
-        for at, network in enumerate(legend):
-            mine = [row for row in rows if (row["loss"], row["network"]) == (loss, network)]
-            x, y = ([float_of(row, key) for row in mine] for key in ("gamma", "nll"))
-            colour: Colour = at
-            marks.append(Curve(x, y, colour, line=1.6, size=4, group=network))
-        panels.append(Panel(loss, [], marks, Axis("γ"), Axis("validation NLL")))
+    legend, lines = sorted({text_of(row, "network") for row in rows}), grouped(rows, itemgetter("loss", "network"))
+    panels: dict[str, Panel] = {}
+    for (loss, network), mine in lines.items():
+        x, y = ([float_of(row, key) for row in mine] for key in ("gamma", "nll"))
+        line = Curve(x, y, legend.index(network), line=1.6, size=4, group=network)
+        before = panels[loss].marks if loss in panels else []
+        panels[loss] = Panel(loss, [], [*before, line], Axis("γ"), Axis("validation NLL"))
     said = f"{results.name}: what selects γ, by γ"
-    found = [Figure("gamma-selection", "Selection of γ", said, [], panels, [], legend=legend)] if panels else []
-    return [*found, *filter(None, [coverage_nu_map.draw(results)])]
+    found = Figure("gamma-selection", "Selection of γ", said, [], [*panels.values()], [], legend=legend)
+    return [*filter(None, [found if panels else None, coverage_nu_map.draw(results)])]
 
 
 def prediction_pictures(results: Results) -> list[Figure]:
     """Return a sweep's pictures, those that its tables hold. Raises QueryError."""
-    drawn = (
-        posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection,
-    )  # fmt: skip
+    drawn = posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection
     return [figure for draw in drawn for figure in draw(results)]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.papers.curvature_bounds import curvature_bounds
-from sweeper.analysis.papers.prediction_pictures import prediction_pictures
+from sweeper.analysis.papers.prediction_pictures import data_of, networks, prediction_pictures
 from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, float_of, float_or_none, int_of, measured_or_none, text_of
@@ -143,8 +143,8 @@ MAPPED = {"raw": "ece", "Ψ": "posthoc_focal_map_ece"}
 def errors_by_gamma(results: Results) -> list[Figure]:
     """Return posterior Figs. 5 and 6: box plots of test ECE by γ, with the focal map and without, for each network.
 
-    A box reaches from quartile to quartile, its dot is the median, and the line reaches to the extremes. Smoothed
-    networks are apart.
+    A box reaches from quartile to quartile, with a bar at the median, and the line to the extremes. Smoothed networks
+    are apart.
     """
     if results.specification.get("header", {}).get("paper") != "posterior":
         return []
@@ -163,12 +163,12 @@ def errors_by_gamma(results: Results) -> list[Figure]:
             for row in rows:
                 if row["network"] == network and (value := measured_or_none(row, column)) is not None:
                     by_gamma.setdefault(float_of(row, "gamma"), []).append(value)
-            for sides, wide, faint in (((0, 100), 1, 1.0), ((25, 75), 8, 0.45), ((50, 50), 0, 1.0)):
-                x, y = [], []
-                for gamma, held in by_gamma.items():
-                    x += [gamma + 0.24 * (at - 0.5)] * 2 + [float("nan")]
-                    y += [*np.percentile(held, sides).tolist(), float("nan")]
-                marks.append(Curve(x, y, at, line=wide, size=0 if wide else 5, opacity=faint, group=label))
+            for gamma, held in by_gamma.items():
+                x, (least, low, middle, high, most) = gamma + 0.24 * (at - 0.5), np.percentile(held, range(0, 101, 25))
+                marks.append(Curve([x, x], [least, most], at, line=1, group=label))
+                sides = [x - 0.1, x + 0.1, x + 0.1, x - 0.1], [low, low, high, high]
+                marks.append(Curve(*sides, at, fill=True, opacity=0.45, group=label))
+                marks.append(Curve(sides[0][:2], [middle, middle], at, line=2.5, group=label))
         panels.append(Panel(network, [], marks, Axis("γ"), Axis("test ECE")))
     said = f"{results.name}: ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
     return [Figure("ece-by-gamma", "ECE by γ", said, [], panels, [], legend=[*MAPPED])] if panels else []
@@ -221,7 +221,9 @@ def _diagram(rows: Sequence[Row], title: str) -> Panel:
 
 def _linear_networks(results: Results) -> list[Figure]:
     """Return Fig. 8: a histogram of confidences in mistakes, and the decision boundaries."""
-    logits = _test_logits(results)
+    logits: dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+    for row, member in networks(results):
+        logits.setdefault(text_of(row, "config_loss_name"), (member.logits["test"], member.targets["test"]))
     if not logits:
         return []
     confidences = {}
@@ -229,7 +231,8 @@ def _linear_networks(results: Results) -> list[Figure]:
         probabilities = softmax64(values)
         confidences[loss] = probabilities.max(1)[probabilities.argmax(1) != targets]
     found = [_histogram(results.name, confidences)]
-    inputs, targets = _test_inputs(results)
+    test = data_of(results).test
+    inputs, targets = test.inputs.double().flatten(1).numpy(), test.targets.numpy()
     panels, directions = [], []
     for place, (loss, (values, held)) in enumerate(logits.items()):
         if len(held) != len(inputs) or not np.array_equal(held, targets):
@@ -242,34 +245,6 @@ def _linear_networks(results: Results) -> list[Figure]:
     angles = [f"{np.degrees(np.arccos(np.clip(first @ other, -1, 1))):.2f}°" for other in others]
     words = f"test points by class and decision boundary; boundaries {', '.join(angles)} apart" if angles else ""
     return [*found, Figure("boundaries", "Decision boundaries", f"{results.name}: {words}", [], panels, [])]
-
-
-def _test_logits(results: Results) -> dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """Return by loss the last test logits [N, 2] and classes [N] of its first finished trial and replicate."""
-    found = {}
-    trials = results.rows(
-        "SELECT config_loss_name AS loss, min(trial) AS trial FROM trials WHERE status = 'completed' "
-        "GROUP BY loss ORDER BY loss"
-    )
-    for row in trials:
-        table = results.sql(
-            f"SELECT target, logits FROM predictions WHERE trial = '{row['trial']}' AND split = 'test' AND "
-            f"replicate = 0 AND epoch = (SELECT max(epoch) FROM predictions WHERE trial = '{row['trial']}') "
-            "ORDER BY sample"
-        )
-        if table.num_rows:
-            logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
-            found[text_of(row, "loss")] = (logits, table["target"].to_numpy())
-    return found
-
-
-def _test_inputs(results: Results) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the test split's inputs [N, 2] and classes [N]: the data are drawn from their seed."""
-    from trainables.datasets import load_dataset
-
-    options = {key: value for key, value in results.specification["dataset"].items() if key != "name"}
-    test = load_dataset(LINEAR, **options).test
-    return test.inputs.double().flatten(1).numpy(), test.targets.numpy()
 
 
 def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Figure:

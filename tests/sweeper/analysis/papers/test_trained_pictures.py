@@ -75,8 +75,9 @@ def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: 
     wrong = {}
     for trial, weights in (("c00000", np.array([3.0, 1.0])), ("c00001", np.array([1.0, 3.0]))):
         score = inputs @ weights
-        logits = {"test": np.stack([np.zeros_like(score), score], 1)}
-        write_predictions(results.folder / "tables", trial, 0, epoch, logits, {"test": test.targets.numpy()})
+        logits = dict.fromkeys(("val", "test"), np.stack([np.zeros_like(score), score], 1))
+        targets = dict.fromkeys(logits, test.targets.numpy())
+        write_predictions(results.folder / "tables", trial, 0, epoch, logits, targets)
         missed = (score > 0) != (test.targets.numpy() == 1)
         wrong[trial] = int(missed.sum())
     (results.folder / "tables" / "predictions" / "part.parquet").unlink(missing_ok=True)
