@@ -300,6 +300,12 @@ MODELS: dict[str, Model] = {
     "focal_temperature_beats_temperature": Model(
         mapped, always, improved("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece"), large(GAMMA)
     ),
+    "choosing_by_ece_lowers_ece": Model(
+        mapped,
+        always,
+        improved("posthoc_focal_temperature_own_nll_ada_ece", "posthoc_focal_temperature_ada_ece"),
+        large(GAMMA),
+    ),
     "temperature_falls_with_training_gamma": Model(
         gammas(CE, FOCAL, GAMMA), _falls(GAMMA), columns("posthoc_temperature_temperature"), large(GAMMA)
     ),

@@ -219,6 +219,10 @@ PAPER_FILES = sorted(
 )
 
 
+OF_ONE_NETWORK = {"mukhoti_figure_1", "selective_figure_a3"}
+"""Figures of one network in training, which no claim is about; the second prints no values."""
+
+
 def test_every_published_table_has_a_search_space() -> None:
     named = {table for name in PAPER_FILES for table in shipped_recipe(name).spec.header.tables}
     assert set(published_tables()) - WITHOUT_TRAINING == named
@@ -229,10 +233,11 @@ def test_a_papers_search_space_says_whose_and_fills_cells(name: str) -> None:
     recipe = shipped_recipe(name)
     spec = recipe.spec
     assert spec.header.paper == name.split("_")[0]
-    assert spec.header.tables and spec.header.expected and name in spec.header.command
+    assert spec.header.expected and name in spec.header.command
     for table in spec.header.tables:
         assert any(recipe.holds(n) for n in read_published(table)), table
-    assert spec.header.claims, "a paper's search space names the claims that it can be judged by"
+    if name not in OF_ONE_NETWORK:
+        assert spec.header.tables and spec.header.claims, "it names the claims that it can be judged by"
 
 
 @pytest.mark.parametrize("table", sorted(set(published_tables()) - WITHOUT_TRAINING))

@@ -112,13 +112,6 @@ def line_search(
     return chosen, line
 
 
-def _temperature_at(
-    logits: Floats, targets: Integers, gamma: float, objective: Objective, bins: int
-) -> FocalTemperature:
-    """Return the cell of one γ with the T that has the least `objective`."""
-    return full_grid_search(logits, targets, objective, bins, (gamma,))[0]
-
-
 @POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=FocalTemperatureLayer)
 def fit_focal_temperature(
     logits: ArrayLike,
@@ -155,7 +148,9 @@ def fit_focal_temperature(
     on_grid, grid = full_grid_search(values, labels, gamma_objective or objective, bins)
     on_line, line = line_search(values, labels, gamma_objective or objective, bins)
     if gamma_objective not in (None, objective):
-        on_grid, on_line = (_temperature_at(values, labels, cell.gamma, objective, bins) for cell in (on_grid, on_line))
+        on_grid, on_line = (
+            full_grid_search(values, labels, objective, bins, (cell.gamma,))[0] for cell in (on_grid, on_line)
+        )
     chosen = on_grid if search == "grid" else on_line
     found = (chosen, on_grid, on_line)
     numbers = [number for cell in found for number in (cell.gamma, cell.temperature, cell.value)]

@@ -14,7 +14,6 @@ samples each: that is the method as published, and what the penalties of the oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -95,11 +94,6 @@ class AffineLayer(nn.Module):
 def raw(logits: Floats) -> Floats:
     """Return the logits."""
     return logits
-
-
-def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
-    """Return log softmax(z/T) of logits z [N, K]."""
-    return log_softmax64(logits / temperature)
 
 
 @POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer)
@@ -198,7 +192,10 @@ def fit_structured_matrix(
     values, labels = validation_data(logits, targets)
     samples, classes = values.shape
     temperature = temperature_by_nll(values, labels)["temperature"]
-    features = partial(scaled_log_probabilities, temperature=temperature)
+
+    def features(logits: Floats) -> Floats:
+        return log_softmax64(logits / temperature)
+
     near, far = strength * classes / samples, strength * classes * (classes - 1) / samples
     identity = np.eye(classes)
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from sweeper.analysis.claims.base import by_network
 from sweeper.analysis.claims.curvature import TRACE
 from sweeper.analysis.claims.numbers import number, of_split, trained_to_the_end, trial_mean
@@ -26,6 +28,7 @@ from sweeper.analysis.papers.computed import Floats
 from sweeper.figures.base import Axis, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, Rows, int_of
+from trainables.metrics.base import softmax64
 
 EPSILON = 0.05
 """ε of Corollary 1: what it says holds with a probability of .95."""
@@ -36,10 +39,7 @@ STEEPEST = 1e3
 
 def maxwell_boltzmann(losses: Floats, mean: float) -> tuple[float, Floats]:
     """Return β and Theorem 1's distribution, shares ∝ e^(−βL) of losses [M] with this mean (Eqs. 7 to 9)."""
-    import numpy as np
     from scipy.optimize import brentq
-
-    from trainables.metrics.base import softmax64
 
     steepest = STEEPEST / (losses.std() or 1.0)
 
@@ -100,8 +100,6 @@ def evaluated(rows: Rows, samples: int) -> list[Evaluated]:
         rows: of `final` with their mean focal weights, of networks that were trained to the end.
         samples: on validation data.
     """
-    import numpy as np
-
     known = [(gamma, row) for row in rows if (gamma := plain_gamma(row)) is not None and number(row, "nll") is not None]
     losses = np.array([number(row, "nll") for row in of_split([row for _, row in known], "test")], np.float64)
     found = []

@@ -104,10 +104,6 @@ def _all_losses(row: Row, number: PublishedNumber) -> bool:
     return True
 
 
-def _same_loss(row: Row, number: PublishedNumber) -> bool:
-    return row["config_loss_name"] == number.loss
-
-
 def _weights(row: Row, number: PublishedNumber) -> bool:
     return row["config_loss_name"] == "cross_entropy" or trains(row, number)
 
@@ -331,7 +327,7 @@ BY_EPOCH = ("ece", "nll_correct", "nll_wrong", "entropy_correct", "entropy_wrong
 QUANTITIES: dict[str, Quantity] = {
     "gamma_of_smallest_ece": Quantity(gamma_of_smallest_ece, _gammas),
     "ece_minimum_inside": Quantity(ece_minimum_inside, _gammas),
-    "ece_rank": Quantity(ece_rank, _same_loss),
+    "ece_rank": Quantity(ece_rank, lambda row, number: bool(row["config_loss_name"] == number.loss)),
     **{f"{metric}_rank": Quantity(partial(rank_among_losses, metric=metric), _all_losses) for metric in RANKED},
     "confidence_wrong_rank_of_four": Quantity(partial(rank_among_losses, metric="confidence_wrong"), _of_images),
     "high_gammas_are_worse": Quantity(high_gammas_are_worse),

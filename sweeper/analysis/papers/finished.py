@@ -127,7 +127,9 @@ class FinishedSweep:
             for trial, rows in self._trials.items()
             if network_settings(rows[0]) in found
         }
-        value = self._found(number, trials, recipe) or self._found(number, trials, recipe, _any_of_its_loss(number))
+        # a rehearsal trains the ends of a grid alone
+        of_its_loss = replace(number, options={key: value for key, value in number.options.items() if "." in key})
+        value = self._found(number, trials, recipe) or self._found(number, trials, recipe, of_its_loss)
         words = " or ".join(filter(None, found.values()))
         return replace(value, stand_in=words) if value is not None else None
 
@@ -303,8 +305,3 @@ def _as_if_on(number: PublishedNumber, row: Row) -> Row:
         if key.startswith("architecture.")
     }
     return {**others, "config_architecture_name": number.architecture, **options}
-
-
-def _any_of_its_loss(number: PublishedNumber) -> PublishedNumber:
-    """Return a number without its loss's options: a rehearsal trains the ends of a grid alone."""
-    return replace(number, options={key: value for key, value in number.options.items() if "." in key})

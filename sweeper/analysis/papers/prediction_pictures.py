@@ -44,14 +44,14 @@ Options = Mapping[str, HyperparameterValue]
 
 
 def probabilities(member: StoredPredictions, method: str = "", options: Options | None = None) -> Floats:
-    """Return test probabilities [N, K] of a network after a post-hoc method fitted on its validation predictions."""
+    """Return test probabilities [N, K] of a network after a post-hoc method fitted on its validation predictions.
+
+    Raises PosthocUnavailable: these do not allow it.
+    """
     logits = member.logits[MEASURED_ON]
     if not method:
         return softmax64(logits)
-    try:
-        return fit(method, member.logits["val"], member.targets["val"], **(options or {}))(logits)
-    except PosthocUnavailable:
-        return np.full(logits.shape, np.nan)
+    return fit(method, member.logits["val"], member.targets["val"], **(options or {}))(logits)
 
 
 def networks(results: Results, condition: str = "true") -> list[tuple[Row, StoredPredictions]]:
@@ -224,5 +224,10 @@ def gamma_selection(results: Results) -> list[Figure]:
 
 def prediction_pictures(results: Results) -> list[Figure]:
     """Return a sweep's pictures, those that its tables hold. Raises QueryError."""
-    drawn = posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection
-    return [figure for draw in drawn for figure in draw(results)]
+    found: list[Figure] = []
+    for draw in (posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection):
+        try:
+            found += draw(results)
+        except PosthocUnavailable:  # as where a rehearsal's validation data are of one class
+            continue
+    return found

@@ -148,11 +148,8 @@ def trains(row: Row, number: PublishedNumber) -> bool:
 
 def of_network(row: Row, number: PublishedNumber) -> bool:
     """Return whether a configuration has the network that a number names, whatever its loss."""
-    return trains({**row, "config_loss_name": number.loss}, replace(number, options=_of_network(number)))
-
-
-def _of_network(number: PublishedNumber) -> dict[str, str]:
-    return {key: value for key, value in number.options.items() if key.startswith("architecture.")}
+    own = {key: value for key, value in number.options.items() if key.startswith("architecture.")}
+    return trains({**row, "config_loss_name": number.loss}, replace(number, options=own))
 
 
 def on_dataset(dataset: Mapping[str, object], number: PublishedNumber) -> bool:

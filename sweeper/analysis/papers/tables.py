@@ -354,13 +354,9 @@ def _ours(cell: PaperCell | None) -> str:
     mean, scale = cell.ours.mean, scale_in_print(cell.published)
     if printed_as_error(cell.published):
         mean = 1 - mean
-    many = f"; {_many(cell)}" if cell.candidates > 1 else ""
+    one = f"{cell.candidates} configurations" if cell.published.metric in QUANTITIES else f"best of {cell.candidates}"
+    many = f"; {one}" if cell.candidates > 1 else ""
     return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n}{many})"
-
-
-def _many(cell: PaperCell) -> str:
-    figure = cell.published.metric in QUANTITIES
-    return f"{cell.candidates} configurations" if figure else f"best of {cell.candidates}"
 
 
 def _beside(cell: PaperCell | None) -> str:

@@ -91,15 +91,12 @@ def temperature_curves(results: Results) -> list[Figure]:
             f"SELECT config_loss_name AS loss, {means} FROM final WHERE status = 'completed' AND split = '{split}' "
             "GROUP BY ALL ORDER BY loss"
         )
-        lines = {
-            text_of(row, "loss"): [
-                (at, value) for at in columns if (value := float_or_none(row, columns[at])) is not None
-            ]
-            for row in rows
-        }
-        held = {name: points for name, line in lines.items() if (points := [p for p in line if p[1] is not None])}
-        if held:
-            curves.append(_curves(results.name, f"{split} {metric}", held, "temperature"))
+        lines: dict[str, Line] = {}
+        for row in rows:
+            if line := [(at, value) for at in columns if (value := float_or_none(row, columns[at])) is not None]:
+                lines[text_of(row, "loss")] = line
+        if lines:
+            curves.append(_curves(results.name, f"{split} {metric}", lines, "temperature"))
     return curves
 
 
