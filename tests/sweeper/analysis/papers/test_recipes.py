@@ -175,7 +175,7 @@ def of_space(space: str, *overrides: str) -> SweepSpec:
     return load_spec(packaged_files()[space], [*shipped_recipe(space).overrides, *overrides])
 
 
-FIGURES_3 = "mukhoti_figures_2_3_4"
+FIGURES_3, TINY = "mukhoti_figures_2_3_4", "selective_selection_tiny_imagenet"
 GAMMAS = "curvature_figures_2_3"
 INTERRUPTED = {"status": "interrupted"}
 DIVERGED = {"status": "failed", "stop_kind": "non_finite"}
@@ -207,6 +207,8 @@ def test_a_selection_needs_every_candidate(tmp_path: Path) -> None:
         (GAMMAS, "curvature-fig3", lambda loss: loss.get("gamma") == 4, "13 of 14 configurations"),
         ("posterior_figures_5_6_cifar10_tenth", "posterior-fig6", lambda loss: loss.get("gamma") == 3, "3 of 4"),
         ("mukhoti_figures_7_8", "mukhoti-fig7", lambda loss: loss["name"] == "focal", "1 of 2 configurations"),
+        ("mukhoti_tables_cifar10", "mukhoti-fig9", lambda loss: loss["name"] == "brier", "3 of 4 configurations"),
+        (TINY, "selective-figa4", lambda loss: loss.get("gamma") == 5, "8 of 9 configurations"),
     ],
 )
 def test_a_rank_or_sign_needs_every_configuration(
@@ -235,6 +237,9 @@ def test_a_candidate_needs_its_seeds_and_one_that_diverged_was_tried(tmp_path: P
         (GAMMAS, "curvature-fig3", "evaluation.curvature=false", "no curvature"),
         (GAMMAS, "curvature-fig2", "training.precision=bfloat16", "precision bfloat16 for float32"),
         (GAMMAS, "curvature-fig2", "objective={metric: val_ece}", "objective val_ece min for val_nll min"),
+        ("mukhoti_figure_1", "mukhoti-fig1", "evaluation.bins=15", "15 bins for 25"),
+        ("mukhoti_table_3_wmt14", "mukhoti-3", "training.precision=bfloat16", "precision bfloat16 for float32"),
+        (TINY, "selective-figa4", "objective={metric: val_ece}", "objective val_ece min for val_nll min"),
         ("mukhoti_figure_1", "mukhoti-fig1", "scheduler.evaluate_epochs=[300]", "evaluate_epochs [300.0] for"),
         (FIGURES_3, "mukhoti-fig4", "evaluation.trajectory.gradient_norms=[200]", "trajectory gradient_norms [200.0]"),
         (
