@@ -310,12 +310,6 @@ MODELS: dict[str, Model] = {
         gammas(CE, FOCAL, GAMMA), _falls(GAMMA), columns("posthoc_temperature_temperature"), large(GAMMA)
     ),
     "temperature_linear_in_gamma_ev": Model(mapped, always, straight, large(GAMMA)),
-    "choosing_by_ece_lowers_ece": Model(
-        mapped,
-        always,
-        improved("posthoc_focal_temperature_own_nll_ada_ece", "posthoc_focal_temperature_ada_ece"),
-        large(GAMMA),
-    ),
     "focal_map_recovers_posterior": Model(mapped, always, divergences, large(GAMMA)),
     "coverage_and_nu_calibrate": Model(
         losses(CE, SELECTIVE), ours("selective_risk"), with_validation, of_loss("selective_risk")
