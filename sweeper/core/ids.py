@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import trainables
+from sweeper.core.errors import SweeperError
 
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """A sweep's name is one folder name: it cannot hold a separator, and `..` cannot match."""
@@ -47,6 +48,13 @@ def configuration_index(trial: str) -> int:
 def is_sweep_name(name: str) -> bool:
     """Return whether `name` is a valid sweep name: one folder name of letters, digits, `_`, `.` and `-`."""
     return SWEEP_NAME.fullmatch(name) is not None
+
+
+def require_sweep_name(name: str) -> None:
+    """Raise SweeperError where `name` is no valid sweep name."""
+    if not is_sweep_name(name):
+        remedy = "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit"
+        raise SweeperError(f"{name!r} is not a valid sweep name", remedy)
 
 
 def seed_from(*parts: int | str) -> int:

@@ -18,7 +18,7 @@ from typing import Protocol
 import search_spaces
 import trainables
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import is_sweep_name
+from sweeper.core.ids import require_sweep_name
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import asked_by_file, folder_of, require_allowed
 from sweeper.space.user_code import code_of
@@ -146,11 +146,7 @@ def _modules(request: Request) -> list[Path]:
 
 def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str:
     wanted = name if name is not None else stem
-    if not is_sweep_name(wanted):
-        raise SweeperError(
-            f"{wanted!r} is not a valid sweep name",
-            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
-        )
+    require_sweep_name(wanted)
     if name is not None:
         if taken(name):
             raise SweeperError(

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
-from sweeper.core.ids import SweepPaths, flatten_configuration, is_sweep_name
+from sweeper.core.ids import SweepPaths, flatten_configuration, require_sweep_name
 from sweeper.core.json_types import Plain, join_path
 from sweeper.journal.journal import read_kind, record_names
 from sweeper.journal.records import Attempt
@@ -77,11 +77,7 @@ def create_sweep(
     Raises SweeperError when an explicit name is taken or cannot be a folder's name, or the folder cannot be written.
     """
     wanted = name if name is not None else _name_of(stem)
-    if not is_sweep_name(wanted):
-        raise SweeperError(
-            f"{wanted!r} is not a valid sweep name",
-            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
-        )
+    require_sweep_name(wanted)
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     try:
         if name is not None and _is_taken(output / name, taken):

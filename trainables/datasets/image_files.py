@@ -267,8 +267,6 @@ def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredIma
 
 def hash_of(targets: Mapping[str, int]) -> str:
     """Return a digest of a table of classes."""
-    import hashlib
-
     return hashlib.sha256(repr(sorted(targets.items())).encode()).hexdigest()
 
 

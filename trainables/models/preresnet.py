@@ -9,7 +9,7 @@ activated one (section 4.1); `shortcut: raw` builds that network, the default is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -97,16 +97,11 @@ class PreActivationResNet(nn.Module):
         return logits
 
 
-def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
-    """Return the rule that a depth breaks, or `None`; the default depth is 56."""
-    return depth_fault({"depth": values.get("depth", 56)})
-
-
 SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
 """Stand-in for these networks in a rehearsal."""
 
 
-@ARCHITECTURES.add("preresnet", check=preresnet_depth_fault, stand_in=SMALL)
+@ARCHITECTURES.add("preresnet", check=partial(depth_fault, default=56), stand_in=SMALL)
 def preresnet(
     input_shape: tuple[int, ...],
     classes: int,

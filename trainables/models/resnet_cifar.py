@@ -67,11 +67,13 @@ class ThreeStageResNet(nn.Module):
         return logits
 
 
-def depth_fault(values: Mapping[str, object]) -> str | None:
-    """Return the rule a depth breaks, or `None` for 8, 14, 20, ..."""
-    depth = number_in(values, "depth", 20)
-    if depth < 8 or (depth - 2) % 6:
-        return f"depth = {depth} must be 6n+2 with n of at least 1: 8, 14, 20, 26, 32, ..."
+def depth_fault(
+    values: Mapping[str, object], default: int = 20, beyond: int = 2, valid: str = "8, 14, 20, 26, 32"
+) -> str | None:
+    """Return the rule a depth breaks, or `None` for 6n + `beyond`, of which `valid` are examples."""
+    depth = number_in(values, "depth", default)
+    if depth < 6 + beyond or (depth - beyond) % 6:
+        return f"depth = {depth} must be 6n+{beyond} with n of at least 1: {valid}, ..."
     return None
 
 

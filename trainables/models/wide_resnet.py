@@ -7,31 +7,23 @@ four blocks a stage, like WRN-28-10.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
 from trainables.models.base import ARCHITECTURES, require_image
 from trainables.models.preresnet import PreActivationResNet
-from trainables.models.resnet_cifar import ThreeStageResNet
-from trainables.registry import number_in
+from trainables.models.resnet_cifar import ThreeStageResNet, depth_fault
 
 STEM_CHANNELS = 16
-
-
-def wide_depth_fault(values: Mapping[str, object]) -> str | None:
-    """Return the rule a depth breaks, or `None` for 10, 16, 22, 28, ..."""
-    depth = number_in(values, "depth", 28)
-    if depth < 10 or (depth - 4) % 6:
-        return f"depth = {depth} must be 6n+4 with n of at least 1: 10, 16, 22, 28, 40, ..."
-    return None
 
 
 SMALL = {"name": "wide_resnet", "depth": 10, "width": 0.25}
 """Stand-in for these networks in a rehearsal."""
 
 
-@ARCHITECTURES.add("wide_resnet", check=wide_depth_fault, stand_in=SMALL)
+@ARCHITECTURES.add(
+    "wide_resnet", check=partial(depth_fault, default=28, beyond=4, valid="10, 16, 22, 28, 40"), stand_in=SMALL
+)
 def wide_resnet(
     input_shape: tuple[int, ...],
     classes: int,
