@@ -29,6 +29,8 @@ LEAST_SECONDS, PAUSE = 15.0, 5
 NICENESS = 10
 """Trials go first, yet somebody waits: at the lowest priority, beside busy cores, a page of seconds took minutes."""
 
+VERSION = version("calibration-sweeper")  # another release makes other pages; to ask takes a millisecond
+
 PAINT = "import sys; from sweeper.serving.painting import paint; paint(*sys.argv[1:])"
 
 
@@ -50,7 +52,7 @@ class Painted:
 def file_of(output: str, name: str) -> Path:
     """Return where a sweep's page is kept."""
     where = output if ":" in output else str(Path(output).resolve())
-    digest = hashlib.sha256(f"{version('calibration-sweeper')}\0{where}".encode()).hexdigest()[:12]
+    digest = hashlib.sha256(f"{VERSION}\0{where}".encode()).hexdigest()[:12]
     return cache_folder() / "serving" / digest / f"{name}.html"
 
 
