@@ -23,7 +23,7 @@ def test_sweeps_in_a_store_are_served(tmp_path: Path, monkeypatch: pytest.Monkey
         sweeper("run", tmp_path / "small.yaml", "--output", output, "--no-mlflow", *settings, cwd=tmp_path)
         with served(output, tmp_path / "cache") as up:
             up.wait_for("/", "3 of 3", 60)
-            page = up.wait_for("/sweeps/small/", "pareto-front", 120)
+            page = up.wait_for("/sweeps/small/", 'id="manifest"', 120)
             assert "finished" in page
             assert up.ask("/sweeps/small/trials/0").status == 200
             assert "c00002" in up.ask("/sweeps/small/rows/trials.csv").text
