@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.serving.guard import COOKIE, read_token
 from tests.sweeper.monitoring.test_status import Driven
+from tests.sweeper.reporting.browser import chromium
 from tests.sweeper.serving.server import Served, served
 
 TOKEN = "0123456789abcdef" * 4
@@ -36,6 +39,26 @@ def test_a_program_shows_the_token_and_a_browser_signs_in(server: Served):
     cookie = signed.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=lax" in cookie and TOKEN not in cookie
     assert server.ask("/", cookie=cookie.partition(";")[0]).status == 200
+
+
+@pytest.mark.integration
+def test_a_browser_signs_in_and_steers(tmp_path):
+    driven = Driven(tmp_path)
+    (tmp_path / "token").write_text(TOKEN)
+
+    async def sign_in(address: str) -> None:
+        async with chromium(tmp_path / "profile") as tab:
+            await tab.call("Page.navigate", url=f"{address}/sweeps/small/")
+            await tab.wait_for("document.querySelector('[name=token]') !== null")
+            await tab.evaluate(f"document.querySelector('[name=token]').value = '{TOKEN}'")
+            await tab.evaluate("document.querySelector('form').submit()")
+            await tab.wait_for("location.pathname === '/sweeps/small/' && document.title === 'small'")
+            steered = "fetch('steer', {method: 'POST', body: new URLSearchParams({verb: 'budget', what: 'cost=2'})})"
+            assert "budget cost=2: asked process" in await tab.evaluate(f"{steered}.then((answer) => answer.text())")
+
+    with driven.lease, served(driven.output, tmp_path / "cache", "--token-file", str(tmp_path / "token")) as up:
+        up.wait_for("/", "starting", authorization=f"Bearer {TOKEN}")
+        asyncio.run(sign_in(up.address))
 
 
 @pytest.mark.parametrize("elsewhere", ["//evil.example", "https://evil.example", "/\\evil.example"])
