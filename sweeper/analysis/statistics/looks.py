@@ -34,9 +34,9 @@ from sweeper.analysis.statistics.differences import mean_of
 ALPHA = 0.05
 """The share of false differences among those shown, on average; Fisher's conventional level."""
 
-BETS = np.array([0.25, 0.5, 1.0, 2.0])
-"""Stakes c, a quarter of the wealth on each: between them are the best ones for differences of 0.25 to 3 standard
-deviations. Our choice."""
+BETS = np.array([0.03, 0.1, 0.3, 0.6, 1.2, 2.4])
+"""Stakes c, an equal part of the wealth on each: between them are the best ones for differences of 0.03 to 3 standard
+deviations, of which smaller ones take thousands of pairs anyway. Our choice."""
 
 DECAY = 1.5
 """γ_t falls as t^-1.5: between a steep sequence, for few comparisons, and LORD's t^-1, for thousands. Our choice."""

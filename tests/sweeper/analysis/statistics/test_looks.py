@@ -136,6 +136,12 @@ def test_an_interval_excludes_zero_where_a_difference_is_shown() -> None:
     assert looked([1.0] * needed(0.01), 0.01).evidence >= 100 and not looked([], 0.01).shown
 
 
+def test_a_small_difference_is_found_in_many_pairs() -> None:
+    pairs = 0.1 + normal(np.random.default_rng(0), 5000)
+    found = looked(pairs, 0.001)
+    assert found.shown and found.interval is not None and found.interval[1] - found.interval[0] < 0.16
+
+
 def test_the_same_pairs_again_take_no_place_and_new_ones_no_level() -> None:
     looks = Looks()
     first, news = looks.compare("a", {"x": 1.0, "y": 2.0})
