@@ -264,6 +264,15 @@ def _bins(values: Floats) -> list[np.ndarray]:
     return [np.flatnonzero((values >= low) & (values < high)) for low, high in itertools.pairwise(EDGES)]
 
 
+RACES = (
+    ("five", 5, 5, True),
+    ("two", 2, 2, True),
+    ("two to five", 2, 5, True),
+    ("two to five, two go on", 2, 5, False),
+    ("two to twelve, two go on", 2, 12, False),
+)
+
+
 def racing_table(tasks: Sequence[Task], factor: int, orders: int) -> list[str]:
     """Return what racing seeds at rungs costs and keeps, beside fixed seeds, in ASHA's stopping variant."""
     rungs = Halving("value", "min", 1024, 16, factor).rungs
@@ -273,13 +282,13 @@ def racing_table(tasks: Sequence[Task], factor: int, orders: int) -> list[str]:
         "| seeds | epochs, of five seeds in full | the best one finishes | regret, % |",
         "|---|---|---|---|",
     ]
-    for name, first, most in (("five", 5, 5), ("two", 2, 2), ("two to five", 2, 5), ("two to eight", 2, 8)):
+    for name, first, most, keep in RACES:
         rng, rows = np.random.default_rng(17), list[tuple[float, float, float]]()
         for task in tasks:
             everything, worth = task.at(rungs), task.test.mean(axis=1)
             for _ in range(orders):
                 order, seeds = rng.permutation(len(everything)), rng.permutation(everything.shape[2])
-                finished, spent = race(everything[:, :, seeds], order, rungs, factor, first, most)
+                finished, spent = race(everything[:, :, seeds], order, rungs, factor, first, most, keep=keep)
                 named, best = min(finished, key=lambda trial: finished[trial]), int(np.argmin(worth))
                 full = FIXED * rungs[-1] * len(order)
                 rows.append((spent / full, float(best in finished), 100 * (worth[named] / worth[best] - 1)))

@@ -3,7 +3,8 @@
 All start with two seeds. Where the interval of a configuration's mean at a rung straddles the cut-off, it gets two
 more, trained from epoch 0 to the rung, until the interval does not, or it has `at_most`; then its mean decides. Looks
 are at levels that spend 5 % of error in all (`sweeper.analysis.statistics.best_set.level_of`); the seeds' spread is
-pooled over what came to the rung, on logarithms. Whoever goes on goes on with all its seeds.
+pooled over what came to the rung, on logarithms. Whoever goes on goes on with all its seeds, or with the first two
+alone, the others having served the verdict.
 """
 
 from __future__ import annotations
@@ -47,26 +48,38 @@ class RacingRung:
 
 
 def race(
-    values: Floats, order: Floats, rungs: tuple[int, ...], factor: int, first: int, at_most: int
+    values: Floats, order: Floats, rungs: tuple[int, ...], factor: int, first: int, at_most: int, *, keep: bool
 ) -> tuple[dict[int, float], int]:
-    """Return the finishers with their means, and the epochs of all seeds, of values [configurations, rungs, seeds]."""
+    """Return the finishers with their means, and the epochs of all seeds, of values [configurations, rungs, seeds].
+
+    `keep` lets all seeds of a configuration that goes on go on.
+    """
     logs, state, spent = np.log(values), [RacingRung(1 / factor) for _ in rungs], 0
     finished: dict[int, float] = {}
     for trial in order:
-        seeds, place = first, 0
-        spent += seeds * rungs[0]
-        while place < len(rungs) - 1:
-            look = 1
-            while (stops := state[place].verdict(logs[trial, place, :seeds], look)) is None and seeds < at_most:
-                more = min(STEP, at_most - seeds)
-                spent, seeds, look = spent + more * rungs[place], seeds + more, look + 1
+        trained, seeds = np.zeros(at_most, dtype=int), first
+        for place, rung in enumerate(rungs):
+            asked = seeds
+            spent += _train(trained, asked, rung)
+            if place == len(rungs) - 1:
+                finished[int(trial)] = float(logs[trial, place, :seeds].mean())
+                break
+            look, here = 1, state[place]
+            while (stops := here.verdict(logs[trial, place, :asked], look)) is None and asked < at_most:
+                asked, look = min(asked + STEP, at_most), look + 1
+                spent += _train(trained, asked, rung)
+            measured = logs[trial, place, :asked]
             if stops is None:
-                stops = logs[trial, place, :seeds].mean() > np.quantile(state[place].means, 1 / factor)
-            state[place].add(logs[trial, place, :seeds])
+                stops = measured.mean() > np.quantile(here.means, here.share)
+            here.add(measured)
             if stops:
                 break
-            spent += seeds * (rungs[place + 1] - rungs[place])
-            place += 1
-        else:
-            finished[int(trial)] = float(logs[trial, -1, :seeds].mean())
+            seeds = asked if keep else seeds
     return finished, spent
+
+
+def _train(trained: Floats, seeds: int, rung: int) -> int:
+    """Train the first seeds to a rung, each from where it is; return the epochs."""
+    epochs = int((rung - trained[:seeds]).sum())
+    trained[:seeds] = rung
+    return epochs
