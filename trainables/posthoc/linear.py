@@ -14,6 +14,7 @@ samples each: that is the method as published, and what the penalties of the oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -94,6 +95,11 @@ class AffineLayer(nn.Module):
 def raw(logits: Floats) -> Floats:
     """Return the logits."""
     return logits
+
+
+def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
+    """Return log softmax(z/T) of logits z [N, K]."""
+    return log_softmax64(logits / temperature)
 
 
 @POSTHOC.add("vector", columns=VECTOR_PARAMETERS, layer=AffineLayer)
@@ -192,10 +198,7 @@ def fit_structured_matrix(
     values, labels = validation_data(logits, targets)
     samples, classes = values.shape
     temperature = temperature_by_nll(values, labels)["temperature"]
-
-    def features(logits: Floats) -> Floats:
-        return log_softmax64(logits / temperature)
-
+    features = partial(scaled_log_probabilities, temperature=temperature)
     near, far = strength * classes / samples, strength * classes * (classes - 1) / samples
     identity = np.eye(classes)
 
