@@ -15,6 +15,7 @@ from tests.sweeper.serving.server import served
 def test_sweeps_in_a_store_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small.yaml").write_text(SPACE)
     (tmp_path / "s3").mkdir()
+    monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "cache"))  # a driver's folder there would take the name
     with s3_server(tmp_path / "s3") as environment:
         for key, value in environment.items():
             monkeypatch.setenv(key, value)
