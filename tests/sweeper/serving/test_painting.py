@@ -19,13 +19,14 @@ def test_a_page_has_a_place_for_what_is_live_and_says_its_answers(gamma_folder, 
     monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path))
     output, name = str(gamma_folder.parent), gamma_folder.name
     assert painted(output, name) == Painted()
+    before = {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")}
     paint(name, output, "7")
     said = painted(output, name)
     assert said.key == "7" and "Which γ" in [each["question"] for each in said.answers]
     assert said.best == "" or (" … " in said.best and "`" not in said.best), "an interval, or none that says anything"
     page = file_of(output, name).read_text("utf-8")
     assert page.count(LIVE) == 1 and 'href="rows/trials.csv"' in page and "<script>" not in page
-    assert not (gamma_folder / "report.html").exists(), "nothing is written into the sweep"
+    assert {path: path.stat().st_mtime_ns for path in gamma_folder.rglob("*")} == before, "nothing is written there"
     assert file_of(output, name).parent.stat().st_mode & 0o077 == 0
 
 
