@@ -113,7 +113,7 @@ $(RUNTIME): pyproject.toml constraints.txt
 	touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles,onnx,serve]
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles,onnx,ray-serve]
 	touch $@
 
 $(RELEASE): $(DEVELOPMENT)
