@@ -67,7 +67,7 @@ def check(version: str, python: str, environment: Path) -> None:
         pip = [new, "-m", "pip", "install", "--quiet", "--no-cache-dir", "-c", ROOT / "constraints.txt"]
         run(python, "-m", "venv", environment)
         run(*pip, "torch", home=pip_home)
-        run(*pip, f"{ROOT}[dev,oracles,onnx,serve]", home=pip_home)
+        run(*pip, f"{ROOT}[dev,oracles,onnx,ray-serve]", home=pip_home)
         run(new, "-m", "pip", "check")
         run(program, "doctor")
         run(program, "run", "quickstart", *QUICK)
