@@ -184,7 +184,7 @@ def load_grown(sweep: Sweep, samples: int) -> list[Any]:
     return [*create_sweep(spec, "grown", "grown", sweep.paths.root.parent, {}).configurations]
 
 
-def test_a_wish_whose_driver_died_before_it_was_removed_is_done_once(begun: Sweep) -> None:
+def test_a_request_whose_driver_died_before_it_was_removed_is_done_once(begun: Sweep) -> None:
     _asked(begun, "clone", "c00003", "optimizer.lr=0.123")
     (file,) = begun.paths.steering.iterdir()
     kept = file.read_bytes()
@@ -248,7 +248,7 @@ def test_what_cannot_be_asked_is_refused_with_its_reason(
     assert said in str(error.value) and not pending(begun.paths)
 
 
-def test_a_file_that_is_no_wish_is_set_aside(begun: Sweep) -> None:
+def test_a_file_that_is_no_request_is_set_aside(begun: Sweep) -> None:
     begun.paths.steering.mkdir()
     request = {"identity": "a", "time": 0, "by": "x", "asked": "y", "trials": {}, "added": []}
     (begun.paths.steering / "a.json").write_text(json.dumps({**request, "settings": {"notify": ["curl"]}}))
