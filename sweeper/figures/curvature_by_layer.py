@@ -36,8 +36,10 @@ JOIN final AS f ON f.trial = b.trial AND f.replicate = b.replicate AND f.epoch =
 JOIN trials AS t ON t.trial = b.trial AND t.replicate = b.replicate
 WHERE f.stage = 'end' ORDER BY b.layer, f.trial, f.replicate"""
 
-#: Layer → γ → seed and trial → value.
-Readings = Mapping[str, Mapping[float, Mapping[tuple[int, str], float]]]
+#: Layer and γ → seed and trial → value.
+Readings = Mapping[tuple[str, float], Mapping[tuple[int, str], float]]
+#: Part → layer → γ → ln of the ratio.
+Changes = Mapping[str, Mapping[str, Mapping[float, Mean]]]
 
 
 @FIGURES.add(
@@ -79,63 +81,55 @@ def draw(results: Results) -> Figure | None:
     )
 
 
-def changes_of(rows: Rows) -> dict[str, dict[str, dict[float, Mean]]]:
+def changes_of(rows: Rows) -> Changes:
     """Return part → layer → γ → ln of the ratio, for each of `PARTS` and `lambda_max`, cross-entropy's of a layer."""
     training, plain = (readings(rows, loss, "trace") for loss in ("training", "cross_entropy"))
-    scale: dict[str, dict[float, Mean]] = {}
-    for layer, by_gamma in training.items():
-        for gamma, held in by_gamma.items():
-            same = plain.get(layer, {}).get(gamma, {})
-            ratios = [value - same[key] for key, value in held.items() if key in same]
-            if ratios and gamma:
-                scale.setdefault(layer, {})[gamma] = mean_of(ratios)
     tops = readings(rows, "cross_entropy", "lambda_max")
+    scale: dict[str, dict[float, Mean]] = defaultdict(dict)
+    for (layer, gamma), held in training.items():
+        same = plain.get((layer, gamma), {})
+        ratios = [value - same[key] for key, value in held.items() if key in same]
+        if ratios and gamma:
+            scale[layer][gamma] = mean_of(ratios)
     return {
         "total": against_zero(training),
         "scale": scale,
         "network": against_zero(plain),
-        "lambda_max": against_zero({layer: held for layer, held in tops.items() if layer != WHOLE}),
+        "lambda_max": against_zero({key: held for key, held in tops.items() if key[0] != WHOLE}),
     }
 
 
 def readings(rows: Rows, loss: str, column: str) -> Readings:
     """Return ln of a column of one loss, of each layer and of their sum; what is not above 0 is left out."""
-    found: dict[str, dict[float, dict[tuple[int, str], float]]] = defaultdict(lambda: defaultdict(dict))
-    sums: dict[tuple[float, int, str], float] = defaultdict(float)
+    sums: dict[tuple[str, float, int, str], float] = defaultdict(float)
     for row in rows:
-        value, key = float_of(row, column), (int_of(row, "seed"), text_of(row, "trial"))
-        if row["loss"] != loss or not math.isfinite(value):
-            continue
-        gamma = float_of(row, "gamma")
-        sums[gamma, *key] += value
+        value = float_of(row, column)
+        if row["loss"] == loss and math.isfinite(value):
+            key = float_of(row, "gamma"), int_of(row, "seed"), text_of(row, "trial")
+            sums[text_of(row, "block"), *key] = value
+            sums[WHOLE, *key] += value
+    found: dict[tuple[str, float], dict[tuple[int, str], float]] = defaultdict(dict)
+    for (layer, gamma, *key), value in sums.items():
         if value > 0:
-            found[text_of(row, "block")][gamma][key] = math.log(value)
-    for (gamma, seed, trial), total in sums.items():
-        if total > 0:
-            found[WHOLE][gamma][seed, trial] = math.log(total)
+            found[layer, gamma][key[0], key[1]] = math.log(value)
     return found
 
 
 def against_zero(found: Readings) -> dict[str, dict[float, Mean]]:
     """Return each layer's mean at γ minus that at γ = 0, by pairs where both have the same seeds, once each."""
-    means: dict[str, dict[float, Mean]] = {}
-    for layer, by_gamma in found.items():
-        zero = {seed: value for (seed, _), value in by_gamma.get(0.0, {}).items()}
-        for gamma, held in by_gamma.items() if zero else ():
-            mine = {seed: value for (seed, _), value in held.items()}
-            if gamma == 0:
-                continue
-            paired = mine.keys() == zero.keys() and len(held) == len(mine) == len(by_gamma[0.0])
-            change = (
-                mean_of([mine[seed] - zero[seed] for seed in mine])
-                if paired
-                else difference_of([*held.values()], [*by_gamma[0.0].values()])
-            )
-            means.setdefault(layer, {})[gamma] = change
+    means: dict[str, dict[float, Mean]] = defaultdict(dict)
+    for (layer, gamma), held in found.items():
+        base = found.get((layer, 0.0), {})
+        mine, zero = ({seed: value for (seed, _), value in each.items()} for each in (held, base))
+        if not zero or gamma == 0:
+            continue
+        paired = mine.keys() == zero.keys() and len(held) == len(mine) == len(base)
+        differences = [mine[seed] - zero[seed] for seed in mine] if paired else []
+        means[layer][gamma] = mean_of(differences) if paired else difference_of([*held.values()], [*base.values()])
     return means
 
 
-def panels_of(name: str, found: Mapping[str, Mapping[str, Mapping[float, Mean]]], rows: Rows) -> list[Panel]:
+def panels_of(name: str, found: Changes, rows: Rows) -> list[Panel]:
     """Return a network's panels, on one scale."""
     layers = [WHOLE, *reversed(dict.fromkeys(text_of(row, "block") for row in rows))]
     gammas = sorted({float_of(row, "gamma") for row in rows} - {0.0})
@@ -172,7 +166,7 @@ def factor(mean: Mean) -> str:
     return shown if limits is None else f"{shown} (95 % {math.exp(limits[0]):.3g} … {math.exp(limits[1]):.3g})"
 
 
-def finding(architecture: str, family: str, found: Mapping[str, Mapping[str, Mapping[float, Mean]]]) -> str:
+def finding(architecture: str, family: str, found: Changes) -> str:
     """Return how much of the change at the largest γ is the loss's scale, how much the network's, and where."""
     total = found["total"].get(WHOLE, {})
     if not total:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -100,35 +101,30 @@ def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_b
     return Tally(state, schedule).snapshot(seconds=seconds, epochs_before=epochs_before)
 
 
-@dataclass(frozen=True)
-class _Counted:
-    """What one trial adds to the numbers."""
+class _Counted(NamedTuple):
+    """What the numbers need to know of a trial."""
 
     status: str
     epochs: int
     trained: float
     stop_rung: int | None
     pause_rung: int | None
-    rank: Rank | None
 
 
 class Tally:
     """The numbers of a snapshot, kept up to date by looking at the trials alone that records were about.
 
-    A view that is drawn four times a second would otherwise count 100,000 trials each time.
+    A view that is drawn four times a second would otherwise count 100,000 trials each time; of these, most are alike.
     """
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
         """Count all trials of `state`, which keeps changing."""
-        self._state, self._schedule, self._rungs = state, schedule, schedule.rungs
+        self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
         self._counted: dict[int, _Counted] = {}
-        self._statuses = dict.fromkeys((*state.count(), PAUSED), 0)
-        self._passed, self._stopped, self._paused, self._towards = (Counter[int]() for _ in range(4))
-        self._trained = 0.0
-        self._heard = (0.0, 0.0)
-        self._resting_epochs = 0
-        self._open: Counter[tuple[float, int]] = Counter()
+        self._alike: Counter[_Counted] = Counter()
+        self._ranks: dict[int, Rank] = {}
         self._leaders: list[Rank] = []
+        self._heard = (0.0, 0.0)
         self._seen = len(state.touched)
         self._count(state.trials)
 
@@ -142,60 +138,60 @@ class Tally:
         if self._schedule.constrained_metrics:
             # Who keeps to a constraint beside the best depends on all others.
             leaders = best_trials(self._state, self._schedule, LEADERS)
-        resting = sum(self._statuses[status] for status in RESTING)
-        mean = self._resting_epochs / resting if resting else float(self._schedule.max_epochs)
-        lacking = ((max(mean, due) - trained, count) for (trained, due), count in self._open.items())
-        expected = self._trained + sum(count * max(0.0, each) for each, count in lacking)
-        rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._rungs}
-        towards = {rung: self._towards[rung] for rung in self._rungs}
-        done = self._trained - epochs_before
+        counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
+        passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
+        for each, n in self._alike.items():
+            counts[each.status] += n
+            for rung in rungs:
+                passed[rung] += n * (each.epochs >= rung and rung not in (each.stop_rung, each.pause_rung))
+                stopped[rung] += n * (each.stop_rung == rung)
+                paused[rung] += n * (each.pause_rung == rung)
+            if each.status == RUNNING:
+                towards[next((rung for rung in rungs if rung > each.epochs), rungs[-1])] += n
+        trained = math.fsum(n * each.trained for each, n in self._alike.items())
+        done = trained - epochs_before
         if done != self._heard[0]:
             self._heard = done, seconds
-        counts = {status: count for status, count in self._statuses.items() if count or status != PAUSED}
-        paused = {rung: self._paused[rung] for rung in self._rungs}
+        counts = {status: count for status, count in counts.items() if count or status != PAUSED}
         return Snapshot(
-            counts, rungs, towards, leaders, done, expected - epochs_before, seconds, paused,
-            self._schedule.compares, self._heard[1],
+            counts, {rung: (passed[rung], stopped[rung]) for rung in rungs}, towards, leaders, done,
+            done + self._lacking(), seconds, paused, self._schedule.compares, self._heard[1],
         )  # fmt: skip
 
+    def _lacking(self) -> float:
+        """Return how many epochs are still to be trained if the other trials take as many as those that rest."""
+        resting = {each: n for each, n in self._alike.items() if each.status in RESTING}
+        epochs = sum(n * each.epochs for each, n in resting.items())
+        mean = epochs / sum(resting.values()) if resting else float(self._schedule.max_epochs)
+
+        def due(trial: _Counted) -> float:
+            # One that runs reaches its next rung, however early others ended.
+            own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
+            return max(mean, own) if trial.status == RUNNING else mean
+
+        others = [(each, n) for each, n in self._alike.items() if each not in resting]
+        return math.fsum(n * max(0.0, due(each) - each.trained) for each, n in others)
+
     def _count(self, indices: Iterable[int]) -> None:
-        lost = False
         for index in indices:
             trial = self._state.trials[index]
-            before, now = self._counted.get(index), _counted(trial, self._schedule)
-            if before == now:
-                continue
-            if before is not None:
-                self._add(before, -1)
-                lost |= before.rank in self._leaders
-            self._add(now, 1)
-            self._counted[index] = now
-            if now.rank is not None:
-                self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now.rank])
-        if lost:  # a leader is worse than it was
-            ranks = (each.rank for each in self._counted.values())
-            self._leaders = heapq.nlargest(LEADERS, (rank for rank in ranks if rank is not None))
-
-    def _add(self, trial: _Counted, sign: int) -> None:
-        self._statuses[trial.status] += sign
-        self._trained += sign * trial.trained
-        for rung in self._rungs:
-            self._passed[rung] += sign * (trial.epochs >= rung and rung not in (trial.stop_rung, trial.pause_rung))
-            self._paused[rung] += sign * (trial.pause_rung == rung)
-            self._stopped[rung] += sign * (trial.stop_rung == rung)
-        rungs, running = self._rungs, trial.status == RUNNING
-        if trial.status in RESTING:
-            self._resting_epochs += sign * trial.epochs
-        else:  # one that runs reaches its next rung, however early others ended
-            self._open[trial.trained, next((rung for rung in rungs if rung >= trial.epochs), 0) * running] += sign
-        if running:
-            self._towards[next((rung for rung in rungs if rung > trial.epochs), rungs[-1])] += sign
+            if index in self._counted:
+                self._alike[self._counted[index]] -= 1
+            self._counted[index] = _counted(trial)
+            self._alike[self._counted[index]] += 1
+            before, now = self._ranks.pop(index, None), rank_of(trial, self._schedule.mode)
+            if now is not None:
+                self._ranks[index] = now
+            if before != now and before in self._leaders:  # a leader is no longer what it was
+                self._leaders = heapq.nlargest(LEADERS, self._ranks.values())
+            elif before != now and now is not None:
+                self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now])
+        self._alike = +self._alike  # without those of which none is left
 
 
-def _counted(trial: TrialState, schedule: Scheduler) -> _Counted:
-    status, rank = PAUSED if trial.paused else trial.status, rank_of(trial, schedule.mode)
-    waits = trial.epochs if trial.paused else None
-    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, rank)
+def _counted(trial: TrialState) -> _Counted:
+    status, waits = (PAUSED, trial.epochs) if trial.paused else (trial.status, None)
+    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits)
 
 
 #: Columns of a progress bar: with the times beside it, it fits a terminal of 80.

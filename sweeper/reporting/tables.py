@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import fmean
 from typing import NamedTuple
 
 from sweeper.analysis.statistics.basics import decimals, spread, spread_text
@@ -16,7 +17,7 @@ from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
 from sweeper.results.queries import stratum_column
-from sweeper.text.cells import Row, Rows, Value, int_of, measured_or_none, measured_values, text_of
+from sweeper.text.cells import Row, Rows, Value, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.display import DAGGER, NumberCell, TableText
 from sweeper.text.labels import STATUS_WORDS, describe, label, number, plain_reason, plural, short
 from trainables.curvature.statistics.base import headline_columns
@@ -76,7 +77,8 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns = [column("trial", "text"), column("configuration", "text"), column("status", "status"), column("epoch")]
     columns += [column(heading, kind) for _, heading, kind in measured]
     columns += [column("replicates")]
-    columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
+    texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}
+    columns += [column(short(name), "text" if name in texts else "number") for name in board.varying]
     rows: list[list[object]] = [
         [
             f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"],
@@ -96,11 +98,6 @@ def trials_table(board: Leaderboard) -> DataTable:
     return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=2)
 
 
-def is_text(board: Leaderboard, name: str) -> bool:
-    """Return whether a hyperparameter has names for values."""
-    return any(isinstance(row[name], str) for row in board.rows)
-
-
 def decisions_table(results: Results) -> DataTable:
     """Return every decision of the scheduler, newest first."""
     query = DECISIONS_SQL.format(stratum=stratum_column(results))
@@ -114,24 +111,25 @@ def decisions_table(results: Results) -> DataTable:
         "Why each trial continued or was stopped, newest first: its metric, the cut-off, and the number of competitors "
         "(of its stratum, where trials compete within strata)."
     )
-    shown = [{**row, "reason": plain_reason(str(row["reason"] or "")), "at": stamp(row["decided_at"])} for row in rows]
-    values: list[list[object]] = [[value for name, value in row.items() if name != "decided_at"] for row in shown]
+    values: list[list[object]] = [
+        [*{**row, "reason": plain_reason(str(row["reason"] or "")), "decided_at": stamp(row["decided_at"])}.values()]
+        for row in rows
+    ]
     return DataTable("decisions", "Scheduler decisions", caption, columns, values, query, ("decisions",))
 
 
 def failures_table(results: Results) -> DataTable:
     """Return the replicates that failed, with their configuration and the reason."""
-    rows = results.rows(FAILURES_SQL)
-    varying = varying_columns(results)
+    rows, varying = results.rows(FAILURES_SQL), varying_columns(results)
     columns = [
         column("trial", "text"), column("replicate"), column("status", "text"), column("epochs"),
         column("configuration", "text"), column("reason", "text"), column("error", "text"),
     ]  # fmt: skip
-    values: list[list[object]] = []
-    for row in rows:
-        cause = (row["stop_reason"], row["error"])
-        where = (row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"])
-        values.append([*where, describe(row, varying), *cause])
+    values: list[list[object]] = [
+        [row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"], describe(row, varying),
+         row["stop_reason"], row["error"]]
+        for row in rows
+    ]  # fmt: skip
     caption = "Failed replicates and the reasons." if rows else "No replicate failed."
     return DataTable("failures", "Failures", caption, columns, values, FAILURES_SQL, ("trials",))
 
@@ -176,13 +174,12 @@ class MethodCell:
 
 
 class CellText(NamedTuple):
-    """A displayed cell: the value, whether it is the row's best, the fitted parameters, why replicates lack."""
+    """A displayed cell: the value, whether it is the row's best, the fitted parameters, the note on what lacks."""
 
     text: str
     best: bool
     below: str
     letter: str
-    reason: str | None
 
 
 class MetricTable(NamedTuple):
@@ -219,36 +216,33 @@ def posthoc_tables(results: Results) -> PosthocTables | None:
 
 def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     """Return one metric's table."""
-    title = HEADINGS[metric]
     rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
-    variants = [v for v in measured.variants if any((r["method"], r["options"]) == (v.method, v.options) for r in rows)]
+    found = grouped(rows, lambda row: (row["trial"], Variant(text_of(row, "method"), text_of(row, "options"))))
+    variants = [variant for variant in measured.variants if any(variant == each for _, each in found)]
     replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)
+    cells = {trial: [cell_of(found.get((trial, v), []), metric) for v in variants] for trial in measured.names}
+    places = decimals([spread([*each.values.values()]).deviation for line in cells.values() for each in line])
     notes: list[str] = []
-    lines = []
-    found = {trial: [cell_of(rows, trial, variant, metric) for variant in variants] for trial in measured.names}
-    places = decimals([spread([*each.values.values()]).deviation for cells in found.values() for each in cells])
-    for trial, cells in found.items():
-        marked = zip(cells, marks_of(cells), strict=True)
-        texts = [cell_text(cell, mark, replicates, notes, places) for cell, mark in marked]
-        lines.append((trial, measured.names[trial], texts))
-    if metric in BINNED:
-        title += f", {plural(bins, 'bin')}"
-    heading = f"{title} · {plural(replicates, 'replicate')}"
+    lines = [
+        (
+            trial,
+            measured.names[trial],
+            [cell_text(*each, replicates, notes, places) for each in zip(line, marks_of(line), strict=True)],
+        )
+        for trial, line in cells.items()
+    ]
+    counted = f", {plural(bins, 'bin')}" if metric in BINNED else ""
+    heading = f"{HEADINGS[metric]}{counted} · {plural(replicates, 'replicate')}"
     return MetricTable(heading, [v.label for v in variants], lines, [(letter(at), n) for at, n in enumerate(notes)])
 
 
-def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> MethodCell:
+def cell_of(rows: Rows, metric: str) -> MethodCell:
     """Return what one configuration has under one method."""
-    mine = [r for r in rows if r["trial"] == trial and (r["method"], r["options"]) == (variant.method, variant.options)]
-    values = {int_of(r, "replicate"): value for r in mine if (value := measured_or_none(r, metric)) is not None}
-    reason = next((text_of(r, "unavailable") for r in mine if r["unavailable"]), None)
-    return MethodCell(values, mean_of(mine, "temperature"), mean_of(mine, "gamma"), reason)
-
-
-def mean_of(rows: Rows, column: str) -> float | None:
-    """Return the mean of a column, None where it has no values."""
-    values = measured_values(rows, column)
-    return spread(values).mean if values else None
+    values = {int_of(row, "replicate"): v for row in rows if (v := measured_or_none(row, metric)) is not None}
+    reason = next((text_of(row, "unavailable") for row in rows if row["unavailable"]), None)
+    fits = (measured_values(rows, name) for name in ("temperature", "gamma"))
+    temperature, gamma = (fmean(fitted) if fitted else None for fitted in fits)
+    return MethodCell(values, temperature, gamma, reason)
 
 
 def marks_of(cells: Sequence[MethodCell]) -> list[str]:
@@ -276,13 +270,13 @@ def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str], pl
             notes.append(cell.reason)
         letters = letter(notes.index(cell.reason))
     if not cell.values:
-        return CellText("–", False, "", letters, cell.reason)
+        return CellText("–", False, "", letters)
     found = spread(list(cell.values.values()))
     text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, places=places)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
     few = f" n = {found.n}" if found.n < replicates else ""
-    return CellText(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters, cell.reason)
+    return CellText(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters)
 
 
 def letter(place: int) -> str:

@@ -66,7 +66,7 @@ def test_common_seeds_leave_their_own_levels_out_of_the_error() -> None:
 
 def test_what_is_not_above_zero_is_left_out() -> None:
     rows = [{**row, "trace": -1.0} if row["block"] == "0 first" else row for row in rows_of(common=True)]
-    assert "0 first" not in readings(rows, "training", "trace")
+    assert "0 first" not in {layer for layer, _ in readings(rows, "training", "trace")}
     assert "×" in factor(changes_of(rows)["total"]["1 last"][10.0])
 
 

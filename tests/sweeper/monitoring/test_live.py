@@ -22,7 +22,7 @@ from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
-COUNTED = _counted(TrialState(configuration=0), HALVING)
+COUNTED = _counted(TrialState(configuration=0))
 
 
 def _state(*trials):
@@ -199,7 +199,7 @@ def test_a_drawing_looks_at_no_trial_that_has_not_changed(monkeypatch):
     state, looked = SweepState(50), []
     progress = Progress(Console(file=io.StringIO()), state, HALVING, str)
     progress._snapshot()
-    monkeypatch.setattr("sweeper.monitoring.snapshot._counted", lambda trial, schedule: looked.append(trial) or COUNTED)
+    monkeypatch.setattr("sweeper.monitoring.snapshot._counted", lambda trial: looked.append(trial) or COUNTED)
     for _ in range(4):
         progress._snapshot()
     assert looked == []
