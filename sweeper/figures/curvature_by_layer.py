@@ -109,9 +109,9 @@ def readings(rows: Rows, loss: str, column: str) -> Readings:
             sums[text_of(row, "block"), *key] = value
             sums[WHOLE, *key] += value
     found: dict[tuple[str, float], dict[tuple[int, str], float]] = defaultdict(dict)
-    for (layer, gamma, *key), value in sums.items():
+    for (layer, gamma, seed, trial), value in sums.items():
         if value > 0:
-            found[layer, gamma][key[0], key[1]] = math.log(value)
+            found[layer, gamma][seed, trial] = math.log(value)
     return found
 
 

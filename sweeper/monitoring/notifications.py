@@ -32,7 +32,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import FAILED, SweepState
-from sweeper.monitoring.snapshot import best_text, counts_text, snapshot
+from sweeper.monitoring.snapshot import Snapshot, best_text, counts_text, snapshot
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
 from sweeper.text.display import redact
@@ -197,7 +197,11 @@ class Notifier:
         if self._failed:
             self._tell_failures()
         self._ended = True
-        text = f"{self._sweep.name} {outcome} after {duration(self._clock() - self._began)}: {self._sentence()}"
+        now = self._snapshot()
+        text = f"{self._sweep.name} {outcome} after {duration(self._clock() - self._began)}: {counts_text(now.counts)}"
+        if now.best is not None:
+            named = f"{trial_name(now.best.configuration)} {self._sweep.describe(now.best.configuration)}"
+            text += f"; {best_text(now.best, self._sweep.spec.objective.metric)}: {named}"
         left = bool(self._state.unfinished())
         more = {"resume": f"sweeper resume {self._named}"} if left else {}
         self._tell((END,), text, outcome=outcome, reason=reason, **more)
@@ -211,9 +215,8 @@ class Notifier:
 
     def _tell_failures(self) -> None:
         self._told = self._clock()
-        failures = list(self._failed.values())
+        first, *_ = failures = list(self._failed.values())
         self._failed = {}
-        first = failures[0]
         others = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
         text = f"{self._sweep.name}: {first['trial']} failed ({first['kind']}): {first['reason']}{others}"
         self._tell((FAILURE,), text, failures=failures[:FAILURES_A_MESSAGE], failed=len(failures))
@@ -226,7 +229,7 @@ class Notifier:
                 courier.post(events[0], message)
 
     def _message(self, event: str, text: str, more: Mapping[str, object]) -> dict[str, object]:
-        now = snapshot(self._state, self._sweep.spec.schedule, seconds=0.0, epochs_before=0.0)
+        now = self._snapshot()
         best = now.best and {
             "trial": trial_name(now.best.configuration),
             "metric": self._sweep.spec.objective.metric,
@@ -247,13 +250,8 @@ class Notifier:
             "rehearsal": self._sweep.spec.is_rehearsal,
         }
 
-    def _sentence(self) -> str:
-        now = snapshot(self._state, self._sweep.spec.schedule, seconds=0.0, epochs_before=0.0)
-        if now.best is None:
-            return counts_text(now.counts)
-        metric, best = self._sweep.spec.objective.metric, now.best
-        described = self._sweep.describe(best.configuration)
-        return f"{counts_text(now.counts)}; {best_text(best, metric)}: {trial_name(best.configuration)} {described}"
+    def _snapshot(self) -> Snapshot:
+        return snapshot(self._state, self._sweep.spec.schedule, seconds=0.0, epochs_before=0.0)
 
 
 class _Courier:

@@ -8,6 +8,7 @@ better γ cannot be told from a better learning rate, and the answer is that.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from sweeper.reporting.picture import STOPPED, Picture, SmallPlot, mean_of, pict
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.results.overview import Overview, headline
-from sweeper.text.cells import Row, Rows, float_or_none, measured_or_none, text_of
+from sweeper.text.cells import Row, Rows, float_or_none, grouped, measured_or_none, text_of
 from sweeper.text.labels import describe, number, plural, short
 
 #: Post-hoc methods that the first screen names; the report's table has all.
@@ -78,7 +79,8 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     """Return the first screen of a sweep."""
     found = matrix(results, board)
     settings = settings_of(found) if found is not None else []
-    said = [best_answer(board, counts, confirmed_value(results, board), best_set_line(results, board))]
+    best = [headline(board, confirmed_value(results, board)), best_set_line(results, board)]
+    said = [Answer("Best so far" if counts.in_progress else "Best", " ".join(filter(None, best)))]
     said += majority_warning(board)
     scaled = ""
     if found is not None:
@@ -92,12 +94,6 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
             method = "temperature scaling" if done[0].words == "temperature" else done[0].words
             scaled = f"{method}: {own.verdict()}"
     return FirstScreen(found, picture(found) if found is not None else None, settings, said, scaled)
-
-
-def best_answer(board: Leaderboard, counts: Overview, confirmed: str, set_line: str) -> Answer:
-    """Return which configuration is best, what it does on test data, and how sure that is."""
-    question = "Best so far" if counts.in_progress else "Best"
-    return Answer(question, " ".join(filter(None, [headline(board, confirmed), set_line])))
 
 
 def loss_and_network(found: Matrix) -> list[Answer]:
@@ -116,18 +112,16 @@ def comparison(found: Matrix, place: str, axis: int) -> str:
     One is worse where all of its configurations that were trained as long as the best are out of the best set.
     """
     best, measured = found.best(place), found.decides
-    cells: dict[str, list[Row]] = {}
-    for key, rows in found.cells.items():
-        if key[0] == place:
-            cells.setdefault(key[axis], []).extend(rows)
     if best is None:
         return "none was evaluated."
+    cells: dict[str, list[Row]] = defaultdict(list)
+    for key, rows in found.cells.items():
+        if key[0] == place:
+            cells[key[axis]] += rows
     first = next(name for name, rows in cells.items() if best in rows)
-    said: dict[bool | None, list[str]] = {False: [first], True: [], None: []}
-    for name, rows in cells.items():
-        if name != first:
-            said[measured.none_may_be_best(best, rows)].append(name)
-    alike, worse, unknown = said[False], said[True], said[None]
+    others = {name: measured.none_may_be_best(best, rows) for name, rows in cells.items() if name != first}
+    alike, worse, unknown = ([name for name in others if others[name] is verdict] for verdict in (False, True, None))
+    alike = [first, *alike]
     if len(cells) == 1:
         return f"{first}."
     if best["status"] != FINISHED:
@@ -170,15 +164,14 @@ def posthoc_sentence(board: Leaderboard, found: Matrix, rows: Rows, done: Sequen
 
 def own_change(rows: Rows, best: Row, effect: Effect) -> Change | None:
     """Return what a method did to the test ECE of one configuration; `None` where it was not measured."""
-    keys = (UNCALIBRATED, "{}", effect.bins), effect.key
-    return changed("ece", *(_ece(rows, text_of(best, "trial"), key) for key in keys))
-
-
-def _ece(rows: Rows, trial: str, key: tuple[str, str, int]) -> dict[str, list[float]]:
-    """Return replicate → ECE on test data of one trial under one method."""
-    mine = [row for row in rows if row["split"] == "test" and row["trial"] == trial]
-    mine = [row for row in mine if (row["method"], row["options"], row["bins"]) == key]
-    return {str(row["replicate"]): [v] for row in mine if (v := measured_or_none(row, "ece")) is not None}
+    mine = [row for row in rows if row["split"] == "test" and row["trial"] == best["trial"]]
+    by_method = grouped(mine, lambda row: (row["method"], row["options"], row["bins"]))
+    held = [by_method.get(key, []) for key in ((UNCALIBRATED, "{}", effect.bins), effect.key)]
+    before, after = (
+        {str(row["replicate"]): [ece] for row in each if (ece := measured_or_none(row, "ece")) is not None}
+        for each in held
+    )
+    return changed("ece", before, after)
 
 
 def after_temperature(found: Matrix, best: Row) -> str:
@@ -332,10 +325,9 @@ def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int, li
 
 def _matched(rows: Sequence[Row], column: str, others: Sequence[str], values: int) -> list[dict[float, Row]]:
     """Return value → row for each setting of `others` at which every value was trained to the end."""
-    settings: dict[tuple[object, ...], dict[float, Row]] = {}
-    for row in rows:
-        settings.setdefault(tuple(row[name] for name in others), {})[float(str(row[column]))] = row
-    return [by for by in settings.values() if len(by) == values]
+    settings = grouped(rows, lambda row: tuple(row[name] for name in others)).values()
+    found = [{float(str(row[column])): row for row in mine} for mine in settings]
+    return [by for by in found if len(by) == values]
 
 
 def _by_seed(rows: Sequence[Row], measured: Measured) -> Mapping[int, float]:
@@ -372,15 +364,12 @@ def setting_sentence(settings: Sequence[Setting]) -> str:
     mine = [each for each in settings if each.name == settings[0].name]
     decided = [each for each in mine if each.compared]
     if decided:
-        lines = [f"{_where(each)}: {each.answer}" for each in decided[:MOST_NAMED]]
+        lines = []
+        for (place, loss, network), _, answer, *_ in decided[:MOST_NAMED]:
+            lines.append(f"{loss} on {network}{f' at {place}' if place else ''}: {answer}")
         rest = len(mine) - len(lines)
         return "\n".join([*lines, *([f"{rest} more: see the report"] if rest else [])])
     name, remedy = mine[0].name, f" ({REMEDY})" if mine[0].name == "γ" else ""
     if len(mine) == 1:
         return f"{mine[0].answer}{remedy}."
     return f"undecided: no two values of {name} were trained to the end with all else equal{remedy}."
-
-
-def _where(setting: Setting) -> str:
-    place, loss, network = setting.key
-    return f"{loss} on {network}" + (f" at {place}" if place else "")

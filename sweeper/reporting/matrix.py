@@ -10,7 +10,7 @@ known.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from sweeper.analysis.statistics.spreads import spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
-from sweeper.text.cells import Row, int_of, text_of
+from sweeper.text.cells import Row, float_or_none, int_of, text_of
 from sweeper.text.labels import label, number, short
 
 #: A metric's columns after temperature scaling; cross-fitted ones first, whose fit did not see the sample.
@@ -241,9 +241,9 @@ def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str,
     if not columns:
         return {}
     rows = results.rows(
-        f"SELECT trial, epoch, {_lists(columns)} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
+        f"SELECT trial, epoch, seed, {', '.join(columns)} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
         "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) "
-        f"{_WITH_SEEDS} GROUP BY trial, epoch"
+        f"{_WITH_SEEDS} ORDER BY trial, epoch, replicate"
     )
     return {column: replicated(rows, column) for column in columns}
 
@@ -251,34 +251,23 @@ def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str,
 _WITH_SEEDS = "JOIN (SELECT DISTINCT trial, replicate, seed FROM trials) USING (trial, replicate)"
 
 
-def _lists(columns: Sequence[str]) -> str:
-    """Return the SQL of every replicate's seed and values, in one order."""
-    return ", ".join(f"list({name} ORDER BY replicate) AS {name}" for name in ("seed", *columns))
-
-
 def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Replicated]]:
     """Return the same of an objective that only `epochs` has, such as the training loss."""
     if goal.metric not in results.columns("epochs"):
         return {}
-    rows = results.rows(f"SELECT trial, epoch, {_lists([goal.metric])} FROM epochs {_WITH_SEEDS} GROUP BY trial, epoch")
+    columns = f"trial, epoch, seed, {goal.metric}"
+    rows = results.rows(f"SELECT {columns} FROM epochs {_WITH_SEEDS} ORDER BY trial, epoch, replicate")
     return replicated(rows, goal.metric)
 
 
 def replicated(rows: Sequence[Row], column: str) -> dict[str, dict[int, Replicated]]:
     """Return trial → epoch → the column's values by seed; what is missing or not finite is left out."""
-    found: dict[str, dict[int, Replicated]] = {}
+    found: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        seeds, values = row["seed"], row[column]
-        if not isinstance(seeds, list) or not isinstance(values, list):
-            continue
-        kept = {
-            seed: value
-            for seed, value in zip(seeds, values, strict=True)
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        }
-        if kept:
-            found.setdefault(text_of(row, "trial"), {})[int_of(row, "epoch")] = kept
-    return found
+        value = float_or_none(row, column)
+        if value is not None and math.isfinite(value):
+            found[text_of(row, "trial")][int_of(row, "epoch")][int_of(row, "seed")] = value
+    return {trial: {**epochs} for trial, epochs in found.items()}
 
 
 def measure(

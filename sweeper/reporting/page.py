@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -15,7 +16,7 @@ from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.core.errors import SweeperError
 from sweeper.figures import report_figures
 from sweeper.figures.base import Axis, Curve, Figure, Panel, folded, log_axis
-from sweeper.figures.reliability import diagrams
+from sweeper.figures.best_runs import diagrams
 from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
 from sweeper.reporting.html import Sources, write_page
 from sweeper.reporting.picture import Dot
@@ -24,7 +25,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import front, leaderboard
 from sweeper.results.overview import Overview, details, overview
 from sweeper.results.trial_facts import trial_facts
-from sweeper.text.cells import Rows, floats
+from sweeper.text.cells import Rows, floats, grouped
 from sweeper.text.labels import STATUS_WORDS, duration, label, plural
 
 #: The statuses behind each button of the filter.
@@ -128,8 +129,8 @@ def begun(sentence: str) -> str:
 def tiles(counts: Overview) -> list[tuple[str, str, str]]:
     """Return the counts, each with label, value and note: trials by status and rung, epochs saved, time."""
     stops = [f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs]
-    others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in ("running", "waiting", "interrupted")]
-    others = [text for text in others if not text.startswith("0 ")]
+    unfinished = ("running", "waiting", "interrupted")
+    others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in unfinished if counts.count(name)]
     share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
     spent = f"{counts.trained:,} of {counts.full:,} epochs (full-training budget)"
     if counts.saved:
@@ -175,10 +176,9 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
         SweeperError: two of them have the same name, or the file cannot be written.
         QueryError: tables of one of them cannot be read.
     """
-    names = [each.name for each in members]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SweeperError(f"{twice!r} was named twice", "name each sweep once")
+    name, times = Counter(each.name for each in members).most_common(1)[0]
+    if times > 1:
+        raise SweeperError(f"{name!r} was named twice", "name each sweep once")
     parts = [part_of(each) for each in members]
     shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION, "legend": legend}
     return write_page("several.html", file, "write the page elsewhere with --to FILE", **shown)
@@ -241,10 +241,8 @@ def curves_of(results: Results, trial: str) -> list[Panel]:
 
 def curve_panel(rows: Rows, column: str) -> Panel:
     """Return one curve over epochs, a line for each replicate."""
-    replicates = sorted({int(str(row["replicate"])) for row in rows})
     lines = []
-    for at, replicate in enumerate(replicates):
-        mine = [row for row in rows if row["replicate"] == replicate]
+    for at, (replicate, mine) in enumerate(grouped(rows, lambda row: row["replicate"]).items()):
         said = f"epoch %{{x}}: %{{y:.4g}}, replicate {replicate}"
         epochs, values = [row["epoch"] for row in mine], [row[column] for row in mine]
         lines.append(Curve(epochs, values, at, line=1.6, size=4, hover=said))

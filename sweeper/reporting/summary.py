@@ -41,17 +41,15 @@ def summary(results: Results) -> RenderableType:
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
-        judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
-        failed = failure_lines(snapshot)
-    parts: list[RenderableType] = []
-    for mark in results.marks:
-        parts += [Text(mark, style="bold red"), Text()]
-    parts += [terminal(answered), Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
-    parts += [Text(line) for line in (pareto.lines() if pareto is not None else ())]
-    parts += [Text(line, style="dim") for line in packed]
-    parts += [Text(line) for line in reused]
-    parts += [Text(sentence) for sentence in judged]
-    return Group(*parts)
+        names, rehearsal = named_claims(snapshot), bool(results.rehearsed)
+        judged = verdict_lines(judge_claims(snapshot, names), rehearsal=rehearsal) if names else []
+        packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
+    parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
+    after = [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
+    after += map(Text, pareto.lines() if pareto is not None else ())
+    after += [Text(line, style="dim") for line in packed]
+    after += map(Text, (*reused, *judged))
+    return Group(*parts, terminal(answered), *after)
 
 
 def failure_lines(results: Results) -> list[str]:
@@ -116,12 +114,6 @@ def reused_lines(results: Results) -> list[str]:
         line = f"{plural(count, 'trial')} reused from {row['reused_from']}"
         lines.append(line + (f", {further} of them trained for more epochs" if further > 0 else ""))
     return lines
-
-
-def verdicts_of(results: Results) -> list[str]:
-    """Return one sentence on each claim that the search space names."""
-    names = named_claims(results)
-    return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
 
 
 SYMBOLS = {BEST: "●", ALIKE: "●", WORSE: "•", STOPPED: "○", UNKNOWN: "•"}

@@ -13,7 +13,7 @@ from sweeper.core.domains import choices_of
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import config_hash
 from sweeper.execution.reuse import lessons
-from sweeper.figures.importance import chosen
+from sweeper.figures.hyperparameters import chosen
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.planning.preparation import dataset_facts

@@ -18,7 +18,7 @@ import pytest
 import scipy.stats
 
 from sweeper.analysis.statistics.differences import compare_families
-from sweeper.figures import loss_families, parallel_coordinates, pareto_front
+from sweeper.figures import hyperparameters, loss_families, pareto_front
 from sweeper.figures.base import MOST_POINTS, thin_points
 from sweeper.figures.on_paper import write_figure
 from sweeper.reporting.page import write_report
@@ -248,14 +248,14 @@ def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_fold
 def test_of_many_lines_the_best_are_kept_and_the_others_thinned_evenly(mode: str) -> None:
     rng = np.random.default_rng(0)
     rows = [{"judged": float(value)} for value in rng.permutation(4000)]
-    shown = parallel_coordinates.thin_lines(rows, mode)
-    assert len(shown) == parallel_coordinates.MOST_LINES
+    shown = hyperparameters.thin_lines(rows, mode)
+    assert len(shown) == hyperparameters.MOST_LINES
     assert [row for row in rows if any(row is other for other in shown)] == list(shown), "in their order"
     ranked = sorted((row["judged"] for row in shown), reverse=mode == "max")
     ranks = [value if mode == "min" else 3999 - value for value in ranked]
-    assert ranks[: parallel_coordinates.BEST_LINES] == list(range(parallel_coordinates.BEST_LINES))
-    assert ranks[-1] == 3999 and set(np.diff(ranks[parallel_coordinates.BEST_LINES :])) == {3, 4}
-    assert parallel_coordinates.thin_lines(rows[:1500], mode) == rows[:1500]
+    assert ranks[: hyperparameters.BEST_LINES] == list(range(hyperparameters.BEST_LINES))
+    assert ranks[-1] == 3999 and set(np.diff(ranks[hyperparameters.BEST_LINES :])) == {3, 4}
+    assert hyperparameters.thin_lines(rows[:1500], mode) == rows[:1500]
 
 
 def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_evenly() -> None:
@@ -270,14 +270,13 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
 
 
 def test_no_label_of_parallel_coordinates_reaches_the_axis_before() -> None:
-    short = parallel_coordinates.Dimension("lr", [0.1], (0, 1), {0.1: "0.1"})
-    long = parallel_coordinates.Dimension("loss", [0], (0, 1), {0: "focal_sample_dependent_and_more"})
+    short = hyperparameters.Dimension("lr", [0.1], (0, 1), {0.1: "0.1"})
+    long = hyperparameters.Dimension("loss", [0], (0, 1), {0: "focal_sample_dependent_and_more"})
     few, more = (
-        parallel_coordinates.Parallel([short, each, short], [0], ["completed"], ["c00000"], 96)
-        for each in (short, long)
+        hyperparameters.Parallel([short, each, short], [0], ["completed"], ["c00000"], 96) for each in (short, long)
     )
-    assert parallel_coordinates.width(few) == 96 + 34 + 2 * parallel_coordinates.AXIS_WIDTH
-    assert parallel_coordinates.width(more) > 2 * 5 * len("focal_sample_dependent_and_more")
+    assert hyperparameters.width(few) == 96 + 34 + 2 * hyperparameters.AXIS_WIDTH
+    assert hyperparameters.width(more) > 2 * 5 * len("focal_sample_dependent_and_more")
 
 
 @pytest.mark.parametrize(("replicates", "said"), [(4, "no p can be below 0.25"), (8, None)])

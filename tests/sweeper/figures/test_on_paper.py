@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure as Drawn
 
 import sweeper
-from sweeper.figures import FIGURES, learning_curves
+from sweeper.figures import FIGURES, rungs
 from sweeper.figures.on_paper import without_tags, write_report_figure
 from sweeper.results import Results
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -53,7 +53,7 @@ def test_the_picture_holds_the_reports_numbers_and_its_caption(results, tmp_path
     save = Drawn.savefig
     monkeypatch.setattr(Drawn, "savefig", lambda self, *a, **k: (seen.append(self), save(self, *a, **k)))
     write_report_figure(results, "learning_curves", tmp_path / "figure.png")
-    expected = learning_curves.draw(results)
+    expected = rungs.draw_curves(results)
     assert expected is not None
     (drawn,) = seen
     axes = drawn.axes[0]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeper.figures import importance
-from sweeper.figures.importance import MINIMUM_TRIALS, Branch, importances
+from sweeper.figures import hyperparameters
+from sweeper.figures.hyperparameters import MINIMUM_TRIALS, Branch, importances
 
 COLUMNS = ("config_loss_name", "config_loss_gamma", "config_optimizer_lr", "config_optimizer_decay")
 
@@ -73,7 +73,7 @@ def test_few_trials_and_single_hyperparameters_are_left_out() -> None:
 
 
 def test_of_many_trials_some_are_drawn_and_the_same_seed_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "MOST_TRIALS", 40)
+    monkeypatch.setattr(hyperparameters, "MOST_TRIALS", 40)
     rows = drawn(3, 90)
     once, twice = (importances(rows, COLUMNS[2:], "objective", seed=4) for _ in range(2))
     assert once == twice and [branch.n for branch in once] == [40]
