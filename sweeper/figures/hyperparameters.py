@@ -304,14 +304,15 @@ def thin_lines(rows: Rows, mode: str) -> Rows:
 def lines(board: Leaderboard, rows: Rows) -> Parallel:
     """Return the parallel coordinates: status, hyperparameters, outcome."""
     goal = board.objective
-    axes = [status_axis(rows)] if len(statuses(rows)) > 1 else []
+    words, order = [STATUS_WORDS[text_of(row, "status")] for row in rows], [STATUS_WORDS[s] for s in statuses(rows)]
+    axes = [named_axis("status", words, order)] if len(order) > 1 else []
     axes += [dimension(title(column), [row[column] for row in rows]) for column in board.varying]
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
     axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
+    trials = [text_of(row, "trial") for row in rows]
     # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
-    ordered = sorted(rows, key=lambda row: float_of(row, "judged"), reverse=goal.mode == "max")
-    place = {id(row): at for at, row in enumerate(ordered)}
-    ranks, trials = [place[id(row)] for row in rows], [text_of(row, "trial") for row in rows]
+    best_first = sorted(range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=goal.mode == "max")
+    ranks = np.argsort(best_first).tolist()
     margin = 8 + label_width([words for each in axes[:1] for words in [each.label, *each.ticks.values()]])
     return Parallel(axes, ranks, [text_of(row, "status") for row in rows], trials, margin)
 
@@ -319,14 +320,6 @@ def lines(board: Leaderboard, rows: Rows) -> Parallel:
 def label_width(words: Sequence[str]) -> int:
     """Return the pixels that the longest of some labels takes."""
     return 10 + math.ceil(5.3 * max(map(len, words), default=0))
-
-
-def status_axis(rows: Rows) -> Dimension:
-    """Return the axis of statuses, finished ones at the bottom."""
-    order = statuses(rows)
-    places = [float(order.index(text_of(row, "status"))) for row in rows]
-    ticks = {float(at): STATUS_WORDS[name] for at, name in enumerate(order)}
-    return Dimension("status", places, (-0.2, len(order) - 0.8), ticks)
 
 
 def title(column: str) -> str:
@@ -338,7 +331,8 @@ def title(column: str) -> str:
 def dimension(heading: str, values: Sequence[Value]) -> Dimension:
     """Return one axis. Text is spread evenly; numbers over a wide range are logarithmic; None gets a place below."""
     if any(isinstance(value, (str, bool)) for value in values):
-        return categorical(heading, values)
+        names = ["none" if value is None else str(value) for value in values]
+        return named_axis(heading, names, sorted({*names}, key=lambda name: (name != "none", name)))
     present = [value for value in values if isinstance(value, (int, float)) and value == value]
     log = min(present, default=0) > 0 and max(present) / min(present) >= WIDE_RANGE
     scaled: dict[Value, float] = {value: math.log10(value) if log else float(value) for value in set(present)}
@@ -352,15 +346,11 @@ def dimension(heading: str, values: Sequence[Value]) -> Dimension:
     return Dimension(heading, places, (absent if missing else low, high), ticks)
 
 
-def categorical(heading: str, values: Sequence[Value]) -> Dimension:
-    """Return an axis of names, `none` for None first."""
-    names = sorted({str(value) for value in values if value is not None})
-    if None in values:
-        names = ["none", *names]
-    place = {name: float(at) for at, name in enumerate(names)}
-    places = [place["none" if value is None else str(value)] for value in values]
-    limits = (-0.2, max(1, len(names) - 1) + 0.2)
-    return Dimension(heading, places, limits, {at: name for name, at in place.items()})
+def named_axis(heading: str, values: Sequence[str], order: Sequence[str]) -> Dimension:
+    """Return an axis of names, in their order from the bottom."""
+    place = {name: float(at) for at, name in enumerate(order)}
+    limits = (-0.2, max(1, len(order) - 1) + 0.2)
+    return Dimension(heading, [place[value] for value in values], limits, {at: name for name, at in place.items()})
 
 
 def ticks_between(low: float, high: float, log: bool) -> list[float]:

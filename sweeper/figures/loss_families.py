@@ -106,13 +106,8 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str, before
     furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]
     known = [item.difference.interval for item in shown]
     limits = [pair and (max(pair[0], -furthest), min(pair[1], furthest)) for pair in known]
-    points = Curve(
-        means,
-        [item.family for item in shown],
-        size=9,
-        error_x=error_bars(means, limits),
-        text=[sentence(item) for item in shown],
-    )
+    names, said = [item.family for item in shown], [sentence(item) for item in shown]
+    points = Curve(means, names, size=9, error_x=error_bars(means, limits), text=said)
     x, y = Axis(f"difference from {reference}"), Axis("", names=True)
     return Panel(f"{before}{split} {label(name)}", notes(found), [points], x, y, verticals={0: ""})
 

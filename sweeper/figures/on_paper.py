@@ -16,19 +16,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from sweeper.core.errors import SweeperError, writing_to
-from sweeper.figures.base import (
-    FIGURES,
-    SERIES,
-    Axis,
-    Bars,
-    Colour,
-    Curve,
-    Figure,
-    HeatMap,
-    Panel,
-    Scale,
-    report_figures,
-)
+from sweeper.figures.base import SERIES, Axis, Bars, Colour, Curve, Figure, HeatMap, Panel, Scale, report_figures
 from sweeper.results import Results
 from sweeper.text.labels import STATUS_WORDS
 from trainables.files.atomic import replacing
@@ -89,11 +77,10 @@ def write_report_figure(results: Results, name: str, to: Path) -> None:
 def report_figure(results: Results, name: str) -> Figure:
     """Return a figure of a sweep's report; arguments and errors as of `write_report_figure`."""
     known, asked = report_figures(), name.replace("-", "_")
-    asked = next((each.name for each in known if asked in each.aliases), asked)
-    if asked not in FIGURES:
+    found = next((each for each in known if asked in (each.name, *each.aliases)), None)
+    if found is None:
         names = [each.name for each in known]
         raise SweeperError(f"the report has no figure {name!r}", f"figures: {', '.join(names)}{nearest(asked, names)}")
-    found = next(each for each in known if each.name == asked)
     with results.snapshot() as snapshot:
         figure: Figure | None = found.build(snapshot)
     if figure is None:
@@ -235,9 +222,7 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
         axes.fill(x, y, color=paint, alpha=mark.opacity, linewidth=0, zorder=1)
         return
     if mark.error_x or mark.error_y:
-        axes.errorbar(
-            x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, elinewidth=0.6, capsize=1.5
-        )
+        axes.errorbar(x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, **ERRORS)
     if mark.line:
         axes.plot(
             x, y, color=paint, linewidth=0.7 * mark.line, linestyle=DASHES.get(mark.dash, "-"), alpha=mark.opacity,
@@ -261,12 +246,11 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
 def _bars(mark: Bars, axes: Axes) -> None:
     places, lengths, widths = _gaps(mark.places), _gaps(mark.lengths), [*mark.widths] or 0.7
     paint, errors = _colour(mark.colour), [*mark.errors] or None
+    style = {"color": paint, "edgecolor": "white", "linewidth": 0.4, "zorder": 1, "error_kw": ERRORS}
     if mark.lying:
-        drawn = axes.barh(places, lengths, widths, color=paint, zorder=1, xerr=errors, error_kw=ERRORS)
+        drawn = axes.barh(places, lengths, widths, xerr=errors, **style)
     else:
-        drawn = axes.bar(places, lengths, widths, color=paint, zorder=1, yerr=errors, error_kw=ERRORS)
-    for bar in drawn:
-        bar.set(edgecolor="white", linewidth=0.4)
+        drawn = axes.bar(places, lengths, widths, yerr=errors, **style)
     if mark.labels:
         axes.bar_label(drawn, mark.labels, fontsize=5, rotation=90 - 90 * mark.lying, padding=1)
 
@@ -287,24 +271,20 @@ def _axis(axes: Axes, which: str, style: Axis, *, ticked: bool) -> None:
     """Give one of the axes its scale, limits, ticks and label; `ticked`: it has ticks and limits already."""
     from matplotlib.ticker import NullLocator
 
-    def change(what: str, *values: object) -> None:
-        getattr(axes, f"set_{which}{what}")(*values)
-
-    change("label", without_tags(style.title))
+    axis = getattr(axes, f"{which}axis")
+    axis.set_label_text(without_tags(style.title))
     if ticked:
         return
     if style.log:
-        change("scale", "log")
-    limits = getattr(axes, f"get_{which}lim")()
-    if style.limits is not None:
-        limits = style.limits
-    elif style.from_zero and not style.log:
+        axes.set(**{f"{which}scale": "log"})
+    limits = style.limits or getattr(axes, f"get_{which}lim")()
+    if style.from_zero and style.limits is None and not style.log:
         limits = (min(0.0, limits[0]), limits[1])
     if style.ticks:
         inside = {value: text for value, text in style.ticks.items() if min(limits) <= value <= max(limits)}
-        change("ticks", [*inside], [without_tags(text) for text in inside.values()])
-        getattr(axes, f"{which}axis").set_minor_locator(NullLocator())
-    change("lim", limits)
+        axis.set_ticks([*inside], [without_tags(text) for text in inside.values()])
+        axis.set_minor_locator(NullLocator())
+    axes.set(**{f"{which}lim": limits})
 
 
 def _colour(of: Colour) -> str:

@@ -66,11 +66,8 @@ def draw(results: Results) -> Figure | None:
 
 def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
     """Return the fitted parameters of every replicate of a configuration, each set once."""
-    rows = [
-        row
-        for row in measured.rows
-        if (row["trial"], row["method"], row["options"], row["split"]) == (trial, METHOD, options, "val")
-    ]
+    wanted = (trial, METHOD, options, "val")
+    rows = [row for row in measured.rows if (row["trial"], row["method"], row["options"], row["split"]) == wanted]
     bins = min((int_of(row, "bins") for row in rows), default=None)
     fitted = [row for row in rows if row["bins"] == bins and not row["unavailable"]]
     parameters = (json.loads(text_of(row, "parameters")) for row in fitted)
@@ -92,19 +89,10 @@ def curves_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Curve]:
             high = min(high, -intercept / slope)
         ends = [intercept + slope * low, intercept + slope * high]
         found.append(Curve([low, high], ends, index, line=1.5, status=FINISHED, group=name))
-        deviations = [each.deviation or 0 for each in points.values()]
-        found.append(
-            Curve(
-                [*points],
-                [each.mean for each in points.values()],
-                index,
-                size=7,
-                error_y=(deviations, deviations),
-                text=[f"<b>{name}</b><br>γ {gamma:g}, T {each.text()}" for gamma, each in points.items()],
-                status=FINISHED,
-                group=name,
-            )
-        )
+        means, deviations = zip(*((each.mean, each.deviation or 0) for each in points.values()), strict=True)
+        said = [f"<b>{name}</b><br>γ {gamma:g}, T {each.text()}" for gamma, each in points.items()]
+        bars = (deviations, deviations)
+        found.append(Curve([*points], means, index, size=7, error_y=bars, text=said, status=FINISHED, group=name))
     return found
 
 

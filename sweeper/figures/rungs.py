@@ -8,7 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.figures.base import (
@@ -30,7 +33,7 @@ from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.overview import epoch_limit
 from sweeper.results.queries import stratum_column
 from sweeper.scheduling import SCHEDULERS
-from sweeper.text.cells import Row, Rows, Value, by_trial, float_of, float_or_none, grouped, int_of, text_of
+from sweeper.text.cells import Row, Rows, Value, by_trial, float_of, float_or_none, floats, grouped, int_of, text_of
 from sweeper.text.labels import duration, label, number, plural
 
 #: Curves drawn a status at most: more only cover each other, and each costs drawing time.
@@ -94,16 +97,11 @@ def thin_out(curves: Sequence[Rows], metric: str) -> tuple[list[Rows], str]:
     """Return at most CURVES curves a status, evenly by their last value, and a sentence on what was left out."""
     shown: list[Rows] = []
     for mine in grouped(curves, lambda curve: curve[0]["status"]).values():
-        mine.sort(key=lambda curve: sortable(float_or_none(curve[-1], metric)))
+        order = np.argsort(floats([curve[-1] for curve in mine], metric), kind="stable")  # what is missing comes last
         count = min(CURVES, len(mine))
-        shown += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
+        shown += [mine[order[round(at * (len(mine) - 1) / max(1, count - 1))]] for at in range(count)]
     left_out = len(curves) - len(shown)
     return shown, (f" {plural(left_out, 'curve')} left out, evenly by the last value." if left_out else "")
-
-
-def sortable(value: float | None) -> float:
-    """Return a value that sorts; what is missing comes last."""
-    return float("inf") if value is None or value != value else value
 
 
 def curves_panel(
@@ -118,20 +116,10 @@ def curves_panel(
         for (index, loss), (network, dash) in itertools.product(enumerate(losses), dashes.items()):
             if mine := kinds.get((status, loss, network)):
                 x, y, text = joined(mine, metric)
-                marks.append(
-                    Curve(
-                        x,
-                        y,
-                        index,
-                        line=1.8 if done and not crowded else 1.0,
-                        dash="" if dash == "solid" else dash,
-                        opacity=(0.6 if crowded else 0.95) if done else 0.4,
-                        text=text,
-                        hover=f"<b>%{{text}}</b> {loss} · {network}<br>epoch %{{x}}: %{{y:.4g}}",
-                        status=status,
-                        group=loss,
-                    )
-                )
+                width, opacity = 1.8 if done and not crowded else 1.0, (0.6 if crowded else 0.95) if done else 0.4
+                curve = Curve(x, y, index, width, "" if dash == "solid" else dash, opacity=opacity, text=text)
+                said = f"<b>%{{text}}</b> {loss} · {network}<br>epoch %{{x}}: %{{y:.4g}}"
+                marks.append(replace(curve, hover=said, status=status, group=loss))
     heading = " ".join(map(label, metric.split("_", 1)))
     shown, cut = visible([float_or_none(row, metric) for curve in curves for row in curve])
     remarks = [f"Values above {max(shown):.3g} are cut off: double-click to see them."] if cut else []
@@ -200,7 +188,6 @@ def draw_audit(results: Results) -> Figure | None:
     if goal.metric in results.columns("epochs"):
         queries.append(final_sql(results, goal.metric))
         final = {text_of(row, "trial"): float_of(row, "mean") for row in results.rows(queries[2])}
-    rungs = sorted({int_of(row, "rung") for row in rows})
     stopped = sum(row["verdict"] == "stop" for row in rows)
     return Figure(
         key="scheduler-audit",
@@ -212,7 +199,10 @@ def draw_audit(results: Results) -> Figure | None:
         ),
         sql=queries,
         tables=["decisions", "trials", "epochs", "evaluations"],
-        panels=[audit_panel([r for r in rows if r["rung"] == rung], rung, saved.get(rung), final) for rung in rungs],
+        panels=[
+            audit_panel(mine, rung, saved.get(rung), final)
+            for rung, mine in grouped(rows, lambda row: int_of(row, "rung")).items()
+        ],
         legend=list(VERDICTS.values()),
     )
 
@@ -330,16 +320,9 @@ def draw_fragility(results: Results) -> Figure | None:
         ),
         sql=[FRAGILE_SQL],
         tables=["decisions", "trials", "epochs", "evaluations"],
-        panels=[
-            fragility_panel([r for r in rows if r["rung"] == rung], goal.label)
-            for rung in dict.fromkeys(map(_rung, rows))
-        ],
+        panels=[fragility_panel(mine, goal.label) for mine in grouped(rows, lambda row: row["rung"]).values()],
         statuses=["early_stopped"],
     )
-
-
-def _rung(row: Row) -> int:
-    return int_of(row, "rung")
 
 
 def fragility_panel(rows: list[Row], label: str) -> Panel:
@@ -348,7 +331,7 @@ def fragility_panel(rows: list[Row], label: str) -> Panel:
     values = [float_of(row, "metric") for row in rows]
     across = log_axis(label, values) if 0 < WIDE * min(values) < max(values) else Axis(label)
     marks = [points_of(shares, "metric", "percent", partial(fragility_hover, label=label))]
-    return Panel(f"rung {_rung(rows[0])}", [], marks, across, Axis("chance to finish, %", from_zero=True))
+    return Panel(f"rung {rows[0]['rung']}", [], marks, across, Axis("chance to finish, %", from_zero=True))
 
 
 def fragility_hover(row: Row, label: str) -> str:

@@ -214,17 +214,8 @@ def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
         f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(number(mean), interval)}"
         for severity, mean, interval in zip(each.values, means, intervals, strict=True)
     ]
-    return Curve(
-        [severity + 0.03 * (2 * index - 1) for severity in each.values],
-        means,
-        index,
-        line=2,
-        size=8,
-        error_y=error_bars(means, intervals),
-        text=texts,
-        status=FINISHED,
-        group=LINES[before],
-    )
+    x, bars, name = [s + 0.03 * (2 * index - 1) for s in each.values], error_bars(means, intervals), LINES[before]
+    return Curve(x, means, index, line=2, size=8, error_y=bars, text=texts, status=FINISHED, group=name)
 
 
 def points(each: Shifted, before: str, index: int) -> Curve:

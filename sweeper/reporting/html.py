@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
@@ -139,15 +138,6 @@ def pretty(text: str) -> Markup:
 MOST_BYTES = 2**20
 
 
-class Link(NamedTuple):
-    """A link to rows: its text; its address, where there is something to link to; id and name of a file it saves."""
-
-    text: str
-    address: str = ""
-    id: str = ""
-    file: str = ""
-
-
 @dataclass(frozen=True)
 class Sources:
     """What says where numbers come from, for all parts of one page: rows of the same query are held once.
@@ -160,23 +150,23 @@ class Sources:
     results: Results
     held: dict[str, str] = field(default_factory=dict)
 
-    def links(self, key: str, sql: Sequence[str]) -> list[Link]:
+    def links(self, key: str, sql: Sequence[str]) -> list[Markup]:
         """Return a link for the rows of each query of the figure or table `key`."""
         names = [f"{key}-{at + 1}" if len(sql) > 1 else key for at in range(len(sql))]
         return [self.link(name, query) for name, query in zip(names, sql, strict=True)]
 
-    def link(self, name: str, query: str) -> Link:
+    def link(self, name: str, query: str) -> Markup:
         """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
         if query in self.held:
-            return Link("same CSV as above", f"#{self.held[query]}")
+            return Markup('<a href="#{}">same CSV as above</a>').format(self.held[query])
         table = self.results.sql(query)
         size = plural(table.num_rows, "row")
         if table.nbytes > MOST_BYTES:
             command = f"sweeper results {self.results.name} --format csv --sql …"
-            return Link(f"{size}, too many for this page; export: `{command}`")
+            return escape(f"{size}, too many for this page; export: `{command}`")
         text = format_table(table, "csv")
         assert isinstance(text, str)
         packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
         self.held[query] = f"data-{name}"
-        address = f"data:application/gzip;base64,{packed}"
-        return Link(f"CSV ({size})", address, self.held[query], f"{self.results.name}-{name}.csv.gz")
+        saved = Markup('<a id="{}" href="data:application/gzip;base64,{}" download="{}" class="data-link">{}</a>')
+        return saved.format(self.held[query], packed, f"{self.results.name}-{name}.csv.gz", f"CSV ({size})")
