@@ -222,7 +222,9 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
         axes.fill(x, y, color=paint, alpha=mark.opacity, linewidth=0, zorder=1)
         return
     if mark.error_x or mark.error_y:
-        axes.errorbar(x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, **ERRORS)
+        axes.errorbar(
+            x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, elinewidth=0.6, capsize=1.5
+        )
     if mark.line:
         axes.plot(
             x, y, color=paint, linewidth=0.7 * mark.line, linestyle=DASHES.get(mark.dash, "-"), alpha=mark.opacity,
@@ -246,11 +248,12 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
 def _bars(mark: Bars, axes: Axes) -> None:
     places, lengths, widths = _gaps(mark.places), _gaps(mark.lengths), [*mark.widths] or 0.7
     paint, errors = _colour(mark.colour), [*mark.errors] or None
-    style = {"color": paint, "edgecolor": "white", "linewidth": 0.4, "zorder": 1, "error_kw": ERRORS}
     if mark.lying:
-        drawn = axes.barh(places, lengths, widths, xerr=errors, **style)
+        drawn = axes.barh(places, lengths, widths, color=paint, zorder=1, xerr=errors, error_kw=ERRORS)
     else:
-        drawn = axes.bar(places, lengths, widths, yerr=errors, **style)
+        drawn = axes.bar(places, lengths, widths, color=paint, zorder=1, yerr=errors, error_kw=ERRORS)
+    for bar in drawn:
+        bar.set(edgecolor="white", linewidth=0.4)
     if mark.labels:
         axes.bar_label(drawn, mark.labels, fontsize=5, rotation=90 - 90 * mark.lying, padding=1)
 
