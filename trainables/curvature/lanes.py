@@ -112,7 +112,7 @@ def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettin
     if stacked.logits.shape[2] > EXACT_CLASSES:
         return [None] * len(lanes)
     found: list[Curvature] = [{} for _ in lanes]
-    losses = [{label: rest for label, *rest in distinct_losses(lane.losses, settings)} for lane in lanes]
+    losses = [{label: (loss, same) for label, loss, same in distinct_losses(lane.losses, settings)} for lane in lanes]
     for label in dict.fromkeys(label for own in losses for label in own):
         runs = {}
         for number, own in enumerate(losses):
