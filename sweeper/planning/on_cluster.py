@@ -20,8 +20,7 @@ import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import measured_plan, trials_each
-from sweeper.planning.plan import plan
-from sweeper.planning.view import Cost, Plan, PlanView
+from sweeper.planning.plan import Cost, Plan, PlanView, plan
 from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
 from sweeper.space.parts import Resources

@@ -24,7 +24,7 @@ from sweeper.planning.on_cluster import (
     read_prices,
     trial_resources,
 )
-from sweeper.planning.view import Plan, Range
+from sweeper.planning.plan import Plan, Range
 from sweeper.space.parts import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
