@@ -18,7 +18,7 @@ from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_ope
 from sweeper.planning.loop_checks import LoopData, torch_threads
 from sweeper.planning.plan import Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.scheduling.simulation import LARGEST
+from sweeper.scheduling.simulation import SIMULATED_TRIALS
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet, Split
@@ -127,7 +127,7 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     """
     space = examples(spec)
     chosen: dict[str, Configuration] = {}
-    for i in range(min(len(space), LARGEST)):
+    for i in range(min(len(space), SIMULATED_TRIALS)):
         configuration = space[i]
         architecture = str(configuration["architecture"]["name"])
         before = chosen.setdefault(architecture, configuration)

@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from sweeper.core.domains import Configuration
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.simulation import LARGEST, simulate_strata
+from sweeper.scheduling.simulation import SIMULATED_TRIALS, simulate_strata
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples, stratum_sizes
 from sweeper.space.parts import Resources
@@ -279,30 +279,25 @@ def plan(
         note: shown with the plan.
         estimated: also estimate GPU-hours, which builds every network of the space once without weights.
     """
-    space = configurations(spec)
-    trials, replicates = len(space), spec.replicates.count
+    trials, replicates, several = len(configurations(spec)), spec.replicates.count, spec.resources.workers
     apart = replicates if spec.replicates.packing == "trials" else 1
-    here = max(1, int(usable_cores() / (spec.resources.cpu * spec.resources.workers)))
+    here = max(1, int(usable_cores() / (spec.resources.cpu * several)))
     workers = min(workers or here, trials * apart)
     schedule = _schedule(spec)
     names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / apart))
-    simulated, rungs = by_stratum.sum(axis=1), schedule.rungs
-    lengths = np.diff([0, *rungs])
-    epochs = simulated @ lengths * replicates
-    evaluations = simulated.sum(axis=1) * replicates
-    if (several := spec.resources.workers) > 1:
-        assumed = (
-            f"This assumes that {several} workers train {several} times as fast as one; evaluations are not divided."
-        )
-        note = " ".join(filter(None, [note, assumed]))
-    reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
+    reaching = by_stratum.sum(axis=1)
+    epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
+    evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
+    if several > 1:
+        assumed = f"This assumes that {several} workers train {several} times as fast as one;"
+        note = " ".join(filter(None, [note, f"{assumed} evaluations are not divided."]))
     again = min(MOST_CONFIRMED, trials) * spec.confirm.total
     if spec.confirm.instead_of is not None:
         again = max(0, trials * spec.confirm.instead_of // 2 - trials * replicates)
     planned = Plan(
         trials,
         replicates,
-        reaching,
+        _by_rung(schedule, reaching),
         Range.of(epochs),
         Range.of(evaluations),
         workers,
@@ -314,7 +309,7 @@ def plan(
         takes=takes(spec.resources, together=spec.replicates.together),
         searcher=searched(spec),
         cohorts=cohort_lines(spec),
-        strata=_strata(spec, rungs, names, by_stratum) if isinstance(schedule, Stratified) else {},
+        strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
         confirm=again * spec.scheduler.max_epochs,
     )
     if costs:
@@ -323,9 +318,9 @@ def plan(
         def mean(of: Callable[[Cost], float]) -> float:
             return sum(share * of(costs[name]) for name, share in shares.items())
 
-        epoch = mean(lambda cost: cost.epoch_seconds) / spec.resources.workers
-        evaluation, once = mean(lambda cost: cost.evaluation_seconds), mean(lambda cost: cost.shifted_seconds)
-        hessian, shifted = mean(lambda cost: cost.curvature_seconds), simulated[:, -1] * replicates * once
+        epoch, evaluation = mean(lambda cost: cost.epoch_seconds) / several, mean(lambda cost: cost.evaluation_seconds)
+        hessian, once = mean(lambda cost: cost.curvature_seconds), mean(lambda cost: cost.shifted_seconds)
+        shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
         one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
         planned = replace(
@@ -337,8 +332,8 @@ def plan(
         )
     if not estimated:
         return planned
-    finished = float(simulated[:, -1].mean()) * replicates
-    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished))
+    ended = float(reaching[:, -1].mean()) * replicates
+    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, ended))
 
 
 def searched(spec: SweepSpec) -> str:
@@ -374,22 +369,23 @@ def _schedule(spec: SweepSpec) -> Scheduler:
     return schedule
 
 
+def _by_rung(schedule: Scheduler, counted: NDArray[np.float64]) -> dict[int, Range]:
+    """Return rung → how many trials reach it, from counts [repetitions, rungs]."""
+    return {rung: Range.of(column) for rung, column in zip(schedule.rungs, counted.T, strict=True)}
+
+
 def _strata(
-    spec: SweepSpec, rungs: Sequence[int], names: Sequence[str], by_stratum: NDArray[np.float64]
+    spec: SweepSpec, schedule: Scheduler, names: Sequence[str], by_stratum: NDArray[np.float64]
 ) -> dict[str, Stratum]:
     """Return every stratum with how many of its trials reach each rung, from counts [repetitions, strata, rungs]."""
-    found = {name: by_stratum[:, row] for row, name in enumerate(names)}
-    return {
-        name: Stratum(size, {rung: Range.of(found[name][:, column]) for column, rung in enumerate(rungs)})
-        for name, size in stratum_sizes(spec).items()
-        if name in found
-    }
+    found = {name: _by_rung(schedule, by_stratum[:, row]) for row, name in enumerate(names)}
+    return {name: Stratum(size, found[name]) for name, size in stratum_sizes(spec).items() if name in found}
 
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
-    """Return the share of configurations of each architecture, from at most the first `LARGEST`."""
+    """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
     space = examples(spec)
-    names = [str(space[i]["architecture"]["name"]) for i in range(min(len(space), LARGEST))]
+    names = [str(space[i]["architecture"]["name"]) for i in range(min(len(space), SIMULATED_TRIALS))]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 
@@ -401,7 +397,7 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     if spec.replicates.packing != COHORT:
         return ()
     training = spec.training.settings
-    examples = configurations(spec)[:LARGEST]
+    examples = configurations(spec)[:SIMULATED_TRIALS]
     keys = [cohort_key(values, training) for values in examples]
     names = {key: _name(values) for key, values in zip(keys, examples, strict=True)}
     lanes = spec.replicates.lanes

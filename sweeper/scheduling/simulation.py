@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sweeper.scheduling.base import Measured, RungState, Scheduler, decide, settled_but_for
 
 #: Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens.
-LARGEST = 2000
+SIMULATED_TRIALS = 2000
 
 
 @dataclass
@@ -104,7 +104,7 @@ def simulate_strata(
 
     Without strata there is one, of the empty name.
     """
-    size, state = min(trials, LARGEST), scheduler.begin()
+    size, state = min(trials, SIMULATED_TRIALS), scheduler.begin()
     named = [state.stratum(trial) or "" for trial in range(size)]
     names = [*dict.fromkeys(named)]
     rows = [names.index(name) for name in named]
