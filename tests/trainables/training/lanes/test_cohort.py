@@ -171,5 +171,6 @@ def test_evaluations_of_lanes_share_their_curvature(double, monkeypatch):
         monkeypatch.setattr(evaluation, "measure_by_block", None)
         held[0].evaluate(settings, "rung")
     for mine, theirs in zip(expected, found, strict=True):
-        for row, lane_row in zip(mine, theirs, strict=True):
-            assert row == pytest.approx(lane_row, rel=1e-9, abs=1e-12, nan_ok=True)
+        alone_row, lane_row = ({k: v for k, v in rows[0].items() if "hessian" in k} for rows in (mine, theirs))
+        assert len(alone_row) == 16
+        assert alone_row == pytest.approx(lane_row, rel=1e-9, abs=1e-12)
