@@ -7,21 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sweeper.api.arguments import (
-    ClusterAddress,
-    CommandOption,
-    Format,
-    Name,
-    Output,
-    Say,
-    Tracking,
-    Trust,
-    all_here,
-    local_sweep,
-    local_tracking,
-    output_folder,
-    remote_output,
-)
+from sweeper.api import arguments
+from sweeper.api.arguments import CommandOption, all_here, local_sweep, local_tracking, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown, format_table
@@ -52,9 +39,9 @@ def results_(
     everything: Annotated[bool, CommandOption(("--all",))] = False,
     columns: Annotated[Sequence[str], CommandOption(metavar="NAMES")] = (),
     sort: Annotated[str | None, CommandOption(metavar="NAME")] = None,
-    form: Annotated[Format, CommandOption(("--format", "-f"), complete="complete_format")] = "table",
-    output: Output = None,
-    address: ClusterAddress = None,
+    form: Annotated[arguments.Format, CommandOption(("--format", "-f"), complete="complete_format")] = "table",
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> Shown[TrialsTable] | Shown[pa.Table]:
     """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
 
@@ -110,12 +97,12 @@ def results_(
 
 
 def show(
-    name: Name,
+    name: arguments.Name,
     trial: str | None = None,
     *,
     page: Annotated[str | Path | None, CommandOption(("--to",))] = None,
-    output: Output = None,
-    address: ClusterAddress = None,
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> Shown[Results] | Path:
     """Show one trial: configuration, rungs and decisions, metrics with intervals, files.
 
@@ -146,8 +133,8 @@ def report(
     table: Annotated[str | None, CommandOption(hidden=True)] = None,
     form: Annotated[str | None, CommandOption(("--format", "-f"), hidden=True)] = None,
     to: str | Path | None = None,
-    output: Output = None,
-    address: ClusterAddress = None,
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> ReportPage | str:
     """Rewrite a sweep's report.html, or put several sweeps on one page.
 
@@ -192,7 +179,9 @@ def report(
     return ReportPage(page)
 
 
-def sync(name: Name, *, output: Output = None, tracking_uri: Tracking = None) -> Shown[None]:
+def sync(
+    name: arguments.Name, *, output: arguments.Output = None, tracking_uri: arguments.Tracking = None
+) -> Shown[None]:
     """Update MLflow from a sweep's journal. Safe to repeat.
 
     Returns:
@@ -208,11 +197,11 @@ def sync(name: Name, *, output: Output = None, tracking_uri: Tracking = None) ->
 def ui(
     name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
     *,
-    output: Output = None,
-    tracking_uri: Tracking = None,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
     port: Annotated[int, CommandOption(least=1, most=65535)] = 5000,
     host: str = "127.0.0.1",
-    say: Say = lambda line: None,
+    say: arguments.Say = lambda line: None,
 ) -> Shown[None]:
     """Browse sweeps in MLflow. Each opens in a view with all its trials.
 
@@ -243,7 +232,7 @@ def ui(
 
 
 def export(
-    name: Name,
+    name: arguments.Name,
     to: Annotated[str | Path, CommandOption(("--to",))],
     *,
     trial: str = "best",
@@ -253,10 +242,10 @@ def export(
     retrain: bool = False,
     mlflow: bool = False,
     register: str | None = None,
-    tracking_uri: Tracking = None,
-    trust: Trust = False,
-    output: Output = None,
-    say: Say = lambda line: None,
+    tracking_uri: arguments.Tracking = None,
+    trust: arguments.Trust = False,
+    output: arguments.Output = None,
+    say: arguments.Say = lambda line: None,
 ) -> Exported:
     """Export a trained network as a calibrated program: weights, torch.export program, model card.
 
@@ -324,8 +313,8 @@ def figure(
     *,
     gamma: Sequence[float] = (),
     classes: int | None = None,
-    form: Format = "table",
-    output: Output = None,
+    form: arguments.Format = "table",
+    output: arguments.Output = None,
 ) -> Path | DrawnFigure | Shown[ComputedFigure]:
     """Draw a report's figure, or a paper's that needs no training.
 
@@ -366,7 +355,7 @@ def table(
     *,
     paper: Annotated[str | None, CommandOption(metavar="TABLE")] = None,
     form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> str:
     """Print a paper's table: the best of each loss on each network, or a published one filled in (--paper).
 
