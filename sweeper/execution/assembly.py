@@ -17,7 +17,7 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import prepare
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
-from sweeper.execution.controllers.base import Controller, Directive, Interrupts, Situation
+from sweeper.execution.controllers.base import Controller, Interrupts, Steering
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime, price_from
 from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
@@ -238,11 +238,10 @@ class _Heartbeat:
     def __init__(self, lease: Lease, mirror: Mirror | SharedFolder) -> None:
         self._lease, self._mirror = lease, mirror
 
-    def tick(self, situation: Situation) -> Directive:
+    def tick(self, steering: Steering) -> None:
         """Renew the heartbeat; ask for nothing. Raises LeaseLostError."""
         self._lease.beat()
         self._mirror.require()
-        return Directive()
 
 
 @contextmanager

@@ -269,11 +269,11 @@ class Driver(Assignments):
         for index in self._starts.due():
             self._record_start(index)
         self._recorder.flush()
-        slots = self.steering.follow(wants_more=self.wants_more, running=len(self._in_flight) - self._in_flight.ahead)
-        if slots is not None:
-            self.processes = slots
+        self.steering.follow(wants_more=self.wants_more, running=len(self._in_flight) - self._in_flight.ahead)
+        if self.steering.slots is not None:
+            self.processes = self.steering.slots
             if not self.settings.together:
-                self.resize(slots)
+                self.resize(self.processes)
         if self.closing is None:
             self._steered(self)
 

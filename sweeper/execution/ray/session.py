@@ -236,7 +236,7 @@ class RayExecutor(Executor):
 
             def run(driver: Driver) -> None:
                 if cluster.autoscales:
-                    watch.see(cluster)
+                    watch.see(cluster, driver.steering)
                 execute(
                     driver,
                     settings,
