@@ -16,7 +16,7 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from sweeper.planning.preparation import distinct
-from sweeper.space.configurations import examples
+from sweeper.space.configurations import looked_at
 from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DATASETS
 from trainables.datasets.splits import build_split
@@ -25,9 +25,6 @@ from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import DataSetSize
 from trainables.training.edge_of_stability import FEWEST, SHARE
 from trainables.training.fine_tuning import radius_of
-
-#: Configurations from which the mean over the space is taken; shares have converged by then.
-LOOKED_AT = 2000
 
 #: A training step in forward passes: the backward pass is two (gradients of activations and of weights).
 TRAINING_PASSES = 3
@@ -92,7 +89,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     size = None if spec.loop is not None else dataset_size(spec.dataset)
     if size is None:
         return None
-    drawn = examples(spec)[:LOOKED_AT]
+    drawn = looked_at(spec)
     networks = [configuration["architecture"] for configuration in drawn]
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
     forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}
