@@ -129,7 +129,8 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
-        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
+        kind = torch.int32 if size.text else torch.float32
+        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
         with counter:
             model(inputs)
     return float(counter.get_total_flops())
@@ -183,19 +184,11 @@ def _samples(size: DataSetSize, splits: Iterable[str]) -> int:
     return sum(map(size.samples, splits))
 
 
-def _kind(size: DataSetSize) -> torch.dtype:
-    return torch.int32 if size.text else torch.float32
-
-
 def _example(network: str, size: DataSetSize) -> torch.Tensor:
     """Return an average sample of data that decide what a network computes."""
     if ARCHITECTURES.has_tag(network, "translation"):
         return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
-    return _example_trees(size)
-
-
-def _example_trees(size: DataSetSize) -> torch.Tensor:
-    """Return one tree of as many nodes as an average sentence of SST has (19 words): a left-branching one."""
+    # One tree of as many nodes as an average sentence of SST has (19 words): a left-branching one.
     words, nodes = 19, size.input_shape[0]
     rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)
     rows[0] = torch.tensor([2, 0, 0, 0])

@@ -229,16 +229,12 @@ class Plan(PlanView):
             yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
         if self.curvature_share >= NAMED_SHARE:
             leave_out = "--set evaluation.curvature=false omits it"
-            yield (
-                "curvature",
-                f"{self.curvature_share:.0%} of the estimated time is for the Hessian at every evaluation; {leave_out}",
-            )
+            share = f"{self.curvature_share:.0%} of the estimated time"
+            yield "curvature", f"{share} is for the Hessian at every evaluation; {leave_out}"
         if self.shifted_share >= NAMED_SHARE:
             fewer = "name fewer kinds or severities, or fewer samples of each"
-            yield (
-                "evaluation splits",
-                f"{self.shifted_share:.0%} of the estimated time is for corrupted and other data; {fewer}",
-            )
+            share = f"{self.shifted_share:.0%} of the estimated time"
+            yield "evaluation splits", f"{share} is for corrupted and other data; {fewer}"
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
                 yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"

@@ -151,7 +151,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
             pairs.setdefault((network, loss), configuration)
         elif packing == COHORT and (fault := cohort_fault(configuration, training)) is not None:
             notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
-    for (network, loss), configuration in pairs.items():
+    for (architecture, family), configuration in pairs.items():
 
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
@@ -159,7 +159,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         size = configuration["optimizer"]["batch_size"]
         assert isinstance(size, int)
         if (fault := lane_fault(build, (0, 1), dataset, size)) is not None:
-            notes[f"{loss} on {network} trains replicates one after another, not as lanes: {fault}"] = None
+            notes[f"{family} on {architecture} trains replicates one after another, not as lanes: {fault}"] = None
     return [*notes]
 
 

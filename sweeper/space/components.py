@@ -215,10 +215,9 @@ def resolve_components(
     labels: set[str] = set()
     for index, component in enumerate(value):
         place = join_path(path, index)
-        given = component if isinstance(component, dict) else {}
-        own = {key: given[key] for key in besides if key in given}
-        rest = {key: option for key, option in given.items() if key not in own} if own else component
-        found = resolve_plain_component(rest, registry, place, faults)
+        given = dict(component) if isinstance(component, dict) else {"name": component}
+        own = {key: given.pop(key) for key in besides if key in given}
+        found = resolve_plain_component(given, registry, place, faults)
         for key, word in own.items():
             if not isinstance(word, str) or not WORD.fullmatch(word):
                 rule = f"{key} = {word!r} must be a word of lower-case letters, digits and _"

@@ -111,17 +111,12 @@ class Document:
 
     def line_of(self, path: str) -> int | None:
         """Return the line of `path`, or of the nearest part of the file that encloses it."""
-        while path and path not in self.overridden:
-            if path in self.lines:
-                return self.lines[path]
-            path = parent_path(path)
-        return None
-
-    def forget_lines(self, path: str) -> None:
-        """Drop the lines of `path` and all below it: they come from the command line now."""
-        self.overridden.add(path)
-        for known in [p for p in self.lines if p == path or p.startswith((f"{path}.", f"{path}["))]:
-            del self.lines[known]
+        enclosing = [path]
+        while path := parent_path(path):
+            enclosing.append(path)
+        if self.overridden.intersection(enclosing):
+            return None
+        return next((self.lines[each] for each in enclosing if each and each in self.lines), None)
 
 
 def read_document(path: Path) -> Document:
@@ -292,7 +287,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         faults = faults or _set(document.values, keys, "", value)
         document.faults += faults
         if not faults:
-            document.forget_lines(path.strip())
+            document.overridden.add(path.strip())
 
 
 def _split_path(path: str) -> list[str | int] | None:
