@@ -215,7 +215,7 @@ def resolve_components(
     labels: set[str] = set()
     for index, component in enumerate(value):
         place = join_path(path, index)
-        given = dict(component) if isinstance(component, dict) else {"name": component}
+        given: dict[str, Plain] = dict(component) if isinstance(component, dict) else {"name": component}
         own = {key: given.pop(key) for key in besides if key in given}
         found = resolve_plain_component(given, registry, place, faults)
         for key, word in own.items():
