@@ -185,7 +185,7 @@ class Generations:
             self._take_up()
         current = self.current
         for folder in self._numbered():
-            if current is not None and folder != current and not _missing(folder, current):
+            if current is not None and folder != current and _trial_files(folder) <= _trial_files(current):
                 shutil.rmtree(folder)
         self.unproven = [folder for folder in self._numbered() if folder != current]
         # A linked folder is not the driver's: someone may be writing recalibrations there at this moment.
@@ -261,11 +261,6 @@ class Generations:
 def _trial_files(generation: Path) -> set[tuple[str, str]]:
     """Return (table, name) of the files of a generation that trials wrote: nothing else begins with a trial's name."""
     return {(table, part.name) for table in TABLES for part in (generation / table).glob("c*.parquet")}
-
-
-def _missing(generation: Path, current: Path) -> bool:
-    """Return whether a generation has files of trials that the current one lacks."""
-    return not _trial_files(generation) <= _trial_files(current)
 
 
 def carry(part: Path, folder: Path) -> None:
