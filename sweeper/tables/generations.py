@@ -95,11 +95,8 @@ def _upgrade(paths: SweepPaths) -> None:
     """Give files of earlier versions the columns that they lack, empty: readers need one schema for all."""
     for path in sorted(paths.recalibrations.glob("*.parquet")):
         written = pq.read_schema(path)
-        if missing := [field for field in RECALIBRATIONS_SCHEMA if field.name not in written.names]:
-            table = pq.read_table(path)
-            for field in missing:
-                table = table.append_column(field, pa.nulls(len(table), field.type))
-            rows = table.select(RECALIBRATIONS_SCHEMA.names).to_batches()
+        if not {*RECALIBRATIONS_SCHEMA.names} <= {*written.names}:
+            rows = pq.read_table(path, schema=RECALIBRATIONS_SCHEMA).to_batches()
             write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata(written.metadata), rows, durable=True)
 
 
