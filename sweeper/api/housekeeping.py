@@ -57,7 +57,7 @@ def init(
     Returns:
         The file written.
     """
-    from sweeper.space.catalogue import TemplateOptions, template
+    from sweeper.space.catalogue import template
     from sweeper.space.loading import load_spec
     from trainables.files.atomic import write_text
 
@@ -70,12 +70,9 @@ def init(
         if not equals or not written:
             raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
         values[path.strip()] = [value.strip() for value in written.split(",")]
-    usual = TemplateOptions()
-    options = TemplateOptions(
-        dataset, loss or usual.losses, network or usual.architectures, values, objective, epochs, replicates
-    )
     with writing_to(file, "name another file"):
-        write_text(file, template(options))
+        text = template(dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates)
+        write_text(file, text)
     try:
         load_spec(file)
     except SweeperError as error:
