@@ -119,7 +119,7 @@ def test_lanes_that_do_not_fit_in_memory_together_are_measured_in_groups(referen
         bytes_of_graphs = module.surface_of(held[0].model, *data, settings, settings.lanczos_steps).graph_bytes
     monkeypatch.setattr(module, "graph_budget", half)
     for found, expected in zip(measure_lanes(held, *data, settings=settings), whole, strict=True):
-        assert_equal(found, expected)
+        assert_equal(found, {label: values for label, (values, _) in expected.items()})
     assert budgets
 
 
