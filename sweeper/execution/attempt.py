@@ -122,7 +122,7 @@ def drive(
     options: RunOptions,
     mirror: Mirror | SharedFolder,
     targets: Sequence[Target],
-    executor: Callable[[], Executor],
+    executor: Executor,
 ) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished on an executor, and bring what follows up to date."""
     started = time.monotonic()
@@ -186,9 +186,7 @@ def drive(
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes, goes_on)
 
 
-def _run_unfinished(
-    context: DriverContext, executor: Callable[[], Executor], notes: list[str]
-) -> tuple[str, str | None] | None:
+def _run_unfinished(context: DriverContext, executor: Executor, notes: list[str]) -> tuple[str, str | None] | None:
     """Run what is unfinished; return how that ended and why it stopped, `None` where a driver had ended it before.
 
     Things to know are added to `notes`.
@@ -199,7 +197,7 @@ def _run_unfinished(
     if not unfinished and state.outcome is not None and not pending(context.sweep.paths):
         return None
     begun = begun_trials(state)
-    driver = context.run(executor()) if unfinished else context.take_up()
+    driver = context.run(executor) if unfinished else context.take_up()
     outcome, reason = driver.finish(), driver.closing
     notes += [f"stopped: {reason}"] if reason else []
     notes += repeatability_notes(state, begun, deterministic=context.sweep.spec.training.deterministic)
