@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sweeper.analysis.papers.loss_figures import ComputedFigure
     from sweeper.analysis.predictive import Conformal, EnsembleRow
     from sweeper.analysis.recalibrating import Progress, Recalibrated
-    from sweeper.analysis.replaying import Kept
+    from sweeper.analysis.replays import Kept
     from sweeper.analysis.subgroups import Subgroups
     from sweeper.results import Results
     from sweeper.steering.ledger import Look
@@ -176,13 +176,13 @@ def what_if(
     Raises:
         SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
     """
-    from sweeper.analysis.replay_view import as_json
-    from sweeper.analysis.replay_view import what_if as replayed
+    from sweeper.analysis.replays import as_json
+    from sweeper.analysis.replays import what_if as replayed
 
     asked = map(listed, (scheduler, within, objective))
     sweep = _loaded(name, output)
-    found = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
-    return Shown(found.kept, found.look, json=[as_json(each) for each in found.kept])
+    kept, look = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
+    return Shown(kept, look, json=[as_json(each) for each in kept])
 
 
 def recalibrate(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sweeper.analysis.replaying import Curves, read_curves
+from sweeper.analysis.replays import Curves, read_curves
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision
 from sweeper.results import load

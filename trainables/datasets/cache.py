@@ -16,12 +16,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainables.files.atomic import temporary_folder
 from trainables.files.locks import file_lock
+from trainables.registry import Hyperparameter
 
 
 class DataSetUnavailableError(Exception):
@@ -38,6 +40,9 @@ class DataSetUnavailableError(Exception):
         """Let the error travel between processes."""
         return type(self), (self.path, self.rule, self.remedy)
 
+
+Folder = Annotated[str | None, Hyperparameter(source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")]
+Download = Annotated[bool, Hyperparameter(source="nothing is fetched unless asked")]
 
 FOLDER_VARIABLE = "SWEEPER_DATA"
 CHUNK_BYTES = 2**20

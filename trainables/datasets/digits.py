@@ -24,16 +24,8 @@ from torch.nn import functional
 
 from trainables.datasets.base import DATASETS, DataSet, divided, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import (
-    LIKE_CIFAR,
-    Augment,
-    ImageArrays,
-    LabelNoise,
-    flip_labels,
-    image_dataset,
-    images_on_paper,
-)
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.images import Augment, ImageArrays, LabelNoise, flip_labels, image_dataset, images_on_paper
 from trainables.datasets.sentiment import Tree, encoded_tree
 from trainables.registry import DataSetSize, Options
 
@@ -123,7 +115,7 @@ def load_digits(label_noise: LabelNoise = 0.0) -> DataSet:
     return divided("digits", pixels.astype(np.float32), targets, parts, 10, class_names=CLASS_NAMES)
 
 
-@DATASETS.add("digits_32", size=images_on_paper((3, 32, 32), 10, *SAMPLES), stand_in=LIKE_CIFAR)
+@DATASETS.add("digits_32", size=images_on_paper((3, 32, 32), 10, *SAMPLES))
 @functools.lru_cache(maxsize=2)
 def load_digits_32(augment: Augment = True) -> DataSet:
     """The digits at 32x32 with three channels, for CIFAR networks without a download.
@@ -168,16 +160,11 @@ def enlarged_digits(
     large = functional.interpolate(small, (size, size), mode="bilinear", antialias=False)
     pixels = large.round().to(torch.uint8).expand(-1, channels, -1, -1).numpy()
     share = pixels[parts[0], 0].astype(np.float64) / 255
-    dataset = image_dataset(
-        name,
-        ImageArrays(pixels, targets),
-        ImageArrays(pixels[parts[2]], targets[parts[2]]),
-        (parts[0], parts[1]),
-        class_names=tuple(map(str, range(classes))),
-        mean=(float(share.mean()),) * channels,
-        std=(float(share.std()),) * channels,
-        augmentation=CropAndFlip(flip=False) if augment else None,
-    )
+    preprocessing = ImagePreprocessing((float(share.mean()),) * channels, (float(share.std()),) * channels)
+    augmentation = CropAndFlip(flip=False) if augment else None
+    train, test = ImageArrays(pixels, targets), ImageArrays(pixels[parts[2]], targets[parts[2]])
+    names = tuple(map(str, range(classes)))
+    dataset = image_dataset(name, train, test, (parts[0], parts[1]), names, preprocessing, augmentation)
     return replace(dataset, split_hash=hash_of_splits(*parts))
 
 

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DATASETS, DataSet, Fraction, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import class_folders, decoded_images, image_paths
-from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import LIKE_CIFAR, Augment, ImageArrays, image_dataset
+from trainables.datasets.image_stream import IMAGENET_MEAN, IMAGENET_STD, CropAndFlip, ImagePreprocessing
+from trainables.datasets.images import Augment, ImageArrays, image_dataset
 
 SPLIT_SEED = 42
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 
 
 def labelled_images(folder: Path, names: list[str], size: int) -> ImageArrays:
@@ -37,7 +35,7 @@ def labelled_images(folder: Path, names: list[str], size: int) -> ImageArrays:
     return ImageArrays(decoded_images(f"image-folder-{folder.name}", flat, size), targets)
 
 
-@DATASETS.add("image_folder", stand_in=LIKE_CIFAR)
+@DATASETS.add("image_folder")
 def load_image_folder(
     folder: str,
     image_size: Annotated[int, "[1, inf)"] = 32,
@@ -74,16 +72,9 @@ def load_image_folder(
         train, val, chosen = stratified_split(arrays.targets, (validation_fraction, test_fraction), SPLIT_SEED)
         test = ImageArrays(arrays.images[chosen], arrays.targets[chosen])
     _require_every_class(root, arrays.targets[train], names)
-    return image_dataset(
-        "image_folder",
-        arrays,
-        test,
-        (train, val),
-        class_names=names,
-        mean=MEAN,
-        std=STD,
-        augmentation=CropAndFlip() if augment else None,
-    )
+    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
+    augmentation = CropAndFlip() if augment else None
+    return image_dataset("image_folder", arrays, test, (train, val), names, preprocessing, augmentation)
 
 
 def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list[str]) -> None:

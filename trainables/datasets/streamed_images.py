@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import StoredImages, class_folders, listed_folders
-from trainables.datasets.image_folder import MEAN, SPLIT_SEED, STD
-from trainables.datasets.image_stream import Decoders, ImagePreprocessing, ImageStream, View
-from trainables.datasets.images import LIKE_CIFAR, Augment
+from trainables.datasets.image_folder import SPLIT_SEED
+from trainables.datasets.image_stream import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Decoders,
+    ImagePreprocessing,
+    ImageStream,
+    View,
+)
+from trainables.datasets.images import Augment
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
 from trainables.registry import SPLITS, hyperparameters_of
 
@@ -78,7 +85,7 @@ def streamed_dataset(
         decoding: how they are decoded.
     """
     decoders = Decoders(pools, decoding.workers)
-    preprocessing = ImagePreprocessing(MEAN, STD)
+    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
     shape = (3, decoding.image_size, decoding.image_size)
 
     def split(part: str) -> Split:
@@ -99,7 +106,7 @@ def streamed_dataset(
     return DataSet(name, train, val, test, len(names), shape, whole, tuple(names))
 
 
-@DATASETS.add("streamed_images", more=DECODING, stand_in=LIKE_CIFAR)
+@DATASETS.add("streamed_images", more=DECODING)
 def load_streamed_images(
     folder: str,
     image_size: Annotated[int, "[1, inf)"] = 224,

@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
-from trainables.datasets.cache import DataSetUnavailableError, data_folder, prepared_arrays
-from trainables.datasets.images import Folder
+from trainables.datasets.cache import DataSetUnavailableError, Folder, data_folder, prepared_arrays
 from trainables.datasets.text import (
     Translation,
     encoded_pairs,

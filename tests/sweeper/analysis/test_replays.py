@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sweeper
-from sweeper.analysis.replay_view import as_json, what_if
-from sweeper.analysis.replaying import Candidate, Estimate, read_curves, replay
+from sweeper.analysis.replays import Candidate, Estimate, as_json, read_curves, replay, what_if
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.results import load
 from sweeper.results.leaderboard import final_values
