@@ -25,12 +25,13 @@ from sweeper.analysis.selection import candidates, confirmations_of, confirmed_n
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.json_types import Plain
-from sweeper.execution.attempt import check_unchanged, drive, refuse_lost_journal
+from sweeper.execution.attempt import drive
 from sweeper.execution.driver.executor import Executor, executor_named
 from sweeper.execution.fork_server import ForkServer, early_server
 from sweeper.execution.local import takes_cards
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
+from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.loop_checks import loop_part

@@ -57,6 +57,12 @@ WORDS = {
 FAILED_WORDS = {1: "incomplete", 2: "refused"}
 
 
+CHECK_ADDRESS = (
+    "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
+    "`kubectl port-forward` or `ray dashboard`"
+)
+
+
 @dataclass(frozen=True)
 class RemoteSweep:
     """One job of a cluster, as the driver of a sweep.
@@ -154,7 +160,8 @@ class Cluster:
         """Yield what a driver prints, as it does, until it has ended."""
         seen = 0
         while True:
-            ended = self._status(job) in ENDED
+            with self._errors():
+                ended = self._client.get_job_status(job) in ENDED
             text = self.logs(job)
             if len(text) > seen:
                 yield text[seen:]
@@ -182,10 +189,6 @@ class Cluster:
                     raise
                 time.sleep(1.0)
 
-    def _status(self, job: str) -> JobStatus:
-        with self._errors():
-            return self._client.get_job_status(job)
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -193,11 +196,7 @@ class Cluster:
         except AuthenticationError as error:
             raise SweeperError(*_refusal(self.address, find_token() is None)) from error
         except (ConnectionError, requests.RequestException) as error:
-            raise SweeperError(
-                f"no Ray cluster responds at {self.address}",
-                "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
-                "`kubectl port-forward` or `ray dashboard`",
-            ) from error
+            raise SweeperError(f"no Ray cluster responds at {self.address}", CHECK_ADDRESS) from error
         except (RuntimeError, ValueError) as error:
             text = " ".join(str(error).split())[:300]
             raise SweeperError(
@@ -217,11 +216,8 @@ def _checked_address(address: str) -> str:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise SweeperError(
-            f"nothing responds at {address}: {getattr(error, 'strerror', None) or error}",
-            "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
-            "`kubectl port-forward` or `ray dashboard`",
-        ) from error
+        said = getattr(error, "strerror", None) or error
+        raise SweeperError(f"nothing responds at {address}: {said}", CHECK_ADDRESS) from error
     return address.rstrip("/")
 
 

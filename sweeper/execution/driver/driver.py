@@ -27,7 +27,6 @@ from sweeper.execution.controllers.base import Controller, Steering
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
 from sweeper.execution.driver.context import (
     NO_SHARES,
-    CheckpointKeeper,
     DriverSettings,
     Fold,
     KeptCheckpoints,
@@ -57,7 +56,7 @@ from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learne
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
-from sweeper.storage.mirror import SharedFolder
+from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_reason
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
@@ -84,7 +83,7 @@ class Driver(Assignments):
         sinks: Sequence[Sink] = (),
         folds: Sequence[Fold] = (),
         searcher: Searcher | None = None,
-        keeper: CheckpointKeeper | None = None,
+        keeper: Mirror | SharedFolder | None = None,
         controllers: Sequence[Controller] = (),
         shares: Shares = NO_SHARES,
         slots: int = 1,
@@ -121,7 +120,7 @@ class Driver(Assignments):
             configurations, settings, state, rungs, recorder, steering, searcher, shares, slots, failed_too=failed_too
         )
         self.paths = paths
-        self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
+        self.keeper = keeper if keeper is not None else SharedFolder(paths)
         self.full_disks = FullDisks(paths.root, other_nodes)
         self.broken: Exception | None = None
         self._starts, self._steered = Starts(clock), steered

@@ -66,7 +66,7 @@ def test_a_second_interruption_says_how_to_continue(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", interrupted)
+    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", interrupted)
     monkeypatch.setattr("sweeper.execution.runner.early_server", lambda *_: nullcontext())
     options = RunOptions(tmp_path / "out", executor="ray")
     with pytest.raises(KeyboardInterrupt):
@@ -180,7 +180,7 @@ def test_a_driver_that_fails_before_its_first_record_gives_the_name_back(tmp_pat
     def broken(*_, **__):
         raise SweeperError("Ray could not be started on this machine: no", "do")
 
-    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", broken)
+    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", broken)
     space = write_space(tmp_path)
     done = in_process("run", space, "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "nothing was started" in done.stderr
@@ -193,7 +193,7 @@ def test_a_results_folder_that_is_removed_meanwhile_is_named(tmp_path, monkeypat
         shutil.rmtree(context.sweep.paths.root)
         journal.append(Ended(1, "finished", ""))
 
-    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", removed)
+    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", removed)
     done = in_process("run", write_space(tmp_path), "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "journal was removed while the sweep ran" in done.stderr
     assert "nothing was started" not in done.stderr and "every record" not in done.stderr
