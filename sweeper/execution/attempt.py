@@ -141,6 +141,8 @@ class Attempt:
     """What one driver knows and shows of the sweep that it holds.
 
     Attributes:
+        sweep: the sweep.
+        mirror: where the sweep lies.
         state: of all trials, as the journal has it.
         notes: things that the user should know at the end, one sentence each.
         progress: shows the run.
@@ -160,7 +162,7 @@ class Attempt:
         terminal: Console,
     ) -> None:
         """Fold the journal of a sweep whose `lease` is held, and rebuild its tables; say what they lack."""
-        self._sweep, self._dataset, self._options, self._mirror, self._lease = sweep, dataset, options, mirror, lease
+        self.sweep, self._dataset, self._options, self.mirror, self._lease = sweep, dataset, options, mirror, lease
         paths, schedule = sweep.paths, sweep.spec.schedule
         self.notes = discard_damaged(paths, mirror) if options.discard_damaged else []
         self.state, self._rungs = SweepState(len(sweep.configurations)), schedule.begin()
@@ -181,29 +183,29 @@ class Attempt:
     def tick(self, steering: Steering) -> None:
         """Renew the lease on every turn of the driver. Raises LeaseLostError where another has taken the sweep over."""
         self._lease.beat()
-        self._mirror.require()
+        self.mirror.require()
 
     def run_unfinished(self, executor: Executor) -> tuple[str, str | None] | None:
         """Run what is unfinished; return how that ended and why it stopped, `None` where it had ended before."""
         state, options = self.state, self._options
         # Nothing may be left to do but to say so: the last driver died between the last report and the end.
         unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
-        if not unfinished and state.outcome is not None and not pending(self._sweep.paths):
+        if not unfinished and state.outcome is not None and not pending(self.sweep.paths):
             return None
         begun = begun_trials(state)
         driver = self.run(executor) if unfinished else self.take_up()
         outcome, reason = driver.finish(), driver.closing
         self.notes += [f"stopped: {reason}"] if reason else []
-        self.notes += repeatability_notes(state, begun, deterministic=self._sweep.spec.training.deterministic)
+        self.notes += repeatability_notes(state, begun, deterministic=self.sweep.spec.training.deterministic)
         return outcome, reason
 
     def run(self, executor: Executor) -> Driver:
         """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
         prepare_end = functools.partial(import_meanwhile, *FOR_THE_END)
-        job = Job(self._sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
-        with executor.session(job) as session, FreshReport(self._sweep.paths) as report:
+        job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
+        with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
             budget = self._budget(session.resources)
-            steered = SteeringController(self._sweep, self.progress.say, budget)
+            steered = SteeringController(self.sweep, self.progress.say, budget)
             driver = self._driver(session, [budget], report, steered=steered)
             self._begin(driver)
             steered(driver)  # before a spent budget could end it that was raised meanwhile
@@ -214,7 +216,7 @@ class Attempt:
     def take_up(self) -> Driver:
         """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
         prepare(self._options.address)  # a searcher imports Ray
-        steered = SteeringController(self._sweep, self.progress.say)
+        steered = SteeringController(self.sweep, self.progress.say)
         driver = self._driver(Session({}, 1, lambda driver: None), steered=steered)
         driver.begin()
         steered(driver)
@@ -222,13 +224,13 @@ class Attempt:
 
     def write_end(self, ended: tuple[str, str | None] | None, started: float) -> list[str]:
         """Write tables and report, notify of the end, and give the tracker a bounded time; return things to know."""
-        options, state, mirror = self._options, self.state, self._mirror
+        options, state, mirror = self._options, self.state, self.mirror
         self.progress.stage("writing tables and report")
         mirror.collect()
         self._tables.close()
         if ended is not None and ended[1] == GOES_ON:
             return []
-        lacking = _report_lacking(self._sweep)
+        lacking = _report_lacking(self.sweep)
         options.timings.note("tables and report written")
         mirror.complete(ended=not state.unfinished())
         if ended is not None:
@@ -238,12 +240,12 @@ class Attempt:
         lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started))
         notes = lacking + self.notifier.wait()
         options.timings.note("tracking complete")
-        if mirror.store is None and not lacking and not state.unfinished() and not self._sweep.spec.confirm.count:
-            mark_settled(self._sweep.paths, state.count(), options.tracker, retriable(state))
+        if mirror.store is None and not lacking and not state.unfinished() and not self.sweep.spec.confirm.count:
+            mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
         return notes
 
     def _settings(self, resources: dict[str, float]) -> dict[str, Any]:
-        spec, paths, store = self._sweep.spec, self._sweep.paths, self._mirror.store
+        spec, paths, store = self.sweep.spec, self.sweep.paths, self.mirror.store
         manifest = read_manifest(paths.manifest)
         return {
             "dataset": spec.dataset,
@@ -276,37 +278,37 @@ class Attempt:
         """Let the driver take the sweep up, with what earlier sweeps have to give."""
         output = self._options.output
         # Earlier sweeps are next to this one, which may be resumed by its path from anywhere.
-        beside = output if is_store_address(output) else self._sweep.paths.root.parent
-        learned = lessons(self._sweep.spec, dataset_facts(self._dataset), beside, known=self.state.learned)
-        reusable = reusable_trials(self._sweep, self.state.unfinished(), output, self._tables.incoming)
+        beside = output if is_store_address(output) else self.sweep.paths.root.parent
+        learned = lessons(self.sweep.spec, dataset_facts(self._dataset), beside, known=self.state.learned)
+        reusable = reusable_trials(self.sweep, self.state.unfinished(), output, self._tables.incoming)
         driver.begin(reusable, learned)
         self.progress.stage("running")
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
-        limits, told = self._sweep.spec.budget or Budget(), self.notifier.budget_reached
-        of_trial = {name: amount * self._sweep.spec.resources.workers for name, amount in resources.items()}
+        limits, told = self.sweep.spec.budget or Budget(), self.notifier.budget_reached
+        of_trial = {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
         return BudgetWatch(limits, self._spending, self._worked, of_trial, os.environ, tell=told)
 
     def _searcher(self) -> Searcher | None:
         """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
-        if not self._sweep.spec.searcher.learns:
+        if not self.sweep.spec.searcher.learns:
             return None
         from sweeper.space.loading import searcher_for
 
-        searcher = searcher_for(self._sweep.spec)
-        for record in read_journal(self._sweep.paths.journal):
+        searcher = searcher_for(self.sweep.spec)
+        for record in read_journal(self.sweep.paths.journal):
             searcher.apply(record)
         return searcher
 
     def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
-        named = self._sweep.spec.budget.gpu_hour_price if self._sweep.spec.budget else None
+        named = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
         return MetricsSink(
-            self._sweep.name,
+            self.sweep.name,
             self.state,
-            self._sweep.spec.schedule,
+            self.sweep.spec.schedule,
             publish,
             spending=self._spending,
-            samples_per_epoch=len(self._dataset.train) * self._sweep.spec.replicates.count,
+            samples_per_epoch=len(self._dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
             gpu_hour_price=price_from(os.environ) if named is None else named,
         )
@@ -314,13 +316,13 @@ class Attempt:
     def _driver(
         self, session: Session, controllers: Sequence[Controller] = (), *sinks: Sink, steered: SteeringController
     ) -> Driver:
-        spec, configurations = self._sweep.spec, self._sweep.configurations
+        spec, configurations = self.sweep.spec, self.sweep.configurations
         return Driver(
-            self._sweep.paths,
+            self.sweep.paths,
             configurations,
             DriverSettings.of(spec, configurations),
-            journal=self._mirror.journal(alone=self._lease.locked),
-            keeper=self._mirror,
+            journal=self.mirror.journal(alone=self._lease.locked),
+            keeper=self.mirror,
             shares=session.shares,
             state=self.state,
             rungs=self._rungs,
