@@ -52,7 +52,7 @@ from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
     from sweeper.monitoring.status import Look, SweepStatus
-    from sweeper.planning.view import Plan
+    from sweeper.planning.plan import Plan
     from sweeper.remote.cluster import Cluster, RemoteSweep
     from sweeper.slurm.submission import SlurmSubmission
 

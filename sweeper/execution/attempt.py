@@ -45,8 +45,8 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import FreshReport, redirect_output
 from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.snapshot import MetricsSink, Publish
-from sweeper.planning.loop_checks import loop_settings
 from sweeper.planning.preparation import data_keys, dataset_facts
+from sweeper.planning.user_code_checks import loop_settings
 from sweeper.search.base import Searcher
 from sweeper.space.notify import Target
 from sweeper.space.spec import Budget

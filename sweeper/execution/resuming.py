@@ -16,7 +16,7 @@ from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
-from sweeper.planning.loop_checks import loop_settings
+from sweeper.planning.user_code_checks import loop_settings
 from sweeper.space.configurations import column_types
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder

@@ -15,10 +15,10 @@ from torch import Tensor
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
-from sweeper.planning.loop_checks import LoopData, torch_threads
-from sweeper.planning.plan import SIMULATED_TRIALS, plan
+from sweeper.planning.plan import Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.planning.view import Cost, Plan
+from sweeper.planning.user_code_checks import LoopData, torch_threads
+from sweeper.scheduling.simulation import SIMULATED_TRIALS
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet, Split

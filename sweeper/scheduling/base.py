@@ -30,7 +30,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision, Judged, Record, Reported, Steered
-from sweeper.scheduling.ranking import Constraint
+from sweeper.scheduling.ranking import Constraint, keeping
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
 
@@ -139,11 +139,11 @@ class Scheduler(ABC):
     @property
     def constrained_metrics(self) -> tuple[str, ...]:
         """What the sweep's constraints use; none where it has none."""
-        return ()
+        return tuple(dict.fromkeys(each.goal.metric for each in self.constraints))
 
     def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
         """Return the trials that keep to the sweep's constraints, of complete ones with what they measured of them."""
-        return {*measured}
+        return keeping(self.constraints, measured)
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
         """Return the scheduler that compares several objectives, or keeps to constraints; `None` where it cannot.

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from sweeper.scheduling.base import Measured, RungState, Scheduler, decide, settled_but_for
 
+#: Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens.
+SIMULATED_TRIALS = 2000
+
 
 @dataclass
 class Course:
@@ -92,3 +95,30 @@ def play(
             else:
                 break
     return course
+
+
+def simulate_strata(
+    scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Return the strata's names, and how many trials of each reach each rung, float64 [repetitions, strata, rungs].
+
+    Without strata there is one, of the empty name.
+    """
+    size, state = min(trials, SIMULATED_TRIALS), scheduler.begin()
+    named = [state.stratum(trial) or "" for trial in range(size)]
+    names = [*dict.fromkeys(named)]
+    rows = [names.index(name) for name in named]
+    scale = trials / size
+    if len(scheduler.rungs) == 1:
+        counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
+        return names, counted[None, :, None] * np.float64(scale)
+    repetitions = repetitions or max(40, min(1000, 50_000 // size))
+    random = np.random.default_rng(seed)
+    counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
+    every = range(size)
+    for counted in counts:
+        quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
+        course = play(scheduler, every, quality[:, None].repeat(len(scheduler.rungs), 1), pace, min(workers, size))
+        for trial, place in course.reached.items():
+            counted[rows[trial], : place + 1] += 1
+    return names, counts * scale

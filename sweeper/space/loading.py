@@ -22,13 +22,11 @@ from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, 
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space import notify as notify_targets
-from sweeper.space import objectives as goals
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.configurations import falls_back, in_one_pool, size_faults, within_faults
-from sweeper.space.evaluation import check_evaluation
+from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
-from sweeper.space.objectives import objective_faults
 from sweeper.space.parts import SearcherSettings, worker_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
@@ -163,7 +161,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        goals.written_out(values, registries)
+        write_out_goals(values, registries)
         space, found = _check_names(values, document.values.get("space"), registries)
         faults += found
         try:

@@ -34,11 +34,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import RungState, Scheduler
 from sweeper.scheduling.fragility import chances
 from sweeper.scheduling.median_stopping import MedianStopping
-from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.simulation import play
 from tests.benchmarks.public.curves import Floats, Task, hpo_bench, lcdb, taskset

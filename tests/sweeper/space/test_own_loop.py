@@ -8,8 +8,8 @@ import pytest
 
 import search_spaces
 from sweeper.core.errors import InvalidSearchSpace
-from sweeper.planning.loop_checks import LoopData
 from sweeper.planning.preparation import prepare_dataset
+from sweeper.planning.user_code_checks import LoopData
 from sweeper.space.configurations import column_types, configuration, varying_columns
 from sweeper.space.loading import load_spec, reopened_spec
 from sweeper.space.spec import spec_of
