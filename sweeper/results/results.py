@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -101,7 +101,7 @@ class Results:
                 return with_fragility(held, query)
         if self.frozen is not None:
             return execute(self.frozen, query)
-        return read_steadily(lambda: {self.name: current_generation(self.folder)}, connect, query)
+        return read_steadily({self.name: self.folder}, query)
 
     def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
         """Return the rows of a query. Arguments and errors are those of `sql`."""
@@ -204,21 +204,17 @@ def load(name_or_path: str | Path, output: str | Path = "results", *, table: str
         UnknownSweepError: when there is none, with the nearest names of `output`.
         QueryError: when it has no such table.
     """
-    found = _opened(name_or_path, output)
+    if is_store_address(name_or_path) or is_store_address(output):
+        from sweeper.storage.places import local_copy  # brings along what checks search spaces
+
+        name_or_path, output = local_copy(str(name_or_path), output)
+    found = Results(find_sweep(name_or_path, output).root)
     return found if table is None else found.table(table)
 
 
 def sql(name_or_path: str | Path, query: str, output: str | Path = "results") -> pa.Table:
     """Return the rows of one reading SQL statement as Arrow. Raises as `load` and `Results.sql` do."""
     return load(name_or_path, output).sql(query)
-
-
-def _opened(name_or_path: str | Path, output: str | Path) -> Results:
-    if is_store_address(name_or_path) or is_store_address(output):
-        from sweeper.storage.places import local_copy  # brings along what checks search spaces
-
-        name_or_path, output = local_copy(str(name_or_path), output)
-    return Results(find_sweep(name_or_path, output).root)
 
 
 @dataclass(frozen=True)
@@ -240,11 +236,7 @@ class SeveralResults:
         check_reads_only(query)
         for member in self.members.values():
             bring_what_is_read(member.paths, query)
-        return read_steadily(
-            lambda: {name: current_generation(found.folder) for name, found in self.members.items()},
-            partial(connect, named=True),
-            query,
-        )
+        return read_steadily({name: found.folder for name, found in self.members.items()}, query, named=True)
 
 
 def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
