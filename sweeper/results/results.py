@@ -134,7 +134,7 @@ class Results:
     def _repr_html_(self) -> str:
         """The best trials and what became of all of them, for a notebook."""
         from sweeper.results.leaderboard import leaderboard
-        from sweeper.results.overview import overview, overview_table
+        from sweeper.results.listing import overview, overview_table
         from sweeper.text.display import as_html
 
         try:
