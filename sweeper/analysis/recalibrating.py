@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from sweeper.analysis.predictions import FITTED_ON, PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibration import UNCALIBRATED, Effect, Request, effects, read_metrics, read_requests
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.core.schemas import record_batch
 from sweeper.journal.state import COMPLETED
@@ -31,7 +31,7 @@ from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
-from sweeper.text.cells import Row, Rows, Value, text_of
+from sweeper.text.cells import Row, Rows, Value, grouped, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import Floats, Metrics, UnusablePredictions, further_metric_columns
 from trainables.posthoc import Calibrator, fit_many
@@ -122,7 +122,9 @@ def recalibrate(
         missing = files.missing()
         for request, answer in zip(requests, answers, strict=True):
             write_part(paths, request.part, answer.batches())
-        _show(paths)
+        with writing_to(f"the tables in {paths.tables}", "make the folder writable"):
+            # a driver links them into later generations
+            link_recalibrations(paths, current_generation(paths.root))
     return Recalibrated(
         requests,
         evaluations,
@@ -243,16 +245,11 @@ def fitted(
     batch: Sequence[StoredPredictions], method: str, options: Sequence[Mapping[str, HyperparameterValue]]
 ) -> list[Fitted]:
     """Return a method fitted on the validation split of each evaluation, with its options."""
-    found: list[Fitted] = [None] * len(batch)
     if method == UNCALIBRATED:
-        return found
-    alike: dict[str, list[int]] = {}
-    for at, (predictions, given) in enumerate(zip(batch, options, strict=True)):
-        if FITTED_ON in predictions.logits:
-            alike.setdefault(repr(sorted(given.items())), []).append(at)
-        else:
-            found[at] = UnusablePredictions("there are no predictions on validation data to fit on")
-    for places in alike.values():
+        return [None] * len(batch)
+    found: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)
+    usable = [at for at, predictions in enumerate(batch) if FITTED_ON in predictions.logits]
+    for places in grouped(usable, lambda at: repr(sorted(options[at].items()))).values():
         data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
         for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
             found[at] = calibrator
@@ -344,13 +341,3 @@ class _Answer:
 def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, object]:
     loss = sweep.configurations[configuration_index(trial)].get("loss", {})
     return loss if isinstance(loss, Mapping) else {"name": loss}
-
-
-def _show(paths: SweepPaths) -> None:
-    """Link the recalibrations into the current tables; a driver links them into later ones."""
-    try:
-        link_recalibrations(paths, current_generation(paths.root))
-    except OSError as error:
-        raise SweeperError(
-            f"the tables in {paths.tables} cannot be written: {error.strerror or error}", "make the folder writable"
-        ) from error

@@ -280,9 +280,10 @@ STATUS_SQL = (
     "status = 'failed', replicate) GROUP BY status ORDER BY trials DESC"
 )
 
-EPOCHS_SQL = (
+SUMS_SQL = (
     "SELECT count(*) AS replicates, coalesce(sum(epochs), 0)::BIGINT AS trained,\n"
-    "  coalesce(sum({limit} - epochs) FILTER (status = 'early_stopped'), 0)::BIGINT AS saved\nFROM trials"
+    "  coalesce(sum({limit} - epochs) FILTER (status = 'early_stopped'), 0)::BIGINT AS saved,\n"
+    "  sum(wall_seconds) AS worked, (SELECT max(decided_at) FROM decisions) AS last FROM trials"
 )
 
 RUNGS_SQL = (
@@ -291,7 +292,6 @@ RUNGS_SQL = (
 )
 
 #: `wall_seconds` is each replicate's share of its trial's, so the sum over rows is the time spent in trials.
-TIME_SQL = "SELECT (SELECT sum(wall_seconds) FROM trials) AS worked,\n  (SELECT max(decided_at) FROM decisions) AS last"
 
 
 @dataclass(frozen=True)
@@ -336,20 +336,19 @@ def overview(results: Results) -> Overview:
     """Return the counts of a sweep."""
     statuses = {text_of(row, "status"): int_of(row, "trials") for row in results.rows(STATUS_SQL)}
     limit = epoch_limit(results)
-    epochs = results.rows(EPOCHS_SQL.format(limit=limit))[0]
-    replicates = int_of(epochs, "replicates")
-    time = results.rows(TIME_SQL)[0]
+    sums = results.rows(SUMS_SQL.format(limit=limit))[0]
+    replicates = int_of(sums, "replicates")
     return Overview(
         statuses=statuses,
         trials=sum(statuses.values()),
         replicates=replicates,
-        trained=int_of(epochs, "trained"),
-        saved=int_of(epochs, "saved"),
+        trained=int_of(sums, "trained"),
+        saved=int_of(sums, "saved"),
         full=limit * replicates,
         rungs=results.rows(RUNGS_SQL),
-        worked=float_or_none(time, "worked") or 0.0,
+        worked=float_or_none(sums, "worked") or 0.0,
         limit=limit,
-        elapsed=elapsed(results.manifest.get("created"), time["last"]),
+        elapsed=elapsed(results.manifest.get("created"), sums["last"]),
     )
 
 

@@ -29,7 +29,7 @@ import duckdb
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Steered
 from sweeper.results.leaderboard import objective
@@ -301,17 +301,16 @@ def stop_chances(results: Results) -> dict[str, Chances]:
         f"SELECT trial, {stratum_column(results)}, epoch, seed, value\nFROM decisions\n"
         f"JOIN ({measured}) AS measured USING (trial, epoch)\n"
         "JOIN (SELECT trial, replicate, seed FROM trials) USING (trial, replicate)\n"
-        "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value) ORDER BY trial, epoch, replicate"
+        "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value)\n"
+        f"AND epoch IN ({', '.join(map(str, scheduler.rungs))}) ORDER BY trial, epoch, replicate"
     )
     rungs: dict[int, dict[int, dict[int, float]]] = {rung: {} for rung in scheduler.rungs}
-    pools: dict[object, list[int]] = {}
+    pools: dict[object, dict[int, None]] = {}
     for row in rows:
-        trial, epoch = int(text_of(row, "trial").removeprefix("c")), int_of(row, "epoch")
-        if epoch in rungs:
-            rungs[epoch].setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
-            if trial not in (pool := pools.setdefault(row["stratum"], [])):
-                pool.append(trial)
-    found = chances([(scheduler, pool) for pool in pools.values()], [*rungs.values()])
+        trial = configuration_index(text_of(row, "trial"))
+        rungs[int_of(row, "epoch")].setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
+        pools.setdefault(row["stratum"], {})[trial] = None
+    found = chances([(scheduler, [*pool]) for pool in pools.values()], [*rungs.values()])
     return {trial_name(trial): each for trial, each in found.items()}
 
 
