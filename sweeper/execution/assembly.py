@@ -30,8 +30,8 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import FreshReport, Progress
 from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.snapshot import MetricsSink, Publish
-from sweeper.planning.loop_checks import loop_settings
 from sweeper.planning.preparation import data_keys, dataset_facts
+from sweeper.planning.user_code_checks import loop_settings
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
 from sweeper.space.configurations import column_types

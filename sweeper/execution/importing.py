@@ -29,7 +29,7 @@ from sweeper.execution.driver.driver import Driver, TakenOver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.runner import first_attempt
-from sweeper.planning.loop_checks import MANIFEST_KEY, predicted_before
+from sweeper.planning.user_code_checks import MANIFEST_KEY, predicted_before
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.components import WORD
 from sweeper.space.configurations import Configurations

@@ -33,8 +33,8 @@ from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
 from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
-from sweeper.planning.loop_checks import loop_part
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
+from sweeper.planning.user_code_checks import loop_part
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.space import notify

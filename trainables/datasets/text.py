@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,10 +42,7 @@ def words_of(text: str) -> list[str]:
 
 def frequent_words(texts: Iterable[Sequence[str]], size: int) -> list[str]:
     """Return the `size` most frequent words, most frequent first; ties by first appearance."""
-    counts: Counter[str] = Counter()
-    for words in texts:
-        counts.update(words)
-    return [word for word, _ in sorted(counts.items(), key=lambda item: -item[1])[:size]]
+    return [word for word, _ in Counter(chain.from_iterable(texts)).most_common(size)]
 
 
 def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> NDArray[np.int32]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image, staged
-from trainables.models.resnet_cifar import depth_fault
+from trainables.models.resnet import depth_fault, three_widths
 
 EXPANSION = 4
 
@@ -129,7 +129,7 @@ def preresnet(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="preresnet")
-    channels = [max(1, round(base * width)) for base in (16, 32, 64)]
+    channels = three_widths(width)
     blocks = (depth - 2) // 6
     return PreActivationResNet(in_channels, classes, blocks, channels, channels[0], bottleneck, shortcut=shortcut)
 

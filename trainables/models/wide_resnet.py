@@ -12,7 +12,7 @@ from typing import Annotated
 
 from trainables.models.base import ARCHITECTURES, require_image
 from trainables.models.preresnet import PreActivationResNet
-from trainables.models.resnet_cifar import ThreeStageResNet, depth_fault
+from trainables.models.resnet import ThreeStageResNet, depth_fault, three_widths
 
 STEM_CHANNELS = 16
 
@@ -49,7 +49,7 @@ def wide_resnet(
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wide_resnet")
     return PreActivationResNet(
-        in_channels, classes, (depth - 4) // 6, _stage_channels(width), STEM_CHANNELS, dropout=dropout
+        in_channels, classes, (depth - 4) // 6, three_widths(width), STEM_CHANNELS, dropout=dropout
     )
 
 
@@ -70,11 +70,7 @@ def wide_resnet_26(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wrn_26_10")
-    return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, _stage_channels(width), identity_shortcuts=False)
-
-
-def _stage_channels(width: float) -> list[int]:
-    return [max(1, round(base * width)) for base in (16, 32, 64)]
+    return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, three_widths(width), identity_shortcuts=False)
 
 
 ARCHITECTURES.add("wrn_28_10", "WRN-28-10, pre-activation", "selective; Zagoruyko & Komodakis 2016", stand_in=SMALL)(

@@ -20,9 +20,8 @@ from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record, Steered
 from sweeper.journal.state import EARLY_STOPPED, ENDED, STEERED, SweepState, fold
 from sweeper.results import Results
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import audit
-from sweeper.scheduling.promotion import Promotion
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.steering.requests import GOES_ON, ask, pending

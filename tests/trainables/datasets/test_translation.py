@@ -59,7 +59,7 @@ def test_sentences_come_back_from_their_ids(tmp_path: Path) -> None:
 def test_a_second_load_reads_what_the_first_one_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(tmp_path / "wmt14_en_de")
     first = loaded(folder)
-    monkeypatch.setattr("trainables.datasets.wmt14.trained_tokenizer", None)
+    monkeypatch.setattr("trainables.datasets.translation.trained_tokenizer", None)
     assert content_key(loaded(folder)) == content_key(first)
 
 

@@ -9,8 +9,8 @@ import torch
 
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.costs import measured_plan
-from sweeper.planning.loop_checks import LoopData, difference, loop_part, loop_settings, predicted_before
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
+from sweeper.planning.user_code_checks import LoopData, difference, loop_part, loop_settings, predicted_before
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import set_code_root

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
-from trainables.registry import Component, ExtensionError, Hyperparameter, Registry
-from trainables.registry.signatures import hyperparameters_of
+from trainables.registry import Component, ExtensionError, Hyperparameter, Registry, number_in
+from trainables.registry.hyperparameters import hyperparameters_of
 
 Share = Annotated[float, Hyperparameter(range="[0, 1)", reason="at 1 nothing is left", source="ours")]
 
@@ -183,3 +185,27 @@ def test_every_unreadable_argument_is_reported_at_once(target, said):
         hyperparameters_of(target, "m:t", ["logits", "targets"])
     for words in said:
         assert words in str(caught.value)
+
+
+def test_a_number_is_returned_as_it_is():
+    assert number_in({"depth": 20}, "depth", None) == 20
+    assert isinstance(number_in({"depth": 20}, "depth", None), int)
+    assert number_in({"gamma": 0.1}, "gamma", 3.0) == 0.1
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), torch.tensor(0.5)])
+def test_numbers_of_numpy_and_torch_become_floats(value):
+    found = number_in({"gamma": value}, "gamma", None)
+    assert isinstance(found, float)
+    assert found == value
+
+
+def test_the_default_stands_for_a_missing_value_and_for_none():
+    assert number_in({}, "gamma", 3.0) == number_in({"gamma": None}, "gamma", 3.0) == 3.0
+    assert number_in({}, "gamma", None) is None
+
+
+@pytest.mark.parametrize("value", ["3", [3.0]])
+def test_anything_else_is_refused_with_its_name_and_value(value):
+    with pytest.raises(ValueError, match=r"gamma = .* must be a number"):
+        number_in({"gamma": value}, "gamma", None)

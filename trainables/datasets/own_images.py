@@ -1,4 +1,4 @@
-"""Your own images, more than memory holds: tar shards (webdataset) or class folders, decoded as they are read."""
+"""Your own images: a folder a class held in memory, or folders and tar shards (webdataset) decoded as they are read."""
 
 from __future__ import annotations
 
@@ -15,19 +15,90 @@ from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.image_files import StoredImages, class_folders, listed_folders
-from trainables.datasets.image_folder import SPLIT_SEED
+from trainables.datasets.image_files import StoredImages, class_folders, decoded_images, image_paths, listed_folders
 from trainables.datasets.image_stream import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    CropAndFlip,
     Decoders,
     ImagePreprocessing,
     ImageStream,
     View,
 )
-from trainables.datasets.images import Augment
+from trainables.datasets.images import Augment, ImageArrays, image_dataset
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
 from trainables.registry import SPLITS, hyperparameters_of
+
+SPLIT_SEED = 42
+
+
+def labelled_images(folder: Path, names: list[str], size: int) -> ImageArrays:
+    """Decode the images of every class folder below `folder`; classes are numbered as `names`.
+
+    Raises:
+        DataSetUnavailableError: the class folders are other ones, or an image is broken.
+    """
+    found = [path.name for path in class_folders(folder)]
+    if found != names:
+        odd = sorted(set(found) ^ set(names))
+        raise DataSetUnavailableError(
+            folder, f"has other classes than the training images: {', '.join(odd)}", "give both the same sub-folders"
+        )
+    paths = [image_paths(folder / name) for name in names]
+    targets = np.repeat(np.arange(len(names)), [len(group) for group in paths]).astype(np.int64)
+    flat = [path for group in paths for path in group]
+    return ImageArrays(decoded_images(f"image-folder-{folder.name}", flat, size), targets)
+
+
+@DATASETS.add("image_folder")
+def load_image_folder(
+    folder: str,
+    image_size: Annotated[int, "[1, inf)"] = 32,
+    validation_fraction: Fraction = 0.1,
+    test_fraction: Fraction = 0.2,
+    augment: Augment = True,
+) -> DataSet:
+    """Your own images, a sub-folder for each class.
+
+    Load a folder of images: `folder/<class>/*.png`, or `folder/train/<class>/…` with `folder/test/<class>/…`.
+
+    Without a `test` folder, a stratified share becomes the test set; validation is a stratified share of the rest.
+    Images are cut to their central square and resized to `image_size`.
+
+    Args:
+        folder: the folder.
+        image_size: side of the stored images and of the network's input [our choice].
+        validation_fraction: share for validation: of all images, or of `train` where there is a `test` folder.
+        test_fraction: share for testing where there is no `test` folder.
+        augment: crop and flip training images.
+
+    Raises:
+        DataSetUnavailableError: the folder is missing, has no class folders, or an image is broken.
+    """
+    root = Path(folder).expanduser()
+    separate_test = (root / "test").is_dir() and (root / "train").is_dir()
+    source = root / "train" if separate_test else root
+    names = [path.name for path in class_folders(source)]
+    arrays = labelled_images(source, names, image_size)
+    if separate_test:
+        train, val = stratified_split(arrays.targets, (validation_fraction,), SPLIT_SEED)
+        test = labelled_images(root / "test", names, image_size)
+    else:
+        train, val, chosen = stratified_split(arrays.targets, (validation_fraction, test_fraction), SPLIT_SEED)
+        test = ImageArrays(arrays.images[chosen], arrays.targets[chosen])
+    _require_every_class(root, arrays.targets[train], names)
+    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
+    augmentation = CropAndFlip() if augment else None
+    return image_dataset("image_folder", arrays, test, (train, val), names, preprocessing, augmentation)
+
+
+def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list[str]) -> None:
+    missing = sorted(set(range(len(names))) - set(targets.tolist()))
+    if missing:
+        raise DataSetUnavailableError(
+            folder / names[missing[0]], "has too few images to train on", "add images, or lower the fractions held out"
+        )
+
 
 CLASS_INDEX = "class_index.json"
 #: Share of a resized image's shorter side that an evaluation sees: 224 of 256 (He et al. 2016, section 3.4).
@@ -69,28 +140,24 @@ DECODING = hyperparameters_of(Decoding, "Decoding", ["image_size"], ())
 
 
 def streamed_dataset(
-    name: str,
-    pools: Sequence[StoredImages],
-    parts: Mapping[str, tuple[int, Indices]],
-    names: Sequence[str],
-    decoding: Decoding,
+    name: str, parts: Mapping[str, tuple[StoredImages, Indices]], names: Sequence[str], decoding: Decoding
 ) -> DataSet:
-    """Return a data set whose inputs are read from `pools`.
+    """Return a data set whose inputs are read from files.
 
     Args:
         name: of the data set.
-        pools: the stored images.
-        parts: of each split the number of its pool and which of its images it takes.
+        parts: of each split the stored images and which of them it takes.
         names: of the classes.
         decoding: how they are decoded.
     """
+    pools = [*{id(images): images for images, _ in parts.values()}.values()]
     decoders = Decoders(pools, decoding.workers)
     preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
     shape = (3, decoding.image_size, decoding.image_size)
 
     def split(part: str) -> Split:
-        number, rows = parts[part]
-        images = pools[number]
+        images, rows = parts[part]
+        number = next(at for at, pool in enumerate(pools) if pool is images)
         changed = decoding.training if part == "train" and decoding.augment else None
         return Split(
             torch.empty((len(rows), *shape), dtype=torch.uint8, device="meta"),
@@ -134,15 +201,15 @@ def load_streamed_images(
     root = local_copy(folder) if "://" in folder else Path(folder).expanduser()
     shards = shard_paths(root)
     groups, names = _shard_groups(root, shards) if shards else _folder_groups(root)
-    parts = _parts([*groups], [each.targets for each in groups.values()], validation_fraction, test_fraction)
-    for part, (number, rows) in parts.items():
-        targets = [*groups.values()][number].targets[rows]
+    parts = _parts(groups, {"val": validation_fraction, "test": test_fraction})
+    for part, (images, rows) in parts.items():
+        targets = images.targets[rows]
         if not len(rows) or (part == "train" and len(np.unique(targets)) < len(names)):
             raise DataSetUnavailableError(root, f"has too few images in {part}", "add images, or change the fractions")
         if int(targets.max()) >= len(names):
             rule = f"has class {int(targets.max())} in {part}, and {len(names)} classes to train on"
             raise DataSetUnavailableError(root, rule, "number classes from 0 in every split")
-    return streamed_dataset("streamed_images", [*groups.values()], parts, names, Decoding(image_size, **options))
+    return streamed_dataset("streamed_images", parts, names, Decoding(image_size, **options))
 
 
 def _shard_groups(root: Path, shards: Sequence[Path]) -> tuple[dict[str, StoredImages], list[str]]:
@@ -160,17 +227,14 @@ def _folder_groups(root: Path) -> tuple[dict[str, StoredImages], list[str]]:
     return {part: listed_folders(f"{root.name}-{part}", path, names) for part, path in folders.items()}, names
 
 
-def _parts(
-    given: Sequence[str], targets: Sequence[NDArray[np.int64]], validation: float, test: float
-) -> dict[str, tuple[int, Indices]]:
-    """Return of each split the number of its pool and which images: its own, or a share of the training images."""
-    missing = [part for part in ("val", "test") if part not in given]
-    shares = {"val": validation, "test": test}
-    train, *drawn = stratified_split(targets[given.index("train")], [shares[part] for part in missing], SPLIT_SEED)
-    parts = {"train": (given.index("train"), train)}
-    parts |= {part: (given.index("train"), rows) for part, rows in zip(missing, drawn, strict=True)}
-    own = (part for part in given if part != "train")
-    return parts | {part: (given.index(part), np.arange(len(targets[given.index(part)]))) for part in own}
+def _parts(groups: Mapping[str, StoredImages], shares: Mapping[str, float]) -> dict[str, tuple[StoredImages, Indices]]:
+    """Return the stored images of each split and which of them: its own, or a share of the training images."""
+    images = groups["train"]
+    missing = [part for part in shares if part not in groups]
+    train, *drawn = stratified_split(images.targets, [shares[part] for part in missing], SPLIT_SEED)
+    parts = {"train": train, **dict(zip(missing, drawn, strict=True))}
+    own = {part: (each, np.arange(len(each))) for part, each in groups.items() if part != "train"}
+    return {part: (images, rows) for part, rows in parts.items()} | own
 
 
 def class_names(path: Path) -> list[str] | None:

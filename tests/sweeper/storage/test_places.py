@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.storage.store_objects import is_table_file, local_path, require_plain
+from sweeper.storage.places import local_path, require_plain
+from sweeper.tables.large_tables import is_table_file
 
 PARTS = st.sampled_from(["..", ".", "", "tables", "journal", "epochs", "recalibrations", "sweep.yaml", "a.parquet"])
 TEXT = st.text(string.ascii_letters + "./\\\x00é -_", max_size=30)
