@@ -182,6 +182,12 @@ def _equal_mass_gaps(gaps: Floats, orders: Integers, counts: Floats, bins: int) 
         counts: of each sample in each resample [R, N].
         bins: their number.
     """
+    import torch
+
+    def running_sum(values: Floats) -> Floats:
+        summed: Floats = torch.from_numpy(values.ravel()).cumsum(0).numpy()  # numpy's own takes three times as long
+        return summed
+
     repetitions, samples = counts.shape
     total: Floats = np.zeros(repetitions)
     block = min(repetitions, max(1, _CACHED // samples))
@@ -192,7 +198,7 @@ def _equal_mass_gaps(gaps: Floats, orders: Integers, counts: Floats, bins: int) 
         for gap, order in zip(gaps, orders, strict=True):
             ascending = gap[order]
             drawn = rows.take(order, axis=1)
-            number, summed = drawn.cumsum(), (drawn * ascending).cumsum()
+            number, summed = running_sum(drawn), running_sum(drawn * ascending)
             last = number.searchsorted(ends)
             up_to = summed[last] - (number[last] - ends) * ascending[last % samples]
             total[first : first + block] += np.abs(np.diff(up_to)).reshape(len(rows), bins).sum(axis=1)
