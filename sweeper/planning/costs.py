@@ -18,8 +18,7 @@ from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_ope
 from sweeper.planning.plan import Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.user_code_checks import LoopData, torch_threads
-from sweeper.scheduling.simulation import SIMULATED_TRIALS
-from sweeper.space.configurations import configurations, examples
+from sweeper.space.configurations import configurations, looked_at
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet, Split
 from trainables.files.container import usable_cores
@@ -125,10 +124,8 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
     needs one Hessian where they need two.
     """
-    space = examples(spec)
     chosen: dict[str, Configuration] = {}
-    for i in range(min(len(space), SIMULATED_TRIALS)):
-        configuration = space[i]
+    for configuration in looked_at(spec):
         architecture = str(configuration["architecture"]["name"])
         before = chosen.setdefault(architecture, configuration)
         if before["loss"]["name"] == "cross_entropy":

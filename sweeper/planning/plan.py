@@ -21,9 +21,9 @@ from rich.table import Column, Table
 from sweeper.core.domains import Configuration
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.simulation import SIMULATED_TRIALS, simulate_strata
+from sweeper.scheduling.simulation import simulate_strata
 from sweeper.scheduling.strata import Stratified
-from sweeper.space.configurations import configurations, examples, stratum_sizes
+from sweeper.space.configurations import EXAMPLES, configurations, examples, looked_at, stratum_sizes
 from sweeper.space.parts import Resources
 from sweeper.space.rehearsal import notice
 from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
@@ -229,16 +229,12 @@ class Plan(PlanView):
             yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
         if self.curvature_share >= NAMED_SHARE:
             leave_out = "--set evaluation.curvature=false omits it"
-            yield (
-                "curvature",
-                f"{self.curvature_share:.0%} of the estimated time is for the Hessian at every evaluation; {leave_out}",
-            )
+            share = f"{self.curvature_share:.0%} of the estimated time"
+            yield "curvature", f"{share} is for the Hessian at every evaluation; {leave_out}"
         if self.shifted_share >= NAMED_SHARE:
             fewer = "name fewer kinds or severities, or fewer samples of each"
-            yield (
-                "evaluation splits",
-                f"{self.shifted_share:.0%} of the estimated time is for corrupted and other data; {fewer}",
-            )
+            share = f"{self.shifted_share:.0%} of the estimated time"
+            yield "evaluation splits", f"{share} is for corrupted and other data; {fewer}"
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
                 yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
@@ -383,9 +379,8 @@ def _strata(
 
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
-    """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
-    space = examples(spec)
-    names = [str(space[i]["architecture"]["name"]) for i in range(min(len(space), SIMULATED_TRIALS))]
+    """Return the share of configurations of each architecture, of those that are examined."""
+    names = [str(values["architecture"]["name"]) for values in looked_at(spec)]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 
@@ -397,9 +392,9 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     if spec.replicates.packing != COHORT:
         return ()
     training = spec.training.settings
-    examples = configurations(spec)[:SIMULATED_TRIALS]
-    keys = [cohort_key(values, training) for values in examples]
-    names = {key: _name(values) for key, values in zip(keys, examples, strict=True)}
+    found = configurations(spec)[:EXAMPLES]
+    keys = [cohort_key(values, training) for values in found]
+    names = {key: _name(values) for key, values in zip(keys, found, strict=True)}
     lanes = spec.replicates.lanes
     width = "as many lanes as are measured to be fastest" if lanes == "auto" else f"{lanes} lanes a process"
     counted = Counter(keys)

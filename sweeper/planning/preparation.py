@@ -14,7 +14,7 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import join_path
 from sweeper.planning.user_code_checks import own_faults, predicted_before, tried_loop
 from sweeper.space.components import variants
-from sweeper.space.configurations import configurations, examples
+from sweeper.space.configurations import EXAMPLES, configurations, looked_at
 from sweeper.space.evaluation import split_faults
 from sweeper.space.parts import Evaluation
 from sweeper.space.spec import SweepSpec
@@ -46,9 +46,6 @@ from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
-#: Configurations whose architecture is checked; more would only repeat the same few architectures.
-LOOKED_AT = 2000
-
 
 def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) -> DataSet:
     """Load the data set of `spec` and check that the space's networks, batch sizes and packing suit it.
@@ -66,7 +63,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
         data = own_data() if spec.dataset == {"name": OWN} else _load(spec.dataset)
         return predicted_before(manifest) if manifest is not None else tried_loop(spec, data)
     dataset = _load(spec.dataset)
-    drawn = examples(spec)[:LOOKED_AT]
+    drawn = looked_at(spec)
     faults = (
         own_faults(spec, drawn, dataset)
         or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
@@ -143,38 +140,26 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         spec: the search space.
         dataset: its data.
     """
-    if spec.replicates.packing == COHORT:
-        return _alone(spec)
-    if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
+    packing, training = spec.replicates.packing, spec.training.settings
+    if packing != COHORT and (packing not in (FUSED, AUTO) or spec.replicates.count < 2):
         return []
+    notes = dict[str, None]()
     pairs: dict[tuple[object, object], Configuration] = {}
-    for configuration in configurations(spec)[:LOOKED_AT]:
-        if is_own(configuration):
-            pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
-    training = spec.training.settings
-    notes = []
-    for (network, loss), configuration in pairs.items():
+    for configuration in configurations(spec)[:EXAMPLES]:
+        network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
+        if packing != COHORT and is_own(configuration):
+            pairs.setdefault((network, loss), configuration)
+        elif packing == COHORT and (fault := cohort_fault(configuration, training)) is not None:
+            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+    for (architecture, family), configuration in pairs.items():
 
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
         size = configuration["optimizer"]["batch_size"]
         assert isinstance(size, int)
-        fault = lane_fault(build, (0, 1), dataset, size)
-        if fault is not None:
-            notes.append(f"{loss} on {network} trains replicates one after another, not as lanes: {fault}")
-    return notes
-
-
-def _alone(spec: SweepSpec) -> list[str]:
-    """Return a sentence for each pair of network and loss that cannot be a lane of a cohort."""
-    training = spec.training.settings
-    notes = dict[str, None]()
-    for configuration in configurations(spec)[:LOOKED_AT]:
-        fault = cohort_fault(configuration, training)
-        if fault is not None:
-            loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
-            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+        if (fault := lane_fault(build, (0, 1), dataset, size)) is not None:
+            notes[f"{family} on {architecture} trains replicates one after another, not as lanes: {fault}"] = None
     return [*notes]
 
 

@@ -45,6 +45,7 @@ class Found:
         sweep, trial: where it comes from.
         stand_in: in a rehearsal, the network in place of the number's, in words.
         candidates: of how many configurations it was selected, or how many its figure compares.
+        departures: how its recipe departs from the paper's, a few words each.
     """
 
     ours: Spread
@@ -52,6 +53,7 @@ class Found:
     trial: str
     candidates: int
     stand_in: str = ""
+    departures: tuple[str, ...] = ()
 
 
 class FinishedSweep:
@@ -60,8 +62,6 @@ class FinishedSweep:
     def __init__(self, results: Results) -> None:
         """Look at `results`, which stay open to be read."""
         self.results = results
-        self._departures: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._recipes: dict[str, Trials] = {}
         self._epochs: dict[str, list[Row]] = {}
         self._networks: dict[tuple[object, ...], Mapping[Settings, str]] = {}
 
@@ -77,10 +77,7 @@ class FinishedSweep:
 
     def departures(self, recipe: Recipe, table: str) -> tuple[str, ...]:
         """Return how the sweep departs from a recipe of a table; empty where it does not."""
-        key = (recipe.space, table)
-        if key not in self._departures:
-            self._departures[key] = recipe.departures(self.results.specification, table)
-        return self._departures[key]
+        return recipe.departures(self.results.specification, table)
 
     def departures_of(self, trial: str, recipe: Recipe) -> tuple[str, ...]:
         """Return how one of the sweep's configurations departs from a recipe's."""
@@ -195,11 +192,7 @@ class FinishedSweep:
 
     def _following(self, recipe: Recipe) -> Trials:
         """Return the trials whose configurations are the recipe's, to every hyperparameter."""
-        if recipe.space not in self._recipes:
-            self._recipes[recipe.space] = {
-                trial: rows for trial, rows in self._trials.items() if self._settings[trial] in recipe.settings
-            }
-        return self._recipes[recipe.space]
+        return {trial: rows for trial, rows in self._trials.items() if self._settings[trial] in recipe.settings}
 
     @cached_property
     def _settings(self) -> dict[str, Settings]:

@@ -19,7 +19,7 @@ from sweeper.space.loading import load_spec
 from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.table import found_in
+from trainables.datasets.own_tables import found_in
 from trainables.registry import Component
 
 ROWS = 200

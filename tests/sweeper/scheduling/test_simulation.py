@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.fragility import FEWEST_DRAWS, MOST_VISITS, chances, other_seeds
-from sweeper.scheduling.simulation import play
+from sweeper.scheduling.simulation import FEWEST_DRAWS, MOST_VISITS, chances, other_seeds, play
 from sweeper.space.parts import SchedulerSettings
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
