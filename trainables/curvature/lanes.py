@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable
 from trainables.curvature.gauss_newton import logit_hessian
 from trainables.curvature.hessian import (
     LARGEST_CHUNK,
@@ -26,19 +25,12 @@ from trainables.curvature.hessian import (
     second_order,
 )
 from trainables.curvature.lanczos import Lanczos
-from trainables.curvature.measure import (
-    asking_ends,
-    distinct_losses,
-    measure_curvature,
-    measurement,
-    statistics_of,
-    surface_of,
-)
+from trainables.curvature.measure import asking_ends, distinct_losses, measurement, statistics_of, surface_of
 from trainables.curvature.statistics.base import FULL, CurvatureSettings
 from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate
 
-#: Label → statistic → value.
-Curvature = dict[str, dict[str, float]]
+#: Label → statistic → value, and the rows of blocks, of which there are none: as `measure_by_block` returns them.
+Curvature = dict[str, tuple[dict[str, float], list[dict[str, object]]]]
 
 _LAYERS = (nn.Flatten, nn.Linear, nn.ReLU)
 
@@ -54,12 +46,12 @@ class Lane:
 
 def measure_lanes(
     lanes: Sequence[Lane], inputs: Tensor, targets: Tensor, *, settings: CurvatureSettings
-) -> list[Curvature | CurvatureUnavailable]:
-    """Return for each lane what `measure_curvature` returns or raises, equal up to rounding.
+) -> list[Curvature | None]:
+    """Return for each lane what `measure_by_block` returns, up to rounding; `None` for one to be measured by itself.
 
-    Lanes are measured together where they are stacks of linear layers and ReLUs with at most `EXACT_CLASSES` classes,
-    all their samples fit in one pass, and the settings ask for both ends of the spectrum and an exact trace alone. A
-    lane is measured by itself where a loss of it couples samples or numbers are not finite, and so are all others.
+    These are all lanes, unless they are stacks of linear layers and ReLUs with at most `EXACT_CLASSES` classes, their
+    samples fit in one pass, and the settings ask for both ends of the spectrum and an exact trace alone; and each lane
+    with a loss that couples samples or numbers that are not finite.
 
     Args:
         lanes: networks of one architecture, on one device.
@@ -67,23 +59,6 @@ def measure_lanes(
         targets: [N] class indices.
         settings: as for `measure_curvature`.
     """
-    found: list[Curvature | CurvatureUnavailable] = []
-    for lane, measured in zip(lanes, measured_together(lanes, inputs, targets, settings), strict=True):
-        if measured is None:
-            try:
-                data = (lane.model, inputs, targets, lane.losses)
-                found.append(measure_curvature(*data, settings=settings, seed=lane.seed))
-            except CurvatureUnavailable as error:
-                found.append(error)
-        else:
-            found.append(measured)
-    return found
-
-
-def measured_together(
-    lanes: Sequence[Lane], inputs: Tensor, targets: Tensor, settings: CurvatureSettings
-) -> list[Curvature | None]:
-    """Return the lanes' curvature, `None` for each that has to be measured by itself."""
     alone: list[Curvature | None] = [None] * len(lanes)
     plain = settings.trace_method == "auto" and not (settings.statistics or settings.blocks)
     if len(lanes) < 2 or not plain or settings.precision != FULL or not _is_perceptron(lanes[0].model):
@@ -118,11 +93,11 @@ def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettin
         for number, own in enumerate(losses):
             loss, same = own.get(label, (None, None))
             if same in found[number]:
-                found[number][label] = dict(found[number][same])
+                found[number][label] = found[number][same]
             elif loss is not None and same is None:
                 runs[number] = loss
         for number, values in _of_one_loss(stacked, runs, [lane.seed for lane in lanes], settings).items():
-            found[number][label] = values
+            found[number][label] = values, []
     return [own if own.keys() == lane.losses.keys() else None for own, lane in zip(found, lanes, strict=True)]
 
 
