@@ -17,8 +17,8 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import current_generation
 from sweeper.storage.places import bring_predictions
-from sweeper.storage.store_objects import trial_of
 from sweeper.tables.generations import INCOMING
+from sweeper.tables.large_tables import trial_of
 from sweeper.text.cells import int_of, text_of
 from trainables.worker.trial_tables import part_name
 

@@ -175,7 +175,7 @@ def subgroup_calibration(
 def _column(dataset: object, column: str, file: str | None, targets: Integers) -> list[object]:
     """Return a column's value for each test sample."""
     from trainables.datasets.cache import DataSetUnavailableError
-    from trainables.datasets.table import read_table, split_column
+    from trainables.datasets.own_tables import read_table, split_column
 
     options: Mapping[str, Any] = dataset if isinstance(dataset, Mapping) else {"name": dataset}
     try:

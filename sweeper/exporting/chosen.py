@@ -8,8 +8,7 @@ same machine gives the same bits. Everything is written into a temporary folder;
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions, predictions_in
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_index, trial_name
-from sweeper.execution.local.processes import ForkServer, TrialProcess
+from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import TrialState, fold
 from sweeper.results import Results
@@ -40,73 +39,21 @@ from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, re
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_tables import part_name
 
-LOG = "log"
-
 #: Settings, or what `model.json` says: JSON of several depths.
 Description: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Again:
-    """What training again gave.
+def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> Description:
+    """Return the trial's settings but for what only measures: one evaluation, which stores the logits.
 
-    Attributes:
-        checkpoints: the folder of all trials' checkpoints, in which this trial's are.
-        tables: the folder of its tables.
+    Raises SweeperError where it was trained on a card and none is here.
     """
-
-    checkpoints: Path
-    tables: Path
-
-    def difference(self, stored: StoredPredictions) -> float:
-        """Return how far the new logits of a replicate lie from the stored ones at most; 0 for equal bits."""
-        name = part_name(stored.trial, stored.replicate, stored.epoch)
-        new = predictions_in(self.tables / "predictions" / name)
-        if all(np.array_equal(new.logits[part], stored.logits[part]) for part in stored.logits):
-            return 0.0
-        return max(float(np.abs(new.logits[part] - stored.logits[part]).max()) for part in stored.logits)
-
-
-@contextmanager
-def trained_again(
-    sweep: Sweep, trial: TrialState, epoch: int, replicates: Sequence[int], say: Callable[[str], None]
-) -> Iterator[Again]:
-    """Train a trial up to an epoch at which the sweep evaluated it; the files are there within the context.
-
-    Args:
-        sweep: whose trial it is.
-        trial: where its journal left it.
-        epoch: the epoch.
-        replicates: which ones; lanes round otherwise than a network alone, so of fused ones all are trained.
-        say: takes a line after every report.
-
-    Raises:
-        SweeperError: it was trained on a card and none is here, or the training failed.
-    """
-    device = trial.device or "cpu"
+    spec, device = sweep.spec, trial.device or "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise SweeperError(
             f"{trial_name(trial.configuration)} was trained on a GPU, and this machine has none",
             "export on a machine with one",
         )
-    with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made:
-        folder = Path(made)
-        again = Again(folder / "checkpoints", folder / "tables")
-        settings = _settings(sweep, trial, epoch, again, device)
-        with ForkServer() as server:
-            process = server.fork(WorkerInit(settings, str(folder / LOG)))
-            try:
-                for assignment in _assignments(sweep, trial, replicates):
-                    _train(process, assignment, epoch, say)
-                process.send(None)
-            finally:
-                process.kill()
-        yield again
-
-
-def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device: str) -> Description:
-    """Return the trial's settings but for what only measures: one evaluation, which stores the logits."""
-    spec = sweep.spec
     lanes = 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes
     return {
         "dataset": spec.dataset,
@@ -114,8 +61,8 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device:
         "rungs": [epoch],
         "objective": "train_loss",
         "evaluation": {"bins": spec.evaluation.bins, "bootstrap": 0, "splits": list(spec.evaluation.splits)},
-        "tables": str(again.tables),
-        "checkpoints": str(again.checkpoints),
+        "tables": str(folder / TABLES),
+        "checkpoints": str(folder / CHECKPOINTS),
         "threads": max(1, int(spec.resources.cpu)),
         "device": device,
         "workers": spec.resources.workers if device == "cpu" else 1,  # a process here has one card
@@ -130,7 +77,10 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device:
 
 
 def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> list[list[object]]:
-    """Return what to train, as `trainables.worker.trial_settings.Assignment` takes it."""
+    """Return what to train, as `trainables.worker.trial_settings.Assignment` takes it.
+
+    Lanes round otherwise than a network alone, so of fused replicates all are trained.
+    """
     index = trial.configuration
     values: Description = sweep.configurations[index]
     seeds = sweep.spec.replicate_seeds.of(index)
@@ -160,6 +110,9 @@ def _train(process: TrialProcess, assignment: list[object], epoch: int, say: Cal
         if over:
             return
 
+
+#: The folders of a trial that is trained again.
+CHECKPOINTS, TABLES = "checkpoints", "tables"
 
 BEST, ALL = "best", "all"
 
@@ -252,10 +205,7 @@ def chosen_networks(
         )
     configuration = sweep.configurations[configuration_index(found)]
     dataset = _dataset(sweep, configuration)
-    networks = [
-        TrainedNetwork(number, _network(dataset, configuration, states[number]), predictions[number])
-        for number in numbers
-    ]
+    networks = [TrainedNetwork(n, _network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
     return Chosen(sweep, found, epoch, configuration, dataset, networks, again)
 
 
@@ -303,7 +253,8 @@ def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = No
 
 def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str], None]) -> tuple[Weights, float]:
     """Return the weights that training a trial again gives, and how far their logits lie from the stored ones."""
-    state = _state(sweep, trial)
+    states = fold(read_journal(sweep.paths.journal), len(sweep.configurations)).trials
+    state = states[configuration_index(trial)]
     epoch = state.last_evaluation_epoch
     stored = _predictions(sweep, trial, epoch) if epoch is not None else {}
     if epoch is None or not stored:
@@ -311,15 +262,28 @@ def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str]
             f"{trial} has no stored predictions to compare new weights with", "restore the table predictions"
         )
     wanted = [int(replicate)] if replicate.isdecimal() and int(replicate) in stored else sorted(stored)
-    with trained_again(sweep, state, epoch, wanted, say) as again:
-        weights = _weights(sweep, trial, again.checkpoints)
+    with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made, ForkServer() as server:
+        folder = Path(made)
+        process = server.fork(WorkerInit(_settings(sweep, state, epoch, folder), str(folder / "log")))
+        try:
+            for assignment in _assignments(sweep, state, wanted):
+                _train(process, assignment, epoch, say)
+            process.send(None)
+        finally:
+            process.kill()
+        weights = _weights(sweep, trial, folder / CHECKPOINTS)
         assert weights is not None
-        difference = max(again.difference(stored[number]) for number in wanted)
-    return weights, difference
+        return weights, max(_difference(stored[number], folder / TABLES) for number in wanted)
 
 
-def _state(sweep: Sweep, trial: str) -> TrialState:
-    return fold(read_journal(sweep.paths.journal), len(sweep.configurations)).trials[configuration_index(trial)]
+def _difference(stored: StoredPredictions, tables: Path) -> float:
+    """Return how far the logits of a replicate that was trained again lie from the stored ones; 0 for equal bits."""
+    name = part_name(stored.trial, stored.replicate, stored.epoch)
+    new = predictions_in(tables / "predictions" / name).logits
+    return max(
+        0.0 if np.array_equal(new[part], old) else float(np.abs(new[part] - old).max())
+        for part, old in stored.logits.items()
+    )
 
 
 def _numbers(trial: str, replicate: str, states: Mapping[int, object]) -> list[int]:

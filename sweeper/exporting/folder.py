@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -31,14 +31,24 @@ from numpy.typing import NDArray
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.exporting import served
-from sweeper.exporting.card import measured_values, model_card
 from sweeper.exporting.chosen import Chosen, Description, chosen_networks
-from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits, require_onnx, write_onnx
+from sweeper.exporting.program import (
+    CalibratedNetworks,
+    exported_program,
+    joint_logits,
+    largest_difference,
+    require_onnx,
+    write_onnx,
+)
+from sweeper.results import Results
 from sweeper.storage.metadata import read_manifest
+from sweeper.text.labels import label
+from trainables.curvature.statistics.base import headline_columns
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.files.atomic import temporary_folder
-from trainables.metrics import softmax64
-from trainables.metrics.base import Floats
+from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluate_probabilities, reliability_bins
+from trainables.metrics.base import Floats, Integers, softmax64
+from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
@@ -54,6 +64,12 @@ EXAMPLES = 4
 #: Between the program's probabilities and the sweep's, above which the weights are not those of the predictions; a GPU
 #: that rounds products to TF32 differs by about a third of it. Our choice.
 LARGEST_DIFFERENCE = 0.01
+
+#: Those headlines that probabilities and targets alone give.
+CARD_METRICS = tuple(name for name in HEADLINES if name in METRIC_NAMES)
+
+#: The standard normal distribution's quantile at .975.
+NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -137,22 +153,24 @@ def export_model(
     split = chosen.dataset.splits[MEASURED_ON]
     example = split.head(EXAMPLES)
     program = exported_program(module, example)
-    reference = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
+    measured = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
+    reference = {part: probabilities for part, (probabilities, _) in measured.items()}
     found = _probabilities(program, split)
-    difference = _difference(found, reference[MEASURED_ON])
+    difference = largest_difference(found, reference[MEASURED_ON])
     if not difference <= LARGEST_DIFFERENCE:
         raise _differs(chosen, difference)
-    targets, bins = chosen.networks[0].stored.targets, chosen.sweep.spec.evaluation.bins
     description = _description(chosen, example, posthoc, calibrator, stated, difference)
-    description["metrics"] = {part: measured_values(values, targets[part], bins) for part, values in reference.items()}
-    card = model_card(chosen, description, reference, targets)
-
-    def add(made: Path) -> Description:
-        return {} if not onnx else {"onnx": {"largest_difference": write_onnx(program, made / ONNX, split, found)}}
-
-    whole = _write(to, chosen, program, example, description, card, add)
-    numbers = [each.replicate for each in chosen.networks]
-    return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), whole, chosen.again)
+    description["metrics"] = {part: metrics for part, (_, metrics) in measured.items()}
+    card = model_card(chosen, description, reference)
+    with writing_to(to, "give --to another folder"):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(to.parent) as made:
+            if onnx:
+                description["onnx"] = {"largest_difference": write_onnx(program, made / ONNX, split, found)}
+            _write(made, chosen, program, example, description, card)
+            made.rename(to)
+    numbers = description["source"]["replicates"]
+    return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), description, chosen.again)
 
 
 def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Description]:
@@ -185,10 +203,17 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
     return calibrator, options
 
 
-def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> Floats:
-    """Return the probabilities that the sweep's stored logits give, computed without torch."""
-    logits = joint_logits([each.stored.logits[part] for each in chosen.networks])
-    return softmax64(logits) if calibrator is None else calibrator(logits)
+def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> tuple[Floats, dict[str, float]]:
+    """Return the probabilities that the sweep's stored logits give, computed without torch, and their CARD_METRICS."""
+    logits, targets = joint_logits([each.stored.logits[part] for each in chosen.networks]), _targets(chosen, part)
+    probabilities = softmax64(logits) if calibrator is None else calibrator(logits)
+    exact = logits if calibrator is None else calibrator.underflowed(logits, probabilities)
+    bins = chosen.sweep.spec.evaluation.bins
+    return probabilities, evaluate_probabilities(probabilities, targets, bins, CARD_METRICS, exact)
+
+
+def _targets(chosen: Chosen, part: str) -> Integers:
+    return chosen.networks[0].stored.targets[part]
 
 
 @torch.no_grad()
@@ -209,11 +234,6 @@ def _differs(chosen: Chosen, difference: float) -> SweeperError:
         "of lanes can cause this",
         "train it where the sweep ran, or export a trial that has its checkpoint; nothing was written",
     )
-
-
-def _difference(found: Floats, reference: Floats) -> float:
-    """Return how far probabilities lie from `reference` at most; inf where sizes differ."""
-    return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")
 
 
 def _description(
@@ -265,34 +285,89 @@ def _description(
 
 
 def _write(
-    to: Path,
+    folder: Path,
     chosen: Chosen,
     program: torch.export.ExportedProgram,
     example: torch.Tensor,
     description: Description,
     card: str,
-    add: Callable[[Path], Description],
-) -> Description:
-    """Write all files into a temporary folder next to `to` and give it its name in one step.
-
-    `add` writes more files and returns what `model.json` says of them; all of that is returned.
-    """
+) -> None:
+    """Write all files but ONNX's into a folder."""
     from safetensors.torch import save
 
-    with writing_to(to, "give --to another folder"):
-        to.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(to.parent) as made:
-            torch.export.save(program, made / PROGRAM)
-            for each in chosen.networks:
-                # copies: safetensors refuses tensors that share memory
-                weights = {name: value.detach().clone() for name, value in each.network.state_dict().items()}
-                (made / f"weights_r{each.replicate}.safetensors").write_bytes(save(weights))
-            whole = {**description, **add(made)}
-            (made / DESCRIPTION).write_text(json.dumps(whole, indent=2, default=str) + "\n", encoding="utf-8")
-            (made / CARD).write_text(card, encoding="utf-8")
-            write_mlflow_files(made, description, example[:1].numpy())
-            made.rename(to)
-            return whole
+    torch.export.save(program, folder / PROGRAM)
+    for each in chosen.networks:
+        # copies: safetensors refuses tensors that share memory
+        weights = {name: value.detach().clone() for name, value in each.network.state_dict().items()}
+        (folder / f"weights_r{each.replicate}.safetensors").write_bytes(save(weights))
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(card, encoding="utf-8")
+    write_mlflow_files(folder, description, example[:1].numpy())
+
+
+def model_card(chosen: Chosen, description: Description, probabilities: Mapping[str, Floats]) -> str:
+    """Return what the model is, how well it does, and what it must not be trusted with, as Markdown.
+
+    Args:
+        chosen: the networks.
+        description: the contents of `model.json`.
+        probabilities: by split, [N, K].
+    """
+    bins = chosen.sweep.spec.evaluation.bins
+    columns = [
+        _intervals(description["metrics"][part], values, _targets(chosen, part), bins)
+        for part, values in probabilities.items()
+    ]
+    text = resources.files("sweeper.exporting").joinpath("card.md").read_text("utf-8")
+    template = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    card: str = template.render(
+        **description,
+        bins=bins,
+        configuration=chosen.configuration,
+        data=chosen.dataset,
+        measured=[*zip(map(label, CARD_METRICS), *columns, strict=True), *_curvature(chosen)],
+        reliability=reliability_bins(probabilities[MEASURED_ON], _targets(chosen, MEASURED_ON), bins),
+        listed=_listed,
+        named=_named,
+    )
+    return card
+
+
+def _intervals(values: Mapping[str, float], probabilities: Floats, targets: Integers, bins: int) -> list[str]:
+    """Return the CARD_METRICS with their 95 % intervals."""
+    errors = bootstrap_standard_error(CARD_METRICS, probabilities, targets, bins)
+    texts = []
+    for name in CARD_METRICS:
+        value, half = values[name], NORMAL_95 * errors[f"{name}_se"]
+        known = METRICS[name]
+        high = min(value + half, known.range[1]) if isinstance(known, Metric) else value + half
+        texts.append(f"{value:.4f} ({max(value - half, 0.0):.4f} … {high:.4f})")
+    return texts
+
+
+def _curvature(chosen: Chosen) -> list[tuple[str, str, str]]:
+    """Return rows of the training weights' curvature on validation data, where it was measured."""
+    results = Results(chosen.sweep.paths.root)
+    columns = set(results.columns("evaluations"))
+    present = [name for name in headline_columns() if name in columns]
+    if not present:
+        return []
+    numbers = ", ".join(str(each.replicate) for each in chosen.networks)
+    means = ", ".join(f"avg({name}) AS {name}" for name in present)
+    rows = results.rows(
+        f"SELECT {means} FROM evaluations WHERE trial = '{chosen.trial}' AND epoch = {chosen.epoch} "
+        f"AND split = '{FITTED_ON}' AND replicate IN ({numbers})"
+    )
+    return [(label(name), f"{rows[0][name]:.4g}", "") for name in present if rows and rows[0][name] is not None]
+
+
+def _listed(values: Mapping[str, object], form: str) -> str:
+    return ", ".join(form % pair for pair in values.items())
+
+
+def _named(values: Mapping[str, object]) -> str:
+    others = _listed({key: value for key, value in values.items() if key != "name"}, "%s %s")
+    return f"{values['name']} ({others})" if others else str(values["name"])
 
 
 CODE, LOADER = "code", "calibrated_model"

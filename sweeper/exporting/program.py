@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.special import logsumexp
 from torch import Tensor, nn
 
 from sweeper.core.errors import SweeperError
 from trainables.datasets.base import Split, evaluation_batches
-from trainables.metrics import SMALLEST_PROBABILITY, softmax64
-from trainables.metrics.base import Floats
+from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, log_softmax64
 from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod
 
 
@@ -66,8 +66,12 @@ def joint_logits(logits: Sequence[np.ndarray]) -> Floats:
     """Return what the post-hoc method takes: one network's logits [N, K], or the log of several networks' mean."""
     if len(logits) == 1:
         return np.asarray(logits[0], dtype=np.float64)
-    mean = np.mean([softmax64(each) for each in logits], axis=0)
-    return np.asarray(np.log(np.maximum(mean, SMALLEST_PROBABILITY)))
+    return np.asarray(logsumexp([log_softmax64(each) for each in logits], axis=0) - np.log(len(logits)))
+
+
+def largest_difference(found: Floats, reference: Floats) -> float:
+    """Return how far probabilities lie from `reference` at most; inf where sizes differ."""
+    return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")
 
 
 def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.ExportedProgram:
@@ -86,7 +90,7 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
             return torch.export.export(module, (inputs,), dynamic_shapes=({0: batch},))
     except Exception as error:
         # torch reports what it cannot translate as any of a dozen types.
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = _first_line(error) or type(error).__name__
         raise SweeperError(
             f"torch.export cannot translate the network ({type(error).__name__}: {reason})",
             "a network whose computation depends on its data, or fixes the batch size, cannot be exported",
@@ -153,7 +157,7 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
             f"ONNX cannot express the network: {_reason(error)}", "export without --onnx; nothing was written"
         ) from error
     _name_the_batch(to)
-    difference = _difference(to, split, expected)
+    difference = largest_difference(_run(to, split), expected)
     if not difference <= TOLERANCE:
         raise SweeperError(
             f"the ONNX file's test probabilities differ from the program's by {difference:.2g}, above {TOLERANCE:g}",
@@ -162,8 +166,8 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
     return difference
 
 
-def _difference(path: Path, split: Split, expected: Floats) -> float:
-    """Return how far ONNX Runtime's probabilities lie from `expected` at most; inf where sizes differ."""
+def _run(path: Path, split: Split) -> Floats:
+    """Return ONNX Runtime's probabilities of all samples [N, K]."""
     import onnxruntime
 
     try:
@@ -175,8 +179,7 @@ def _difference(path: Path, split: Split, expected: Floats) -> float:
             f"ONNX Runtime cannot run the network: {str(error).splitlines()[0]}",
             "export without --onnx; nothing was written",
         ) from error
-    found = np.concatenate(parts).astype(np.float64)
-    return float(np.abs(found - expected).max()) if found.shape == expected.shape else float("inf")
+    return np.asarray(np.concatenate(parts), dtype=np.float64)
 
 
 def _name_the_batch(path: Path) -> None:
@@ -191,13 +194,14 @@ def _name_the_batch(path: Path) -> None:
 
 def _reason(error: BaseException) -> str:
     """Return what the exporter could not translate: an operator's name where one is to blame."""
-    texts: list[str] = []
-    cause: BaseException | None = error
-    while cause is not None and len(texts) < 10:
-        texts.append(str(cause))
-        cause = cause.__cause__
-    named = next((match for text in texts if (match := _LACKING.search(text))), None)
-    if named is not None:
-        return f"it lacks the operator {named[1]}"
-    lines = [line.strip() for line in texts[-1].splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    cause = error
+    for _ in range(10):
+        if named := _LACKING.search(str(cause)):
+            return f"it lacks the operator {named[1]}"
+        cause = cause.__cause__ or cause
+    return _first_line(cause) or type(error).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error that says something; empty where none does."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

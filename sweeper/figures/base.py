@@ -362,6 +362,13 @@ def points_of(
     return Curve(xs, ys, colour, size=size, symbol=shape, opacity=opacity, text=text, status=status, group=group)
 
 
+def error_bars(middles: Sequence[float], intervals: Sequence[tuple[float, float] | None]) -> Errors:
+    """Return error bars that reach from each of some values to the ends of its interval; no bar where it is None."""
+    ends = [(middle, middle) if pair is None else pair for middle, pair in zip(middles, intervals, strict=True)]
+    below = [middle - low for middle, (low, _) in zip(middles, ends, strict=True)]
+    return below, [high - middle for middle, (_, high) in zip(middles, ends, strict=True)]
+
+
 def log_axis(title: str, values: Iterable[float | None], limits: tuple[float, float] | None = None) -> Axis:
     """Return a logarithmic axis for positive values, with round labels: 1, 2, 5 or finer, by how far they range."""
     return Axis(title, log=True, ticks=log_ticks(values), limits=limits)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation, spread_text
-from sweeper.figures.base import Axis, Curve, Panel, points_of, statuses, symbol, thin_points
+from sweeper.figures.base import Curve, points_of, statuses, symbol
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, varying_columns
-from sweeper.text.cells import Row, Rows, float_of, float_or_none, text_of
+from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, floats, text_of
 from sweeper.text.labels import STATUS_WORDS, label, number
 from trainables.curvature.statistics.base import headline_columns
 
@@ -93,32 +93,16 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
 
 def correlated(rows: Rows, x: str, y: str) -> str:
     """Return one correlation with interval and n, or why there is none."""
-    both = [(float_or_none(row, x), float_or_none(row, y)) for row in rows]
-    pairs = [(a, b) for a, b in both if a is not None and b is not None]
-    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    known = [row for row in rows if row.get(x) is not None and row.get(y) is not None]
+    found = correlation(floats(known, x), floats(known, y))
     if found is not None:
         return found.text()
-    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all values equal"
+    return f"n = {len(known)}, too few for ρ" if len(known) < MINIMUM_PAIRS else f"n = {len(known)}, all values equal"
 
 
-GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
-GAMMA_REMARK = "Squares: cross-entropy (focal loss at γ = 0); not part of ρ."
-
-
-def only_gamma_varies(results: Results) -> bool:
-    """Return whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
-    return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
-
-
-def gamma_axis(rows: Rows) -> Axis:
-    """Return the axis of γ from 0 to the largest, with room for a marker at both ends."""
-    largest = max((float_of(row, "gamma") for row in rows), default=1.0)
-    return Axis("γ", limits=(-0.035 * largest, 1.05 * largest))
-
-
-def at_gamma_zero(rows: Rows) -> Rows:
-    """Return the trials of cross-entropy as what they are to the focal-type losses: γ = 0."""
-    return [{**row, "gamma": 0.0} for row in rows if row["loss"] == "cross_entropy"]
+def above_zero(rows: Rows, column: str) -> Rows:
+    """Return the rows whose column is above 0, which a logarithmic axis can show."""
+    return [row for row in rows if (float_or_none(row, column) or 0) > 0]
 
 
 #: Points above which error bars only blacken the plot; the hover text still has them.
@@ -155,29 +139,6 @@ def configuration_points(
             )
             found.append(replace(points, line=line, dash="dot", error_y=bars))
     return found
-
-
-def gamma_panel(
-    heading: str, rows: Rows, zero: Rows, column: str, architectures: Sequence[str], y: Axis, *, line: bool = False
-) -> Panel:
-    """Return a column against γ, with its rank correlations below.
-
-    Args:
-        heading: of the panel.
-        rows: configurations with a γ and the column.
-        zero: those of cross-entropy, drawn as squares at γ = 0.
-        column: the ordinate.
-        architectures: as of `configuration_points`.
-        y: its axis.
-        line: draw a line through finished trials.
-    """
-    (squares, fewer), (points, few) = thin_points(zero), thin_points(rows)
-    marks = [
-        *configuration_points(squares, "gamma", column, architectures, shape="square"),
-        *configuration_points(points, "gamma", column, architectures, connect=line),
-    ]
-    remarks = [*rank_correlations(rows, "gamma", column), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
-    return Panel(heading, remarks, marks, gamma_axis(rows), y, points=len(rows))
 
 
 def hover(row: Row, columns: Sequence[str] = ()) -> str:

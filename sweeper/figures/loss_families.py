@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 from sweeper.analysis.statistics.differences import (
@@ -19,10 +18,10 @@ from sweeper.analysis.statistics.differences import (
     p_text,
     reference_of,
 )
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, categories
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, categories, error_bars
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
-from sweeper.text.cells import float_or_none, int_of, text_of
+from sweeper.text.cells import by_trial, float_or_none, int_of
 from sweeper.text.labels import label, plural
 from trainables.metrics.base import metric_of
 from trainables.registry.names import measured_as
@@ -46,11 +45,11 @@ def draw(results: Results) -> Figure | None:
     if reference_of(board.finished) is None:
         return None
     panels, tested = [], set()
-    measured, networks = results.rows(REPLICATES_SQL), categories(board.finished, "architecture")
+    measured, networks = by_trial(results.rows(REPLICATES_SQL)), categories(board.finished, "architecture")
     for network, metric in itertools.product(networks, METRICS):
-        each: dict[str, dict[int, float | None]] = defaultdict(dict)
-        for row in measured:
-            each[text_of(row, "trial")][int_of(row, "seed")] = float_or_none(row, metric)
+        each = {
+            trial: {int_of(row, "seed"): float_or_none(row, metric) for row in mine} for trial, mine in measured.items()
+        }
         rows = [row for row in board.finished if str(row["architecture"]) == network]
         found = compare_families(rows, board.varying, metric, board.objective.mode, each)
         if found:
@@ -103,20 +102,15 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str, before
     shown = found[::-1]
     means = [item.difference.mean for item in shown]
     split, name = measured_as(metric)
-    known = metric_of(name)
-    furthest = math.inf if known is None else known.range[1] - known.range[0]
-    limits = [
-        (max(low, -furthest), min(high, furthest))
-        for low, high in (item.difference.interval or (item.difference.mean,) * 2 for item in shown)
-    ]
+    metric_known = metric_of(name)
+    furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]
+    known = [item.difference.interval for item in shown]
+    limits = [pair and (max(pair[0], -furthest), min(pair[1], furthest)) for pair in known]
     points = Curve(
         means,
         [item.family for item in shown],
         size=9,
-        error_x=(
-            [mean - low for mean, (low, _) in zip(means, limits, strict=True)],
-            [high - mean for mean, (_, high) in zip(means, limits, strict=True)],
-        ),
+        error_x=error_bars(means, limits),
         text=[sentence(item) for item in shown],
     )
     x, y = Axis(f"difference from {reference}"), Axis("", names=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.statistics.basics import Correlation, correlation, partial_correlation
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, categories, error_bars
 from sweeper.results import Results
 from sweeper.text.cells import Rows, float_or_none
 from sweeper.text.labels import label, plural
@@ -38,10 +38,7 @@ def draw(results: Results) -> Figure | None:
         f"{averages}\nFROM final WHERE split = 'val' AND stage = 'end' GROUP BY ALL ORDER BY trial"
     )
     rows = results.rows(sql)
-    families: dict[str, Rows] = {ALL: rows}
-    families |= {
-        family: [row for row in rows if row["loss"] == family] for family in sorted({str(r["loss"]) for r in rows})
-    }
+    families = {ALL: rows, **{name: [r for r in rows if r["loss"] == name] for name in categories(rows, "loss")}}
     found = {
         target: {family: correlations(held, shown, target) for family, held in families.items()} for target in targets
     }
@@ -101,9 +98,7 @@ def points(found: Found, place: int, family: str, colour: int) -> Curve | None:
     held = [(label(name), each) for name, pair in found.items() if (each := pair[place]) is not None]
     if not held:
         return None
-    limits = [each.interval or (each.rho, each.rho) for _, each in held]
     rhos, names = [each.rho for _, each in held], [name for name, _ in held]
-    below = [rho - low for rho, (low, _) in zip(rhos, limits, strict=True)]
-    above = [high - rho for rho, (_, high) in zip(rhos, limits, strict=True)]
     text = [f"{family}, {name}: {each.text()}" for name, each in held]
-    return Curve(rhos, names, colour, size=8, error_x=(below, above), text=text)
+    bars = error_bars(rhos, [each.interval for _, each in held])
+    return Curve(rhos, names, colour, size=8, error_x=bars, text=text)

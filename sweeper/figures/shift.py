@@ -7,16 +7,18 @@ trust your model's uncertainty? (arXiv:1906.02530), section 4.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.analysis.statistics.spreads import spreads
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
-from sweeper.text.cells import Rows, int_of, measured_or_none, measured_values, text_of
+from sweeper.text.cells import Rows, by_trial, floats, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import label, number, plural
 from trainables.registry.names import CORRUPTED_PATTERN, OTHER
 
@@ -36,19 +38,11 @@ class Shifted:
 
     Attributes:
         values: severity, 0 for clean test data → trial → seed → mean over kinds.
-        kinds: severity → kind → the winner's mean over replicates.
+        kinds: (severity, kind) → the winner's mean over replicates.
     """
 
     values: Mapping[int, Mapping[str, BySeed]]
-    kinds: Mapping[int, Mapping[str, float]]
-
-    def mean(self, trial: str, severity: int) -> float:
-        """Return a trial's mean over kinds and replicates."""
-        return spread([*self.values[severity][trial].values()]).mean
-
-    def interval(self, trial: str, severity: int) -> tuple[float, float] | None:
-        """Return the 95 % interval of that mean, by its replicates' spread, moderated by the other finished trials'."""
-        return _interval(self.values[severity], trial, "min")
+    kinds: Mapping[tuple[int, str], float]
 
 
 @FIGURES.add(
@@ -80,7 +74,7 @@ def draw(results: Results) -> Figure | None:
         panels += detection(results.rows(queries[-1]))
     if not panels:
         return None
-    kinds = max((len(kinds) for each in found.values() for kinds in each.kinds.values()), default=0)
+    kinds = max((n for each in found.values() for n in Counter(s for s, _ in each.kinds).values()), default=0)
     count = spread([*next(iter(found.values())).values[0][winner].values()]).n if found else 0
     return Figure(
         key="shift",
@@ -118,21 +112,24 @@ def shifted_sql(columns: Sequence[str]) -> str:
 
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
     """Return a column's means over kinds of what has a value for the winner."""
-    each: dict[int, dict[str, dict[int, list[float]]]] = {}  # severity → trial → seed → values
-    kinds: dict[int, dict[str, list[float]]] = {}
-    for row in rows:
-        if (value := measured_or_none(row, column)) is None:
-            continue
-        trial, severity = text_of(row, "trial"), int_of(row, "severity")
-        each.setdefault(severity, {}).setdefault(trial, {}).setdefault(int_of(row, "seed"), []).append(value)
-        if trial == winner and severity:
-            kinds.setdefault(severity, {}).setdefault(text_of(row, "kind"), []).append(value)
+    known = [row for row in rows if measured_or_none(row, column) is not None]
+    severities = grouped(known, lambda row: int_of(row, "severity"))
     values = {
-        severity: {trial: {seed: fmean(found) for seed, found in seeds.items()} for trial, seeds in trials.items()}
-        for severity, trials in sorted(each.items())
-        if winner in trials
+        severity: {trial: _means(mine, column, "seed") for trial, mine in by_trial(severities[severity]).items()}
+        for severity in sorted(severities)
     }
-    return Shifted(values, {s: {kind: fmean(found) for kind, found in by.items()} for s, by in kinds.items()})
+    kinds = {
+        (severity, str(kind)): mean
+        for severity in severities
+        for kind, mean in _means([r for r in severities[severity] if r["trial"] == winner], column, "kind").items()
+        if severity
+    }
+    return Shifted({severity: trials for severity, trials in values.items() if winner in trials}, kinds)
+
+
+def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
+    """Return a column's means by the values of another column."""
+    return {key: fmean(floats(mine, column)) for key, mine in grouped(rows, lambda row: row[by]).items()}
 
 
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
@@ -166,31 +163,32 @@ def change(
 
 def finding(found: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
     """Return whether the winner stays calibrated, and whether temperature still helps, in a sentence."""
-    before, after = found[metric], found.get(AFTER + metric)
-    worst, name = max(before.values), label(metric)
-    factor, interval = change(before.values[0], before.values[worst], winner)
-    times = f"{number(factor)} times"
-    ends = (
-        f"{name} goes from {number(before.mean(winner, 0))} → {number(before.mean(winner, worst))} at severity {worst}"
+    before, after = found[metric].values, found.get(AFTER + metric)
+    worst = max(before)
+    clean, shifted = (number(spread([*before[severity][winner].values()]).mean) for severity in (0, worst))
+    verdict = _verdict(before[0], before[worst], winner, ("no clear change", "worse", "better"))
+    said = (
+        f"Under distribution shift the winner's {label(metric)} goes from {clean} → {shifted} at severity {worst}: "
+        f"{verdict or 'too few replicates for an interval'}."
     )
-    if interval is None:
-        verdict = "too few replicates for an interval"
-    elif interval[0] <= 1 <= interval[1]:
-        verdict = f"no clear change, {_with_interval(times, interval)}"
-    else:
-        verdict = f"{'worse' if factor > 1 else 'better'}, {_with_interval(times, interval)}"
-    said = f"Under distribution shift the winner's {ends}: {verdict}."
     if after is None or worst not in after.values:
         return [said]
-    factor, interval = change(before.values[worst], after.values[worst], winner)
-    times = f"{number(factor)} times"
+    words = ("makes no clear difference there", "harms there", "still helps there")
+    verdict = _verdict(before[worst], after.values[worst], winner, words)
+    factor, _ = change(before[worst], after.values[worst], winner)
+    return [f"{said} Temperature fitted on clean validation data {verdict or f'multiplies it by {number(factor)}'}."]
+
+
+def _verdict(
+    first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str, words: tuple[str, str, str]
+) -> str | None:
+    """Return the words for no clear change, growth or decrease with the factor; None without an interval."""
+    factor, interval = change(first, second, trial)
     if interval is None:
-        verdict = f"multiplies it by {number(factor)}"
-    elif interval[0] <= 1 <= interval[1]:
-        verdict = f"makes no clear difference there, {_with_interval(times, interval)}"
-    else:
-        verdict = f"{'still helps' if factor < 1 else 'harms'} there, {_with_interval(times, interval)}"
-    return [f"{said} Temperature fitted on clean validation data {verdict}."]
+        return None
+    unclear, grows, shrinks = words
+    word = unclear if interval[0] <= 1 <= interval[1] else grows if factor > 1 else shrinks
+    return f"{word}, {_with_interval(f'{number(factor)} times', interval)}"
 
 
 def _with_interval(value: str, interval: tuple[float, float] | None) -> str:
@@ -209,12 +207,12 @@ def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
 
 def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
     """Return the means over kinds and replicates, with intervals."""
-    means = [each.mean(winner, severity) for severity in each.values]
-    known = [each.interval(winner, severity) for severity in each.values]
-    intervals = [interval or (mean, mean) for interval, mean in zip(known, means, strict=True)]
+    means = [spread([*trials[winner].values()]).mean for trials in each.values.values()]
+    # By its replicates' spread, moderated by the other finished trials'.
+    intervals = [_interval(trials, winner, "min") for trials in each.values.values()]
     texts = [
         f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(number(mean), interval)}"
-        for severity, mean, interval in zip(each.values, means, known, strict=True)
+        for severity, mean, interval in zip(each.values, means, intervals, strict=True)
     ]
     return Curve(
         [severity + 0.03 * (2 * index - 1) for severity in each.values],
@@ -222,10 +220,7 @@ def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
         index,
         line=2,
         size=8,
-        error_y=(
-            [mean - low for (low, _), mean in zip(intervals, means, strict=True)],
-            [high - mean for (_, high), mean in zip(intervals, means, strict=True)],
-        ),
+        error_y=error_bars(means, intervals),
         text=texts,
         status=FINISHED,
         group=LINES[before],
@@ -234,17 +229,12 @@ def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
 
 def points(each: Shifted, before: str, index: int) -> Curve:
     """Return the means over replicates of each kind, beside the line."""
-    found = [(severity, kind, value) for severity, by in each.kinds.items() for kind, value in by.items()]
-    return Curve(
-        [severity + 0.12 * (2 * index - 1) for severity, _, _ in found],
-        [value for _, _, value in found],
-        index,
-        size=4,
-        opacity=0.5,
-        text=[f"{kind.replace('_', ' ')}, severity {s}<br>{LINES[before]}: {number(v)}" for s, kind, v in found],
-        status=FINISHED,
-        group=LINES[before],
-    )
+    said = [
+        f"{kind.replace('_', ' ')}, severity {s}<br>{LINES[before]}: {number(v)}" for (s, kind), v in each.kinds.items()
+    ]
+    x = [severity + 0.12 * (2 * index - 1) for severity, _ in each.kinds]
+    y, name = [*each.kinds.values()], LINES[before]
+    return Curve(x, y, index, size=4, opacity=0.5, text=said, status=FINISHED, group=name)
 
 
 def other_sql(winner: str) -> str:
@@ -264,20 +254,10 @@ def detection(rows: Rows) -> list[Panel]:
     for index, split in enumerate(dict.fromkeys(text_of(row, "split") for row in rows)):
         mine = [row for row in rows if row["split"] == split]
         name = split.removeprefix(OTHER)
-        points = [
-            (words, value) for score, words in DETECTION.items() for row in mine if (value := row[score]) is not None
-        ]
-        marks.append(
-            Curve(
-                [words for words, _ in points],
-                [value for _, value in points],
-                index,
-                size=8,
-                text=[f"<b>{name}</b><br>{words}: {number(value)}" for words, value in points],
-                status=FINISHED,
-                group=name,
-            )
-        )
+        points = [(words, value) for score, words in DETECTION.items() for value in measured_values(mine, score)]
+        x, y = [words for words, _ in points], [value for _, value in points]
+        said = [f"<b>{name}</b><br>{words}: {number(value)}" for words, value in points]
+        marks.append(Curve(x, y, index, size=8, text=said, status=FINISHED, group=name))
         value, best = max((spread(measured_values(mine, score)).mean, words) for score, words in DETECTION.items())
         remarks.append(f"{name}: best detected by {best}, AUROC {number(value)}.")
     axes = Axis("score", names=True), Axis("AUROC", limits=(0, 1.02))

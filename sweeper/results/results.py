@@ -47,7 +47,7 @@ from sweeper.results.queries import (
     stratum_column,
 )
 from sweeper.scheduling import Scheduler
-from sweeper.scheduling.fragility import Chances, chances
+from sweeper.scheduling.simulation import Chances, chances
 from sweeper.space.parts import SchedulerSettings
 from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep

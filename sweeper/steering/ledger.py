@@ -30,7 +30,7 @@ from sweeper.analysis.comparison import Comparison
 from sweeper.analysis.statistics.looks import Finding, Known, Looks, needed
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.fields import Written
+from sweeper.journal.fields import Flag, Number, Whole, Written
 from sweeper.results import Results
 from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import user_name
@@ -54,10 +54,10 @@ class Tested(Written):
     """One metric of a look: its comparison's key, place and level; the pairs that were new; whether it was shown."""
 
     key: str
-    place: int
-    level: float
-    pairs: Mapping[str, float]
-    shown: bool
+    place: Whole
+    level: Number
+    pairs: Mapping[str, Number]
+    shown: Flag
     sentence: str
 
 
@@ -75,11 +75,11 @@ class Look(Written):
     """
 
     identity: str
-    time: float
+    time: Number
     by: str
     what: str
     tests: Sequence[Tested]
-    tables: Mapping[str, float]
+    tables: Mapping[str, Number]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream
-from trainables.datasets.streaming import streamed
+from trainables.datasets.streaming import sent
 from trainables.datasets.text import Translation
 from trainables.extensions.targets import OwnFamily, described
 from trainables.registry import SPLITS, Component, ExtensionError, Hyperparameter, Registry, hyperparameters_of
@@ -170,7 +170,7 @@ class Split:
         """
         if self.source is not None:
             return self.source.batches(places, seeds, self.targets.device)
-        return streamed(self.inputs, places, self.targets.device)
+        return sent(lambda rows: self.inputs.index_select(0, rows), places, self.targets.device)
 
     def head(self, count: int) -> Tensor:
         """Return the network inputs of the first `count` samples."""

@@ -15,19 +15,9 @@ from typing import IO, Annotated, Any, Literal
 import numpy as np
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Source, fetched_folder
-from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import (
-    LIKE_CIFAR,
-    Augment,
-    Download,
-    Folder,
-    ImageArrays,
-    ImageSize,
-    held_out,
-    image_dataset,
-    images_on_paper,
-)
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.images import Augment, ImageArrays, ImageSize, held_out, image_dataset, images_on_paper
 
 REMEDY = "delete the folder and give the data set download: true"
 
@@ -169,17 +159,9 @@ def load_cifar(
     layout = LAYOUTS[name] if layout is None else layout
     unpacked = fetched_folder(layout.source, layout.member, folder, download)
     train, test, class_names = read_folder(unpacked, layout)
-    return image_dataset(
-        name,
-        train,
-        test,
-        held_out(train.targets, split, class_fraction=class_fraction),
-        class_names=class_names,
-        mean=layout.mean,
-        std=layout.std,
-        augmentation=CropAndFlip() if augment else None,
-        image_size=image_size,
-    )
+    parts = held_out(train.targets, split, class_fraction=class_fraction)
+    preprocessing = ImagePreprocessing(layout.mean, layout.std, image_size)
+    return image_dataset(name, train, test, parts, class_names, preprocessing, CropAndFlip() if augment else None)
 
 
 for _name, _classes in (("cifar10", 10), ("cifar100", 100)):
@@ -189,5 +171,4 @@ for _name, _classes in (("cifar10", 10), ("cifar100", 100)):
         "Krizhevsky 2009",
         apart=["layout"],
         size=images_on_paper((3, 32, 32), _classes, 45_000, 5_000, 10_000),
-        stand_in=LIKE_CIFAR,
     )(partial(load_cifar, _name))

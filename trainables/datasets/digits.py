@@ -24,16 +24,8 @@ from torch.nn import functional
 
 from trainables.datasets.base import DATASETS, DataSet, divided, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import (
-    LIKE_CIFAR,
-    Augment,
-    ImageArrays,
-    LabelNoise,
-    flip_labels,
-    image_dataset,
-    images_on_paper,
-)
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.images import Augment, ImageArrays, LabelNoise, flip_labels, image_dataset, images_on_paper
 from trainables.datasets.sentiment import Tree, encoded_tree
 from trainables.registry import DataSetSize, Options
 
@@ -78,17 +70,11 @@ def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def digit_arrays() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
-    """Return images uint8 [N, 8, 8] with values 0 to 16, classes [N], and the indices of train, val and test; copies.
+    """Return images uint8 [N, 8, 8] with values 0 to 16, classes [N], and the indices of train, val and test.
 
     Raises:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
     """
-    images, targets, parts = _splits()
-    return images.copy(), targets.copy(), tuple(part.copy() for part in parts)
-
-
-@functools.lru_cache(maxsize=1)
-def _splits() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
     images, targets = read_digits(digits_file())
     return images, targets, tuple(stratified_split(targets, HELD_OUT_FRACTIONS, SPLIT_SEED))
 
@@ -123,7 +109,7 @@ def load_digits(label_noise: LabelNoise = 0.0) -> DataSet:
     return divided("digits", pixels.astype(np.float32), targets, parts, 10, class_names=CLASS_NAMES)
 
 
-@DATASETS.add("digits_32", size=images_on_paper((3, 32, 32), 10, *SAMPLES), stand_in=LIKE_CIFAR)
+@DATASETS.add("digits_32", size=images_on_paper((3, 32, 32), 10, *SAMPLES))
 @functools.lru_cache(maxsize=2)
 def load_digits_32(augment: Augment = True) -> DataSet:
     """The digits at 32x32 with three channels, for CIFAR networks without a download.
@@ -141,7 +127,7 @@ def load_digits_32(augment: Augment = True) -> DataSet:
     Raises:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
     """
-    images, targets, parts = _splits()
+    images, targets, parts = digit_arrays()
     return enlarged_digits("digits_32", images, targets, parts, (3, 32, len(CLASS_NAMES)), augment)
 
 
@@ -168,16 +154,11 @@ def enlarged_digits(
     large = functional.interpolate(small, (size, size), mode="bilinear", antialias=False)
     pixels = large.round().to(torch.uint8).expand(-1, channels, -1, -1).numpy()
     share = pixels[parts[0], 0].astype(np.float64) / 255
-    dataset = image_dataset(
-        name,
-        ImageArrays(pixels, targets),
-        ImageArrays(pixels[parts[2]], targets[parts[2]]),
-        (parts[0], parts[1]),
-        class_names=tuple(map(str, range(classes))),
-        mean=(float(share.mean()),) * channels,
-        std=(float(share.std()),) * channels,
-        augmentation=CropAndFlip(flip=False) if augment else None,
-    )
+    preprocessing = ImagePreprocessing((float(share.mean()),) * channels, (float(share.std()),) * channels)
+    augmentation = CropAndFlip(flip=False) if augment else None
+    train, test = ImageArrays(pixels, targets), ImageArrays(pixels[parts[2]], targets[parts[2]])
+    names = tuple(map(str, range(classes)))
+    dataset = image_dataset(name, train, test, (parts[0], parts[1]), names, preprocessing, augmentation)
     return replace(dataset, split_hash=hash_of_splits(*parts))
 
 

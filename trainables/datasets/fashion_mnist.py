@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
-from trainables.datasets.image_stream import CropAndFlip
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, data_folder, fetch
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.datasets.images import (
     Augment,
-    Download,
-    Folder,
     ImageArrays,
     ImageSize,
     LabelNoise,
@@ -121,17 +119,9 @@ def load_fashion_mnist(
     parts = held_out(train.targets, "stratified", class_fraction=samples / TRAINING_SAMPLES)
     targets = train.targets.copy()
     targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
-    return image_dataset(
-        "fashion_mnist",
-        ImageArrays(train.images, targets),
-        splits["test"],
-        parts,
-        image_size=image_size,
-        augmentation=CropAndFlip() if augment else None,
-        class_names=CLASS_NAMES,
-        mean=MEAN,
-        std=STD,
-    )
+    noisy, augmentation = ImageArrays(train.images, targets), CropAndFlip() if augment else None
+    preprocessing = ImagePreprocessing(MEAN, STD, image_size)
+    return image_dataset("fashion_mnist", noisy, splits["test"], parts, CLASS_NAMES, preprocessing, augmentation)
 
 
 def _root(folder: str | None) -> Path:

@@ -26,6 +26,9 @@ from trainables.datasets.streaming import sent
 
 PIXEL_MAXIMUM = 255
 
+#: Mean and standard deviation of ImageNet's pixels.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
 
 @dataclass(frozen=True)
 class ImagePreprocessing:
@@ -179,9 +182,7 @@ class Decoders:
             self._loader, self._owner = self._started(workers), (os.getpid(), workers)
         self._requests[:] = requests
         for found in self._loader:
-            if isinstance(found, _Broken):
-                raise DataSetUnavailableError(*found.parts)
-            yield found
+            yield _intact(found)
 
     def _started(self, workers: int) -> Any:
         from torch.utils.data import DataLoader
@@ -196,15 +197,14 @@ class Decoders:
             prefetch_factor=REQUESTS_AHEAD,
             multiprocessing_context="fork",
             generator=torch.Generator(),  # else each epoch would draw from the global one
-            collate_fn=_as_it_is,
         )
 
 
-@dataclass(frozen=True)
-class _Broken:
-    """What a worker found wrong, in the place of pixels: an exception's arguments do not survive the way."""
-
-    parts: tuple[Any, str, str]
+def _intact(found: Tensor | DataSetUnavailableError) -> Tensor:
+    """Raise what a worker returned in the place of pixels: raised there, it would lose its arguments on the way."""
+    if isinstance(found, DataSetUnavailableError):
+        raise found
+    return found
 
 
 class _Decode:
@@ -216,12 +216,9 @@ class _Decode:
     def alone(self, request: Request) -> Tensor:
         """Decode a request in this process, whose random state stays as it is."""
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # a caller may build on the meta device
-            found = self[request]
-        if isinstance(found, _Broken):
-            raise DataSetUnavailableError(*found.parts)
-        return found
+            return _intact(self[request])
 
-    def __getitem__(self, request: Request) -> Tensor | _Broken:
+    def __getitem__(self, request: Request) -> Tensor | DataSetUnavailableError:
         pool, view = self._pools[request.pool], request.view
         pixels = torch.empty((len(request.rows), 3, view.size, view.size), dtype=torch.uint8)
         seeds = [0] * len(request.rows) if request.seeds is None else request.seeds.tolist()
@@ -229,18 +226,13 @@ class _Decode:
             try:
                 pixels[at] = view.pixels(pool.read(row), seed)
             except DataSetUnavailableError as error:
-                return _Broken((error.path, error.rule, error.remedy))
+                return error
             except (OSError, ValueError, SyntaxError) as error:
                 path, offset, _ = pool.place(row)
                 where = f"at byte {offset} " if offset else ""
-                return _Broken(
-                    (path, f"{where}cannot be decoded as an image ({error})", "replace it with an intact copy")
-                )
+                rule = f"{where}cannot be decoded as an image ({error})"
+                return DataSetUnavailableError(path, rule, "replace it with an intact copy")
         return pixels
-
-
-def _as_it_is(found: Any) -> Any:
-    return found
 
 
 #: Sides of a random cut (Szegedy et al. 2015, section 6).
@@ -360,7 +352,8 @@ class ImageStream:
             seeds: of each batch's samples, int64 [B], to change them; `None` for the images as they are.
             device: where the batches are needed.
         """
-        yield from sent(self._decoded(places, seeds), len(places), device)
+        decoded = self._decoded(places, seeds)
+        yield from sent(lambda _: next(decoded), places, device)
 
     def _decoded(self, places: Sequence[Tensor], seeds: Sequence[Tensor] | None) -> Iterator[Tensor]:
         view = self.view if seeds is None or self.changed is None else self.changed

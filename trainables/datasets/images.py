@@ -14,8 +14,6 @@ from trainables.datasets.base import DataSet, Indices, Split, hash_of_splits, sh
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
 from trainables.registry import DataSetSize, Hyperparameter, Options
 
-Folder = Annotated[str | None, Hyperparameter(source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")]
-Download = Annotated[bool, Hyperparameter(source="nothing is fetched unless asked")]
 Augment = Annotated[bool, Hyperparameter(source="He et al. 2016, section 4.2: crop by 4 pixels, flip")]
 ImageSize = Annotated[
     int | None, Hyperparameter(range="[1, inf)", source="selective resizes Tiny-ImageNet to 224 for its transformers")
@@ -104,18 +102,14 @@ def image_dataset(
     train: ImageArrays,
     test: ImageArrays,
     parts: tuple[Indices, Indices],
-    *,
     class_names: Sequence[str],
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    preprocessing: ImagePreprocessing,
     augmentation: CropAndFlip | None,
-    image_size: int | None = None,
 ) -> DataSet:
     """Cut `train` into training and validation `parts`; keep pixels as uint8 and prepare batches on the device.
 
     Normalising uint8 batches on the device keeps CIFAR at 184 MB instead of 737 MB and makes padding black.
     """
-    preprocessing = ImagePreprocessing(mean, std, image_size)
 
     def split(arrays: ImageArrays, indices: Indices | None, changes: CropAndFlip | None = None) -> Split:
         images, targets = arrays.images, arrays.targets
@@ -125,14 +119,8 @@ def image_dataset(
         return Split(stored, classes, preprocessing, changes)
 
     channels, height, width = train.images.shape[1:]
-    side = (height, width) if image_size is None else (image_size, image_size)
-    return DataSet(
-        name,
-        split(train, parts[0], augmentation),
-        split(train, parts[1]),
-        split(test, None),
-        len(class_names),
-        (channels, *side),
-        hash_of_splits(*parts, np.arange(len(test.targets))),
-        tuple(class_names),
-    )
+    side = (height, width) if preprocessing.size is None else (preprocessing.size,) * 2
+    train_split, val = split(train, parts[0], augmentation), split(train, parts[1])
+    chosen = hash_of_splits(*parts, np.arange(len(test.targets)))
+    shape, names = (channels, *side), tuple(class_names)
+    return DataSet(name, train_split, val, split(test, None), len(names), shape, chosen, names)

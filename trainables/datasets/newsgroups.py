@@ -10,8 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Indices, divided
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch, prepared_arrays
-from trainables.datasets.images import Download, Folder
+from trainables.datasets.cache import (
+    DataSetUnavailableError,
+    Download,
+    Folder,
+    Source,
+    data_folder,
+    extracted,
+    fetch,
+    prepared_arrays,
+)
 from trainables.datasets.text import WordVectors, frequent_words, padded_ids, read_word_vectors, words_of
 from trainables.registry import DataSetSize
 

@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
-from trainables.datasets.cache import DataSetUnavailableError, Source, fetched_folder
-from trainables.datasets.images import Download, Folder
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
 from trainables.datasets.text import UNKNOWN, WordVectors, frequent_words, padded_ids, read_word_vectors
 from trainables.registry import DataSetSize, Options
 

@@ -8,19 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
-from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import (
-    LIKE_CIFAR,
-    Augment,
-    Download,
-    Folder,
-    ImageArrays,
-    ImageSize,
-    held_out,
-    image_dataset,
-    images_on_paper,
-)
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, data_folder, fetch
+from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.images import Augment, ImageArrays, ImageSize, held_out, image_dataset, images_on_paper
 
 SOURCES = tuple(
     Source(f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat", f"{part}_32x32.mat", f"md5:{md5}")
@@ -54,9 +44,7 @@ def read_mat(path: Path) -> ImageArrays:
     return ImageArrays(pixels, targets % 10)
 
 
-@DATASETS.add(
-    "svhn", apart=["sources"], size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032), stand_in=LIKE_CIFAR
-)
+@DATASETS.add("svhn", apart=["sources"], size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032))
 def load_svhn(
     folder: Folder = None,
     download: Download = False,
@@ -83,14 +71,6 @@ def load_svhn(
         DataSetUnavailableError: files are missing or broken.
     """
     train, test = (read_mat(fetch(source, data_folder(folder), download)) for source in sources)
-    return image_dataset(
-        "svhn",
-        train,
-        test,
-        held_out(train.targets, "stratified"),
-        class_names=tuple("0123456789"),
-        mean=MEAN,
-        std=STD,
-        augmentation=CropAndFlip(flip=False) if augment else None,
-        image_size=image_size,
-    )
+    parts, preprocessing = held_out(train.targets, "stratified"), ImagePreprocessing(MEAN, STD, image_size)
+    augmentation = CropAndFlip(flip=False) if augment else None
+    return image_dataset("svhn", train, test, parts, "0123456789", preprocessing, augmentation)

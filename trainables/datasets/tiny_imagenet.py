@@ -14,27 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError, Source, fetched_folder
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
 from trainables.datasets.image_files import decoded_images, image_paths
-from trainables.datasets.image_stream import CropAndFlip
-from trainables.datasets.images import (
-    LIKE_CIFAR,
-    Augment,
-    Download,
-    Folder,
-    ImageArrays,
-    ImageSize,
-    image_dataset,
-    images_on_paper,
-)
+from trainables.datasets.image_stream import IMAGENET_MEAN, IMAGENET_STD, CropAndFlip, ImagePreprocessing
+from trainables.datasets.images import Augment, ImageArrays, ImageSize, image_dataset, images_on_paper
 from trainables.registry import DataSetSize, Options
 
 SOURCE = Source(
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"
 )
 MEMBER = "tiny-imagenet-200"
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 SPLIT_SEED = 42
 STORED_SIDE = 64
 REMEDY = "delete the folder and give the data set download: true"
@@ -99,7 +88,7 @@ def _size(options: Options) -> DataSetSize:
     return images_on_paper((3, 64, 64), 200, 100_000 - val, val, 10_000)(options)
 
 
-@DATASETS.add("tiny_imagenet", apart=["source"], size=_size, stand_in=LIKE_CIFAR)
+@DATASETS.add("tiny_imagenet", apart=["source"], size=_size)
 def load_tiny_imagenet(
     folder: Folder = None,
     download: Download = False,
@@ -132,15 +121,9 @@ def load_tiny_imagenet(
     classes = read_classes(unpacked)
     train_paths, train_targets = training_files(unpacked, classes)
     test_paths, test_targets = validation_files(unpacked, classes)
-    train, val = stratified_split(train_targets, (held_out,), SPLIT_SEED)
-    return image_dataset(
-        "tiny_imagenet",
-        ImageArrays(decoded_images("tiny-imagenet-train", train_paths, STORED_SIDE), train_targets),
-        ImageArrays(decoded_images("tiny-imagenet-val", test_paths, STORED_SIDE), test_targets),
-        (train, val),
-        class_names=classes,
-        mean=MEAN,
-        std=STD,
-        augmentation=CropAndFlip() if augment else None,
-        image_size=image_size,
-    )
+    rows, val = stratified_split(train_targets, (held_out,), SPLIT_SEED)
+    train = ImageArrays(decoded_images("tiny-imagenet-train", train_paths, STORED_SIDE), train_targets)
+    test = ImageArrays(decoded_images("tiny-imagenet-val", test_paths, STORED_SIDE), test_targets)
+    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD, image_size)
+    augmentation = CropAndFlip() if augment else None
+    return image_dataset("tiny_imagenet", train, test, (rows, val), classes, preprocessing, augmentation)

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, batches, epoch_order
 from trainables.losses import build_loss
 from trainables.models import build_for
-from trainables.registry.component import Configuration
+from trainables.registry import Configuration
 from trainables.training.acceleration import (
     PLAIN,
     TrainingSettings,

@@ -1,8 +1,7 @@
-"""Controllers of a running sweep: asked by the driver on every turn, a controller answers with a directive.
+"""Controllers of a running sweep: asked by the driver on every turn, a controller sets what should follow.
 
-A controller looks at the budget, at the cluster, at other sweeps or at the lease, and says what should follow; only the
-driver acts: `Steering` keeps why no trial starts any more. Projections (tables, trackers, metrics, notifications) take
-records and say nothing.
+A controller looks at the budget, at the cluster, at other sweeps or at the lease, and says in `Steering` what should
+follow; only the driver acts on it. Projections (tables, trackers, metrics, notifications) take records and say nothing.
 
 Ctrl-C is no controller, for the user is answered at once: the first press ends the sweep after this epoch, the second
 skips what would follow.
@@ -13,64 +12,17 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What controllers may know of a driver.
-
-    Attributes:
-        wants_more: it has trials that it would start if there were room.
-        closing: why no trial starts any more; `None` while trials start.
-        running: how many assignments have begun.
-    """
-
-    wants_more: bool = False
-    closing: str | None = None
-    running: int = 0
-
-
-@dataclass(frozen=True)
-class Directive:
-    """What a controller asks for, as of now. The defaults ask for nothing.
-
-    Attributes:
-        stop: why the sweep should end at once.
-        wind_down: why no trial should start any more; those that run continue to their next rung.
-        slots: how many trials run at once; `None` where that has not changed.
-        yields_to: the sweep that goes first: while it is named no trial starts.
-        alone: no other sweep shares the cluster.
-    """
-
-    stop: str | None = None
-    wind_down: str | None = None
-    slots: int | None = None
-    yields_to: str | None = None
-    alone: bool = True
 
 
 class Controller(Protocol):
     """Something that steers."""
 
-    def tick(self, situation: Situation) -> Directive:
-        """Return what should follow now. Called on every turn: look at what is slow to ask only when it is due."""
-
-
-def combined(directives: Iterable[Directive]) -> Directive:
-    """Return one directive: the first reason of each kind, the last number of slots, alone if all say so."""
-    found = list(directives)
-    return Directive(
-        stop=next((each.stop for each in found if each.stop), None),
-        wind_down=next((each.wind_down for each in found if each.wind_down), None),
-        slots=next((each.slots for each in reversed(found) if each.slots is not None), None),
-        yields_to=next((each.yields_to for each in found if each.yields_to), None),
-        alone=all(each.alone for each in found),
-    )
+    def tick(self, steering: Steering) -> None:
+        """Ask for what should follow. Called on every turn: look at what is slow to ask only when it is due."""
 
 
 POLL_SECONDS = 0.5
@@ -82,8 +34,11 @@ class Steering:
     Attributes:
         stop_requested: why the sweep should end at once.
         winding_down: why no trial starts any more, while those that run continue to their next rung.
-        yields_to: the sweep that goes first.
+        slots: how many trials run at once; `None` where nobody has said.
+        yields_to: the sweep that goes first: while it is named no trial starts.
         alone: no other sweep shares the cluster.
+        wants_more: the driver has trials that it would start if there were room.
+        running: how many assignments have begun.
     """
 
     def __init__(self, controllers: Sequence[Controller], marker: Path, clock: Callable[[], float]) -> None:
@@ -98,8 +53,10 @@ class Steering:
         self._polled = -math.inf
         self.stop_requested: str | None = None
         self.winding_down: str | None = None
+        self.slots: int | None = None
         self.yields_to: str | None = None
         self.alone = True
+        self.wants_more, self.running = False, 0
 
     @property
     def closing(self) -> str | None:
@@ -110,17 +67,11 @@ class Steering:
         """Let the sweep end, for this reason or an earlier one."""
         self.stop_requested = self.stop_requested or reason
 
-    def follow(self, *, wants_more: bool, running: int = 0) -> int | None:
-        """Do what the controllers ask for; return how many trials run at once from now on, where that changes.
-
-        `wants_more` says whether there are trials that would start if the cluster had room, `running` how many have.
-        """
-        situation = Situation(wants_more, self.closing, running)
-        asked = combined(controller.tick(situation) for controller in self._controllers)
-        self.ask_to_stop(asked.stop)
-        self.winding_down = self.winding_down or asked.wind_down
-        self.yields_to, self.alone = asked.yields_to, asked.alone
-        return asked.slots
+    def follow(self, *, wants_more: bool, running: int) -> None:
+        """Let the controllers ask for what should follow, given whether the driver wants more and what runs."""
+        self.wants_more, self.running = wants_more, running
+        for controller in self._controllers:
+            controller.tick(self)
 
     def should_stop(self) -> bool:
         """Return whether the sweep was asked to stop, by its marker or otherwise."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Directive, Situation
+from sweeper.execution.controllers.base import Steering
 from sweeper.journal.best import Spending
 from sweeper.journal.records import Attempt, Record
 from sweeper.space.spec import Budget
@@ -96,17 +95,15 @@ class BudgetWatch:
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
             )
         self._budget = budget
-        self._reached: str | None = None
 
-    def tick(self, situation: Situation) -> Directive:
+    def tick(self, steering: Steering) -> None:
         """Look whether the budget is reached, when it is due."""
         now = self._clock()
-        if self._reached is None and situation.closing is None and now - self._looked >= LOOK_SECONDS:
+        if steering.closing is None and now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            self._reached = self.reached()
-            if self._reached is not None:
-                self._tell(self._reached)
-        return Directive(wind_down=self._reached)
+            steering.winding_down = self.reached()
+            if steering.winding_down is not None:
+                self._tell(steering.winding_down)
 
     def spent(self) -> dict[str, float]:
         """Return what has been spent of each kind, trials up to their last reports."""
@@ -127,9 +124,3 @@ class BudgetWatch:
                     f"go on with `sweeper resume … --set budget.{name}={2 * limit:g}`"
                 )
         return None
-
-
-def limits(budget: Budget | None) -> dict[str, Any]:
-    """Return the limits that a budget sets, by name; nothing without one."""
-    named = {name: getattr(budget, name, None) for name in ("gpu_hours", "wall_hours", "cost")}
-    return {name: limit for name, limit in named.items() if limit is not None}

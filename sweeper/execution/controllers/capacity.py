@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Directive, Situation
+from sweeper.execution.controllers.base import Steering
 from sweeper.space.parts import Resources
 from sweeper.text.labels import duration
 
@@ -133,21 +133,17 @@ class CapacityWatch:
         self._looked = self._could_run = clock()
         self._infeasible = 0
         self._told = ""
-        self._slots: int | None = None
-        self._stop: str | None = None
 
-    def tick(self, situation: Situation) -> Directive:
+    def tick(self, steering: Steering) -> None:
         """Look at the cluster when it is due; ask for what has changed since, and tell the user."""
         now = self._clock()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             view = self._look()
             if view is not None:
-                self.see(view)
-        slots, self._slots = self._slots, None
-        return Directive(stop=self._stop, slots=slots)
+                self.see(view, steering)
 
-    def see(self, view: ClusterView) -> None:
+    def see(self, view: ClusterView, steering: Steering) -> None:
         """Take in a view of the cluster."""
         now, slots = self._clock(), view.trials_at_once(self._resources, self._workers)
         said = running_on(view, slots, self._units) if slots else waiting_for(view, self._resources, self._workers)
@@ -155,15 +151,17 @@ class CapacityWatch:
             self._told = said
             self._tell(said)
         if slots:
-            self._slots, self._could_run = max(slots, self._at_least), now
+            steering.slots, self._could_run = max(slots, self._at_least), now
         wanted = {name.upper(): amount for name, amount in self._resources.items() if amount}
         refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
         if self._infeasible >= INFEASIBLE_LOOKS:
-            self._stop = f"no node type of the cluster can hold a trial: one needs {_needs(wanted, self._workers)}"
+            steering.ask_to_stop(
+                f"no node type of the cluster can hold a trial: one needs {_needs(wanted, self._workers)}"
+            )
         elif now - self._could_run >= self._patience:
             why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
-            self._stop = f"no node that holds a trial came in {duration(self._patience)}{why}"
+            steering.ask_to_stop(f"no node that holds a trial came in {duration(self._patience)}{why}")
 
 
 def waiting_for(view: ClusterView, resources: Mapping[str, float], workers: int = 1) -> str:
@@ -307,26 +305,24 @@ class PriorityController:
         self._turn = 0
         self._spoken = -TELL_SECONDS
         self._heard: dict[str, tuple[str, float]] = {}
-        self._now = Directive()
 
-    def tick(self, situation: Situation) -> Directive:
+    def tick(self, steering: Steering) -> None:
         """Speak and listen, when it is due; ask to yield while another sweep, which goes first, has trials waiting."""
         now = self._clock()
         if now - self._spoken < TELL_SECONDS:
-            return self._now
+            return
         self._spoken = now
         self._turn += 1
-        own = {"priority": self._priority, "waiting": situation.wants_more, "turn": self._turn, "user": self._user}
-        own["running"] = situation.running
+        own = {"priority": self._priority, "waiting": steering.wants_more, "turn": self._turn, "user": self._user}
+        own["running"] = steering.running
         self._board.write(self._name, json.dumps(own))
         others = self._living(now)
         higher = [name for name, word in others.items() if word["waiting"] and word["priority"] > self._priority]
         first = min(higher or self._with_fewer(own, others), default=None)
-        before, self._now = self._now, Directive(yields_to=first, alone=not others)
-        if first is not None and first != before.yields_to:
+        if first is not None and first != steering.yields_to:
             why = "of higher priority" if higher else "with fewer running"
             self._tell(f"starting no trials while {first}, {why}, has some waiting")
-        return self._now
+        steering.yields_to, steering.alone = first, not others
 
     def leave(self) -> None:
         """Say no more."""

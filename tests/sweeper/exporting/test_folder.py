@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 import sweeper
+from sweeper.analysis.predictions import StoredPredictions
 from sweeper.core.ids import SweepPaths
-from sweeper.exporting.folder import NONE
+from sweeper.exporting.folder import NONE, _reference
+from sweeper.exporting.program import joint_logits
 from tests.running import in_process
 from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
 from trainables.datasets import load_dataset
 from trainables.metrics import softmax64
+from trainables.metrics.base import log_softmax64
 from trainables.posthoc import fit
 
 
@@ -76,7 +80,7 @@ def test_the_program_runs_where_torch_is_all_there_is(own, tmp_path):
         "import sys, torch\n"
         f"run = torch.export.load({str(done.folder / 'program.pt2')!r}).module()\n"
         f"torch.save(run(torch.load({str(tmp_path / 'inputs.pt')!r})), {str(tmp_path / 'outputs.pt')!r})\n"
-        "print(sorted({'sweeper', 'trainables', 'own_network'} & {name.split('.')[0] for name in sys.modules}))"
+        "print(sorted({'sweeper', 'trainables', 'own_components'} & {name.split('.')[0] for name in sys.modules}))"
     )
     ran = subprocess.run(
         [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
@@ -176,3 +180,14 @@ def test_weights_that_are_not_those_of_the_predictions_are_refused(digits, tmp_p
     with pytest.raises(sweeper.SweeperError, match="differ from the sweep's"):
         sweeper.export("changed", tmp_path / "model", output=tmp_path)
     assert not (tmp_path / "model").exists()
+
+
+def test_networks_that_agree_in_being_wrong_keep_the_size_of_their_error():
+    sure = np.array([[0.0, 2000.0], [0.0, 1.0]])
+    assert np.allclose(joint_logits([sure, sure]), log_softmax64(sure), rtol=1e-12)
+    chosen = SimpleNamespace(
+        networks=[SimpleNamespace(stored=StoredPredictions("c0", 0, 1, {"test": sure}, {"test": np.array([0, 1])}))],
+        sweep=SimpleNamespace(spec=SimpleNamespace(evaluation=SimpleNamespace(bins=2))),
+    )
+    probabilities, metrics = _reference(chosen, None, "test")
+    assert probabilities[0, 0] == 0.0 and metrics["nll"] == pytest.approx((2000 + np.log1p(np.exp(-1))) / 2)

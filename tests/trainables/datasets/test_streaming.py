@@ -11,7 +11,7 @@ import torch
 from tests.trainables.datasets.test_sharing import images
 from tests.trainables.training.lanes.comparison import configuration, timeless
 from trainables.datasets.base import batches, evaluation_batches
-from trainables.datasets.streaming import AHEAD, Copy, ahead, sent, streamed
+from trainables.datasets.streaming import AHEAD, ahead, sent
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.trial import Trial
@@ -65,60 +65,23 @@ def test_an_error_of_the_thread_is_raised_and_leaving_early_ends_it():
     assert threading.active_count() == before
 
 
-class LateCopier:
-    """A device that lags behind: nothing is copied before the host waits for it, or for everything at the end."""
-
-    def __init__(self):
-        self.buffers, self.waiting, self.awaited = [], [], []
-
-    def buffer(self, like, rows):
-        self.buffers.append(torch.empty((rows, *like.shape[1:]), dtype=like.dtype))
-        return self.buffers[-1]
-
-    def send(self, source):
-        self.waiting.append((Copy(torch.full_like(source, 255), None), source))
-        return self.waiting[-1][0]
-
-    def wait_for(self, copy):
-        while any(waiting is copy for waiting, _ in self.waiting):
-            done, source = self.waiting.pop(0)
-            done.tensor.copy_(source)
-
-    def received(self, copy):
-        self.awaited.append(copy.tensor)
-        return copy.tensor
-
-
-@pytest.mark.parametrize("samples", [0, 1, 6, 20, 21])
-def test_no_buffer_is_written_before_it_was_copied_and_every_copy_is_awaited(samples):
-    inputs = torch.randint(0, 200, (max(1, samples), 3, 4), dtype=torch.uint8)
-    rows = torch.randperm(samples).split(6) if samples else ()
-    copier = LateCopier()
-    found = [*streamed(inputs, rows, torch.device("cpu"), copier)]
-    assert len(copier.buffers) == len(copier.waiting) == min(AHEAD, len(rows)), "buffers take turns, copies lag behind"
-    if copier.waiting:
-        copier.wait_for(copier.waiting[-1][0])
-    assert [id(batch) for batch in found] == [id(batch) for batch in copier.awaited]
-    assert len(found) == len(rows)
+def test_what_is_taken_is_sent_in_order():
+    inputs = torch.randint(0, 200, (21, 3, 4), dtype=torch.uint8)
+    rows = torch.randperm(21).split(6)
+    found = [*sent(lambda chosen: inputs.index_select(0, chosen), rows, torch.device("cpu"))]
+    assert len(found) == 4
     assert all(torch.equal(batch, inputs[chosen]) for batch, chosen in zip(found, rows, strict=True))
 
 
-def test_batches_of_the_host_are_taken_ahead_and_each_is_sent_from_memory_of_its_own():
-    batches = [torch.randint(0, 200, (rows, 3), dtype=torch.uint8) for rows in (4, 4, 4, 1)]
-    taken, copier = [], LateCopier()
-
-    def taking():
-        for number, batch in enumerate(batches):
-            taken.append(number)
-            yield batch.clone()
-
-    found = sent(taking(), len(batches), torch.device("cpu"), copier)
-    received = [next(found)]
-    received += [*found]
-    assert len({id(buffer) for buffer in copier.buffers}) == len(batches)
-    copier.wait_for(copier.waiting[-1][0])
-    assert all(torch.equal(one, other) for one, other in zip(received, batches, strict=True))
-    assert [id(each) for each in received] == [id(each) for each in copier.awaited]
+@pytest.mark.gpu
+def test_no_batch_changes_on_its_way_to_a_card():
+    """Many batches in flight, each read while later ones are copied: memory is reused only once it was copied."""
+    inputs = torch.randint(0, 200, (4096, 64, 64), dtype=torch.uint8)
+    rows = torch.randperm(4096).split(256)
+    for _ in range(20):
+        found = sent(lambda chosen: inputs.index_select(0, chosen), rows, torch.device("cuda"))
+        sums = torch.stack([batch.long().sum((1, 2)) for batch in found])
+        assert torch.equal(sums.cpu().flatten(), inputs.long().sum((1, 2))[torch.cat(rows)])
 
 
 @pytest.mark.parametrize("packing", ["sequential", "fused"])

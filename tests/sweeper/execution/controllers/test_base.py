@@ -1,29 +1,38 @@
-"""Directives of several controllers as one."""
+"""What several controllers ask for, and presses of Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
-from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED, Directive, Interrupts, combined
+from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED, Interrupts, Steering
 
 
-def test_nothing_is_asked_for_without_controllers():
-    assert combined([]) == Directive()
+class Asks:
+    """A controller that asks for a stop."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def tick(self, steering: Steering) -> None:
+        steering.ask_to_stop(self.reason)
 
 
-def test_the_first_reason_and_the_last_number_of_slots_count():
-    asked = [Directive(slots=2), Directive(stop="first", wind_down="spent"), Directive(stop="second", slots=4)]
-    assert combined(asked) == Directive(stop="first", wind_down="spent", slots=4)
+def test_nothing_is_asked_for_without_controllers(tmp_path: Path) -> None:
+    steering = Steering([], tmp_path / "stop", lambda: 0.0)
+    steering.follow(wants_more=True, running=0)
+    assert steering.closing is None and steering.slots is None and steering.yields_to is None and steering.alone
 
 
-def test_a_sweep_is_alone_only_if_all_say_so():
-    assert combined([Directive(), Directive(alone=False, yields_to="higher"), Directive()]) == Directive(
-        alone=False, yields_to="higher"
-    )
+def test_the_first_reason_counts(tmp_path: Path) -> None:
+    steering = Steering([Asks("first"), Asks("second")], tmp_path / "stop", lambda: 0.0)
+    for _ in range(2):
+        steering.follow(wants_more=True, running=0)
+        assert steering.closing == steering.stop_requested == "first"
 
 
 def press() -> None:

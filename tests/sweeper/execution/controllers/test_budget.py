@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.base import Directive, Situation
+from sweeper.execution.controllers.base import Steering
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.journal.best import Spending
 from sweeper.journal.state import ENDED
@@ -69,12 +70,16 @@ def test_a_budget_that_is_reached_is_told_once_and_asked_for_until_the_end():
     watch = BudgetWatch(
         Budget(gpu_hours=1), spending, WorkingTime(), {"cpu": 1, "gpu": 1}, {}, tell=said.append, clock=lambda: now[0]
     )
-    assert watch.tick(Situation()) == Directive() and said == []
+    steering = Steering([watch], Path("none"), lambda: now[0])
+    steering.follow(wants_more=True, running=1)
+    assert steering.closing is None and said == []
     spending.apply(record("report", 100.0, wall_seconds=3600.0))
-    assert watch.tick(Situation()) == Directive(), "it looks once a second"
+    steering.follow(wants_more=True, running=1)
+    assert steering.closing is None, "it looks once a second"
     for _ in range(3):
         now[0] += 1.0
-        assert watch.tick(Situation()).wind_down.startswith("the budget is reached: gpu_hours 1 of 1")
+        steering.follow(wants_more=True, running=1)
+        assert steering.winding_down.startswith("the budget is reached: gpu_hours 1 of 1")
     assert len(said) == 1
 
 
@@ -97,8 +102,8 @@ class _SpentAt:
     def flush_if_due(self):
         pass
 
-    def tick(self, situation):
-        return Directive(wind_down="the budget is reached: gpu_hours 2 of 2" if self.left <= 0 else None)
+    def tick(self, steering):
+        steering.winding_down = "the budget is reached: gpu_hours 2 of 2" if self.left <= 0 else None
 
 
 @settings(max_examples=25, deadline=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Situation
+from sweeper.execution.controllers.base import Steering
 from sweeper.execution.controllers.capacity import (
     INFEASIBLE_LOOKS,
     LOOK_SECONDS,
@@ -46,9 +47,10 @@ class Bench:
         self.view = ClusterView(**{**vars(self.view), **changes})
         for _ in range(times):
             self.now += LOOK_SECONDS
-            asked = self.watch.tick(Situation(closing=self.stop))
-            self.slots += [] if asked.slots is None else [asked.slots]
-            self.stop = self.stop or asked.stop
+            steering = Steering([self.watch], Path("none"), lambda: self.now)
+            steering.follow(wants_more=True, running=0)
+            self.slots += [] if steering.slots is None else [steering.slots]
+            self.stop = self.stop or steering.closing
 
 
 def test_trials_fit_node_by_node_as_counted_one_by_one() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import collections
 import json
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.base import Situation
+from sweeper.execution.controllers.base import Steering
 from sweeper.execution.controllers.capacity import SILENCE_SECONDS, TELL_SECONDS, PriorityController
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep
@@ -77,12 +78,14 @@ def shares(users, slots, seconds, seed, fair=True):
         name: PriorityController(name, 0, board, lambda text: None, clock=lambda: now[0], user=user)
         for name, user in users.items()
     }
+    steering = {name: Steering([peer], Path("none"), lambda: now[0]) for name, peer in peers.items()}
     ends, asked, held = {name: [] for name in users}, deque(), collections.Counter()
     while now[0] < seconds:
         now[0] += 1.0
         for name in [*peers][: int(now[0] / 60)]:
             running = [end for end in ends[name] if end > now[0]]
-            yields = peers[name].tick(Situation(wants_more=True, running=len(running))).yields_to is not None and fair
+            steering[name].follow(wants_more=True, running=len(running))
+            yields = steering[name].yields_to is not None and fair
             again = 0 if yields else len(ends[name]) - len(running)
             ends[name] = running + [now[0] + rng.exponential(120) for _ in range(again)]
             if not yields and name not in asked:
@@ -109,4 +112,6 @@ def test_a_sweep_whose_trials_may_have_no_node_yet_holds_nobody_up():
     board["older"] = json.dumps({"priority": 0, "waiting": True, "turn": 1})
     for autoscales, first in ((True, None), (False, "other")):
         peer = PriorityController("mine", 0, board, tell, lambda: 0.0, "ann", autoscales=autoscales)
-        assert peer.tick(Situation(wants_more=True, running=5)).yields_to == first
+        steering = Steering([peer], Path("none"), lambda: 0.0)
+        steering.follow(wants_more=True, running=5)
+        assert steering.yields_to == first
