@@ -34,7 +34,7 @@ from sweeper.journal.records import Ended
 from sweeper.planning.plan import plan
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import headline
+from sweeper.results.listing import headline
 from sweeper.space.loading import build_spec
 from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
