@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from sweeper.results.queries import current_generation
 from sweeper.storage.places import bring_predictions
 from sweeper.tables.generations import INCOMING
 from sweeper.tables.large_tables import trial_of
-from sweeper.text.cells import int_of, text_of
+from sweeper.text.cells import text_of
 from trainables.worker.trial_tables import part_name
 
 #: Rows read at once: of 1,000 classes in float32 these are 64 MiB.
@@ -171,20 +171,14 @@ def _whole(pieces: Iterable[Piece]) -> Iterator[StoredPredictions]:
 
 def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
     """Cut a batch where trial, replicate, epoch or split changes."""
-    if not batch.num_rows:
-        return
-    columns = [batch.column(name) for name in ("trial", "replicate", "epoch", "split")]
-    changed = np.zeros(batch.num_rows - 1, dtype=bool)
-    for column in columns:
-        coded = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
-        values = coded.to_numpy(zero_copy_only=False)
-        changed |= values[1:] != values[:-1]
-    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), batch.num_rows]
-    for first, end in pairwise(edges):
-        trial, replicate, epoch, split = (column[first].as_py() for column in columns)
-        logits = batch.column("logits").slice(first, end - first)
-        values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)
-        yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
+    first, names = 0, ("trial", "replicate", "epoch", "split")
+    keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    for (trial, replicate, epoch, split), rows in groupby(keys):
+        count = sum(1 for _ in rows)
+        logits = batch.column("logits").slice(first, count)
+        values = logits.flatten().to_numpy(zero_copy_only=False).reshape(count, logits.type.list_size)
+        yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first : first + count]
+        first += count
 
 
 FITTED_ON, MEASURED_ON = "val", "test"
@@ -208,11 +202,7 @@ def finished_members(results: Results, most: int, *, every_split: bool = False) 
 def members_of(results: Results, trials: Sequence[str], *, every_split: bool = False) -> list[StoredPredictions]:
     """Return the networks of these trials at their last evaluation, trial by trial. Raises as `finished_members`."""
     last = results.rows("SELECT trial, replicate, max(epoch) AS epoch FROM final GROUP BY trial, replicate")
-    wanted = {
-        (text_of(row, "trial"), int_of(row, "replicate"), int_of(row, "epoch"))
-        for row in last
-        if row["trial"] in trials
-    }
+    wanted = {(row["trial"], row["replicate"], row["epoch"]) for row in last if row["trial"] in trials}
     files = PredictionFiles(results.paths, trials)
     both = (FITTED_ON, MEASURED_ON)
     found = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from sweeper.api import arguments
-from sweeper.api.arguments import CommandOption, all_here, listed, local_sweep, output_folder, overrides
+from sweeper.api.arguments import AtLeastOne, CommandOption, all_here, listed, local_sweep, output_folder, overrides
 from sweeper.text.display import Shown, format_table
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sweeper.results import Results
     from sweeper.steering.ledger import Look
 
-AtLeastOne = CommandOption(least=1)
 To = CommandOption(("--to",))
 Method = CommandOption(("--method", "-m"), complete="complete_method")
 

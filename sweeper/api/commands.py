@@ -31,7 +31,7 @@ from sweeper.api.arguments import (
 )
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
-from sweeper.execution.local.processes import early_server
+from sweeper.execution.fork_server import early_server
 from sweeper.text.display import SafeConsole, Shown, printable
 from trainables.files.stores.base import StoreError, is_store_address
 
@@ -575,7 +575,7 @@ def token(file: str | Path) -> Shown[Path]:
     Returns:
         The file with the token.
     """
-    from sweeper.remote.tokens import create_token
+    from sweeper.remote.cluster import create_token
 
     create_token(Path(file))
     notes = [

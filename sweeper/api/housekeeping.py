@@ -18,7 +18,7 @@ from rich.console import Group
 
 from search_spaces import FOLDER
 from sweeper.api import arguments
-from sweeper.api.arguments import CommandOption, local_tracking, output_folder, overrides
+from sweeper.api.arguments import AtLeastOne, CommandOption, local_tracking, output_folder, overrides
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.text.display import Shown
 from sweeper.text.labels import plural
@@ -26,9 +26,6 @@ from sweeper.text.labels import plural
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
     from sweeper.storage.lookup import Entry
-
-
-AtLeastOne = CommandOption(least=1)
 
 
 def init(

@@ -150,6 +150,8 @@ class Predictions:
 class _FromFile(Executor):
     """Reports what a file holds where trials would run."""
 
+    name = "file"
+
     def __init__(self, predictions: Predictions) -> None:
         self._predictions = predictions
 
@@ -192,7 +194,7 @@ def import_predictions(file: Path, overrides: Sequence[str], name: str | None, o
     own = Configurations(len(found.configurations), found.configurations.__getitem__, sweep.paths.journal)
     try:
         dataset = predicted_before(manifest)
-        return first_attempt(replace(sweep, configurations=own), dataset, options, place, [], lambda: _FromFile(found))
+        return first_attempt(replace(sweep, configurations=own), dataset, options, place, [], _FromFile(found))
     except LoopError as error:
         raise SweeperError(f"{file}: {error}") from error
 

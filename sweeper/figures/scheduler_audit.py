@@ -9,7 +9,7 @@ from sweeper.analysis.statistics.basics import correlation
 from sweeper.figures.base import FIGURES, SYMBOLS, Axis, Curve, Figure, Mark, Panel, log_axis, points_of
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, final_sql, objective
-from sweeper.results.overview import epoch_limit
+from sweeper.results.listing import epoch_limit
 from sweeper.results.queries import stratum_column
 from sweeper.scheduling import SCHEDULERS
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of

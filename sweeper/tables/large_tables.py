@@ -160,24 +160,21 @@ class StoreArrivals:
         remove it while the other reads it.
         """
         with self._working:
-            self._work()
-
-    def _work(self) -> None:
-        with self._lock:
-            wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
-        self._store.move_all({_final(each): _waiting(KEPT, each) for each in withdrawn})
-        for name in wanted:
-            path = self._folder / KEPT / name
-            if path.exists():
-                self._store.put(_waiting(KEPT, name), path)
-                path.unlink()
-        absent = self._store.move_all({_waiting(KEPT, each): _final(each) for each in wanted})
-        lost = {each for each in wanted if _waiting(KEPT, each) in absent and not self._store.exists(_final(each))}
-        with self._lock:
-            self._wanted -= wanted
-            self._withdrawn -= withdrawn
-            self._published = (self._published - withdrawn) | (wanted - lost)
-            self._lost |= lost
+            with self._lock:
+                wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
+            self._store.move_all({_final(each): _waiting(KEPT, each) for each in withdrawn})
+            for name in wanted:
+                path = self._folder / KEPT / name
+                if path.exists():
+                    self._store.put(_waiting(KEPT, name), path)
+                    path.unlink()
+            absent = self._store.move_all({_waiting(KEPT, each): _final(each) for each in wanted})
+            lost = {each for each in wanted if _waiting(KEPT, each) in absent and not self._store.exists(_final(each))}
+            with self._lock:
+                self._wanted -= wanted
+                self._withdrawn -= withdrawn
+                self._published = (self._published - withdrawn) | (wanted - lost)
+                self._lost |= lost
 
     def _evaluations(self, name: str, file: str) -> list[str]:
         """Return the evaluations in a published file, by the names that their own files have."""

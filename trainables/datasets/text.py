@@ -78,7 +78,7 @@ def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id
         raise DataSetUnavailableError(file, "the word vectors are missing", "check word_vectors, or leave it out")
     ids = {word: first_id + number for number, word in enumerate(words)}
     found: dict[int, NDArray[np.float32]] = {}
-    dimension = 0
+    dimension, damaged = 0, "download the file again"
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             word, _, numbers = line.rstrip().partition(" ")
@@ -87,22 +87,16 @@ def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id
             try:
                 vector = np.array(numbers.split(" "), np.float32)
             except ValueError as error:
-                raise DataSetUnavailableError(
-                    file, f"line {number} contains no numbers", "download the file again"
-                ) from error
+                raise DataSetUnavailableError(file, f"line {number} contains no numbers", damaged) from error
             dimension = dimension or len(vector)
             if len(vector) != dimension:
-                raise DataSetUnavailableError(
-                    file,
-                    f"line {number} has {len(vector)} numbers; {dimension} are expected",
-                    "download the file again",
-                )
+                rule = f"line {number} has {len(vector)} numbers; {dimension} are expected"
+                raise DataSetUnavailableError(file, rule, damaged)
             found[ids[word]] = vector
     if not found:
         raise DataSetUnavailableError(file, "contains none of the words", "give word vectors in GloVe's format")
     matrix = np.zeros((vocabulary, dimension), np.float32)
-    for row, vector in found.items():
-        matrix[row] = vector
+    matrix[[*found]] = [*found.values()]
     return torch.from_numpy(matrix)
 
 

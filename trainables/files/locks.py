@@ -28,9 +28,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trainables.files.atomic import temporary_name
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 #: Seconds between two tries for a lock that another has; the pause doubles.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
@@ -53,15 +56,8 @@ class LockHeldError(Exception):
     """Another has the lock."""
 
 
-class HasDescriptor(Protocol):
-    """An open file."""
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-
-
 def lock_open_file(
-    file: int | HasDescriptor,
+    file: FileDescriptorLike,
     *,
     shared: bool = False,
     patience: float = math.inf,
@@ -157,7 +153,7 @@ class Claim:
 
 
 def claimed(
-    file: int | HasDescriptor, stand_in: Path, *, shared: bool = False, patience: float = math.inf
+    file: FileDescriptorLike, stand_in: Path, *, shared: bool = False, patience: float = math.inf
 ) -> Claim | None:
     """Take the right that an open lock file stands for; return `None` if another still has it after `patience`.
 

@@ -11,18 +11,9 @@ from functools import cached_property
 from statistics import fmean
 
 from search_spaces.published_numbers import PublishedNumber
+from sweeper.analysis.papers import recipes
 from sweeper.analysis.papers.figures import QUANTITIES, Comparison, candidates
-from sweeper.analysis.papers.recipes import (
-    Recipe,
-    Settings,
-    configuration_settings,
-    method_settings,
-    network_settings,
-    of_network,
-    on_dataset,
-    options_of,
-    trains,
-)
+from sweeper.analysis.papers.recipes import Recipe, Settings
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.core.json_types import Plain
 from sweeper.results import Results
@@ -92,7 +83,7 @@ class FinishedSweep:
         if self.lacking(number, recipe):
             return None
         trials = self._following(recipe)
-        agreeing = sorted((trial for trial, rows in trials.items() if trains(rows[0], number)), key=self._rank)
+        agreeing = sorted((trial for trial, rows in trials.items() if recipes.trains(rows[0], number)), key=self._rank)
         if not agreeing:
             return None
         if number.metric in QUANTITIES:
@@ -103,14 +94,14 @@ class FinishedSweep:
 
     def lacking(self, number: PublishedNumber, recipe: Recipe) -> str:
         """Return how many of a number's candidates have come to an end with all their seeds; empty where all have."""
-        wanted = {configuration_settings(row) for row in candidates(number, recipe)}
+        wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
         there = sum(self._ended.get(each, 0) >= recipe.spec.replicates.count for each in wanted)
         noun = "configurations" if number.metric in QUANTITIES else "candidates"
         return "" if there == len(wanted) else f"{there} of {len(wanted)} {noun} ran to the end"
 
     def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
         """Return what any configuration on a number's data set has for it; the recipe names the post-hoc method."""
-        if number.metric in QUANTITIES or not on_dataset(self._dataset, number):
+        if number.metric in QUANTITIES or not recipes.on_dataset(self._dataset, number):
             return None
         return self._found(number, self._trials, recipe)
 
@@ -122,7 +113,7 @@ class FinishedSweep:
         trials = {
             trial: [_as_if_on(number, row) for row in rows]
             for trial, rows in self._trials.items()
-            if network_settings(rows[0]) in found
+            if recipes.network_settings(rows[0]) in found
         }
         # a rehearsal trains the ends of a grid alone
         of_its_loss = replace(number, options={key: value for key, value in number.options.items() if "." in key})
@@ -131,7 +122,7 @@ class FinishedSweep:
         return replace(value, stand_in=words) if value is not None else None
 
     def _stand_ins(self, number: PublishedNumber, recipe: Recipe) -> Mapping[Settings, str]:
-        key = (recipe.space, number.architecture, *sorted(options_of(number, "architecture").items()))
+        key = (recipe.space, number.architecture, *sorted(recipes.options_of(number, "architecture").items()))
         if key not in self._networks:
             self._networks[key] = recipe.stand_ins(number)
         return self._networks[key]
@@ -171,7 +162,7 @@ class FinishedSweep:
     def _ended(self) -> Counter[Settings]:
         """How many replicates of each configuration completed, or diverged for good: these were tried, too."""
         rows = self.results.rows("SELECT * FROM trials WHERE status = 'completed' OR stop_kind = 'non_finite'")
-        return Counter(configuration_settings(row) for row in rows)
+        return Counter(recipes.configuration_settings(row) for row in rows)
 
     @cached_property
     def _recalibrations(self) -> dict[str, list[Row]]:
@@ -196,13 +187,13 @@ class FinishedSweep:
 
     @cached_property
     def _settings(self) -> dict[str, Settings]:
-        return {trial: configuration_settings(rows[0]) for trial, rows in self._trials.items()}
+        return {trial: recipes.configuration_settings(rows[0]) for trial, rows in self._trials.items()}
 
     def _found(
         self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
     ) -> Found | None:
         """Return what trials have for a number: those of its configuration, or of that of the number `alike`."""
-        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], alike or number)]
+        agreeing = [trial for trial, rows in trials.items() if recipes.trains(rows[0], alike or number)]
         if not agreeing:
             return None
         if number.metric in QUANTITIES:
@@ -221,7 +212,7 @@ class FinishedSweep:
         compared = {
             trial: rows
             for trial, rows in trials.items()
-            if of_network(rows[0], number) and quantity.compares(rows[0], number)
+            if recipes.of_network(rows[0], number) and quantity.compares(rows[0], number)
         }
         unmeasured = []
 
@@ -269,7 +260,7 @@ class FinishedSweep:
         found: dict[Settings, str] = {}
         for entry in self.results.posthoc:
             options = {key: value for key, value in entry.items() if key != "name"}
-            found.setdefault(method_settings(entry["name"], options), entry_label(entry))
+            found.setdefault(recipes.method_settings(entry["name"], options), entry_label(entry))
         return found
 
     def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
@@ -277,7 +268,7 @@ class FinishedSweep:
         if (row["method"], row["split"], row["bins"]) != (number.posthoc, number.split, recipe.spec.evaluation.bins):
             return False
         options = json.loads(text_of(row, "options"))
-        if method_settings(number.posthoc, options) != recipe.method(number):
+        if recipes.method_settings(number.posthoc, options) != recipe.method(number):
             return False
         by_focal_loss = number.posthoc == "temperature" and options.get("objective") == "focal"
         return not by_focal_loss or "gamma" in options or row["gamma"] == self._training_gamma(text_of(row, "trial"))

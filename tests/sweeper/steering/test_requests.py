@@ -13,7 +13,7 @@ import sweeper
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.schemas import evaluation_columns, table_schemas
-from sweeper.execution.assembly import SteeringController
+from sweeper.execution.attempt import SteeringController
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal, read_journal

@@ -269,7 +269,7 @@ class Cohort:
         total = self.train_batches(rates)
         logits = self.predict(self._dataset.val)
         means = (total / len(self._dataset.train)).tolist()
-        metrics = epoch_metrics_of_lanes(logits, self._dataset.val.targets, [r.bins for r in lanes])
+        metrics = epoch_metrics_of_lanes(logits, self._dataset.val.targets, lanes[0].bins)
         rows = [
             replicate.end_epoch(mean, own, rate, measured)
             for replicate, mean, own, rate, measured in zip(lanes, means, logits, rates, metrics, strict=True)

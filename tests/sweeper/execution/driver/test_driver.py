@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
-from sweeper.execution.driver.failures import FRUITLESS_TRIES, STORAGE, Failure
+from sweeper.execution.driver.judging import FRUITLESS_TRIES, STORAGE, Failure
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion

@@ -13,7 +13,6 @@ from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
-from sweeper.execution.driver.slots import WorkerSlot
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
 from trainables.worker.trial_reports import WorkerInit
 
@@ -27,12 +26,11 @@ class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone
     exit_code = 1
 
 
-class TrialProcess(WorkerSlot):
-    """One forked process, the connection to it, and what it was given."""
+class TrialProcess:
+    """One forked process, and the connection to it."""
 
     def __init__(self, pid: int, connection: Connection) -> None:
         """Stand for process `pid`, reached through `connection`."""
-        super().__init__()
         self.pid, self.connection = pid, connection
 
     def send(self, message: object) -> bool:

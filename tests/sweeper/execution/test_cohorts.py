@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.local.executor import THRESHOLD_VARIABLE
+from sweeper.execution.local import THRESHOLD_VARIABLE
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.journal import read_journal

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sweeper.core.ids import SweepPaths
+from sweeper.execution import local as executor
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.failures import OUT_OF_MEMORY, Failure
-from sweeper.execution.local import executor
-from sweeper.execution.local.executor import Loop
-from sweeper.execution.local.processes import TrialProcess
+from sweeper.execution.driver.judging import OUT_OF_MEMORY, Failure
+from sweeper.execution.fork_server import TrialProcess
+from sweeper.execution.local import Loop
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep, KilledError, KillingSink, Worker, fails_at

@@ -11,7 +11,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
+from sweeper.execution.fork_server import ForkServer, ForkServerGone, TrialProcess, early_server
 from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.worker.trial import Trial

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED
-from sweeper.execution.local.executor import this_machine
+from sweeper.execution.local import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.records import Record, Reported
@@ -49,7 +49,7 @@ def test_a_sweep_says_what_carried_it_out(tmp_path: Path):
 @pytest.mark.integration
 def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     # Of the machine or its container, whichever is nearer its end; long trials, as memory is looked at every .2 s.
-    monkeypatch.setattr("sweeper.execution.local.executor.memory_taken", lambda: 0.99)
+    monkeypatch.setattr("sweeper.execution.local.memory_taken", lambda: 0.99)
     space = write_space(
         tmp_path, SPACE.replace("max_epochs: 3, grace_epochs: 1", "max_epochs: 3000, grace_epochs: 1000")
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.execution.driver.failures import FRUITLESS_TRIES, PREEMPTED, Failure, capped, classify
+from sweeper.execution.driver.judging import FRUITLESS_TRIES, PREEMPTED, Failure, classify, next_try
+from sweeper.journal.state import TrialState
 
 CASES = [
     ("RayTaskError(ValueError)", "ray::step()\n  File x\nValueError: bad value", "error", True),
@@ -104,8 +105,8 @@ def test_a_full_disk_is_that_of_the_node_that_says_so():
 
 def test_what_does_not_count_is_capped():
     preempted = Failure(PREEMPTED, "its node died", counts=False)
-    assert capped(preempted, FRUITLESS_TRIES - 1) is preempted
-    counted = capped(preempted, FRUITLESS_TRIES)
+    assert next_try(preempted, TrialState(configuration=0, fruitless=FRUITLESS_TRIES - 1), None, 2)[0] is preempted
+    counted = next_try(preempted, TrialState(configuration=0, fruitless=FRUITLESS_TRIES), None, 2)[0]
     assert counted.counts and counted.kind == PREEMPTED and f"try {FRUITLESS_TRIES + 1} in a row" in counted.reason
     crash = Failure("crash", "its process died")
-    assert capped(crash, 1000) is crash
+    assert next_try(crash, TrialState(configuration=0, fruitless=1000), None, 2)[0] is crash

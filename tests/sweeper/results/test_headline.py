@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import headline
+from sweeper.results.listing import headline
 
 
 def test_over_and_underconfidence_stand_beside_ece_where_they_were_measured(losses_folder):
