@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -171,14 +171,20 @@ def _whole(pieces: Iterable[Piece]) -> Iterator[StoredPredictions]:
 
 def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
     """Cut a batch where trial, replicate, epoch or split changes."""
-    first, names = 0, ("trial", "replicate", "epoch", "split")
-    keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-    for (trial, replicate, epoch, split), rows in groupby(keys):
-        count = sum(1 for _ in rows)
-        logits = batch.column("logits").slice(first, count)
-        values = logits.flatten().to_numpy(zero_copy_only=False).reshape(count, logits.type.list_size)
-        yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first : first + count]
-        first += count
+    if not batch.num_rows:
+        return
+    columns = [batch.column(name) for name in ("trial", "replicate", "epoch", "split")]
+    changed = np.zeros(batch.num_rows - 1, dtype=bool)
+    for column in columns:
+        coded = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
+        values = coded.to_numpy(zero_copy_only=False)
+        changed |= values[1:] != values[:-1]
+    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), batch.num_rows]
+    for first, end in pairwise(edges):
+        trial, replicate, epoch, split = (column[first].as_py() for column in columns)
+        logits = batch.column("logits").slice(first, end - first)
+        values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)
+        yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
 
 
 FITTED_ON, MEASURED_ON = "val", "test"
