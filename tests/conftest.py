@@ -34,7 +34,7 @@ LONGEST = (
     "faults/test_replicates_apart.py",
     "sweeper/execution/test_runner.py",
     "fuzzing/test_fuzzing.py",
-    "sweeper/execution/local/test_executor.py",
+    "sweeper/execution/test_local.py",
     "faults/test_searches.py",
     "faults/test_hangs.py",
     "sweeper/tables/test_writer.py",

@@ -18,7 +18,7 @@ from unittest import mock
 
 from sweeper.cli.main import main
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.local.processes import ForkServer
+from sweeper.execution.fork_server import ForkServer
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence

@@ -1,4 +1,4 @@
-"""Components of one's own, one worked example a kind, and a search space that uses all five.
+"""Components of one's own, a worked example of each kind, and a search space that uses all five.
 
 `sweeper run examples/own_components` runs them; copy the folder to begin with yours. `trainables.extensions` says what
 each kind has to provide. The files import `trainables` and what is installed, nothing of `sweeper`.

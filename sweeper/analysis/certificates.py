@@ -25,7 +25,6 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of
-from sweeper.analysis.recalibrating import fitted
 from sweeper.analysis.recalibration import UNCALIBRATED, method_label, options_that_differ
 from sweeper.analysis.statistics.differences import Mean, difference_of, mean_of
 from sweeper.core.errors import SweeperError
@@ -37,7 +36,7 @@ from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Integers, Unus
 from trainables.metrics.evaluate import confidence_metrics
 from trainables.metrics.refinement import refinement
 from trainables.metrics.smooth import smooth_calibration_error
-from trainables.posthoc import POSTHOC
+from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.base import needs_network
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as FITTED_ON_SPLIT
@@ -82,10 +81,7 @@ class Scored:
 
     def at(self, rows: Integers) -> Scored:
         """Return the samples of these rows."""
-        logits = None if self.logits is None else self.logits[rows]
-        return Scored(
-            self.confidence[rows], self.correct[rows], self.nll[rows], self.brier[rows], self.targets[rows], logits
-        )
+        return replace(self, **{name: values[rows] for name, values in vars(self).items() if values is not None})
 
 
 def _binned(name: str, bins: int) -> Callable[[Scored], float]:
@@ -192,7 +188,7 @@ def judged(estimator: str, first: Sequence[Network], second: Sequence[Network]) 
     sign = np.sign(difference.value)
     if interval[0] <= 0 <= interval[1]:
         return Judgement(estimator, difference, UNDECIDED, "the interval includes 0")
-    if any(np.sign(each) != sign for each in _without_each(*values, paired=paired)):
+    if (np.sign(_without_each(*values, paired=paired)) != sign).any():
         return Judgement(estimator, difference, UNDECIDED, "one seed decides")
     for half in (0, 1):
         means = [np.mean([measure(each.halves[half]) for each in side.values()]) for side in sides]
@@ -201,27 +197,25 @@ def judged(estimator: str, first: Sequence[Network], second: Sequence[Network]) 
     return Judgement(estimator, difference, BETTER if sign < 0 else WORSE, "")
 
 
-def _without_each(first: Floats, second: Floats, *, paired: bool) -> list[float]:
+def _without_each(first: Floats, second: Floats, *, paired: bool) -> Floats:
     """Return the difference of the means without each seed in turn."""
     if paired:
-        return [float(np.delete(first - second, at).mean()) for at in range(len(first))]
-    return [
-        *(float(np.delete(first, at).mean() - second.mean()) for at in range(len(first))),
-        *(float(first.mean() - np.delete(second, at).mean()) for at in range(len(second))),
-    ]
+        return _means_without_each(first - second)
+    parts = _means_without_each(first) - second.mean(), first.mean() - _means_without_each(second)
+    return np.concatenate(parts)
+
+
+def _means_without_each(values: Floats) -> Floats:
+    return np.asarray((values.sum() - values) / (len(values) - 1))
 
 
 def sample_error(first: Sequence[Network], second: Sequence[Network], measure: Callable[[Scored], float]) -> float:
     """Return the standard error of the mean difference that the test samples cause: the delete-a-group jackknife's."""
     samples = len(first[0].test.targets)
     group = np.random.default_rng(0).permutation(samples) % min(GROUPS, samples)
-    left = []
-    for each in range(group.max() + 1):
-        rows = np.flatnonzero(group != each)
-        means = [np.mean([measure(network.test.at(rows)) for network in side]) for side in (first, second)]
-        left.append(means[0] - means[1])
-    values = np.array(left)
-    return float(np.sqrt((len(values) - 1) / len(values) * ((values - values.mean()) ** 2).sum()))
+    kept = [np.flatnonzero(group != each) for each in range(group.max() + 1)]
+    means = [[np.mean([measure(each.test.at(rows)) for each in side]) for rows in kept] for side in (first, second)]
+    return math.sqrt(len(kept) - 1) * float(np.diff(means, axis=0).std())
 
 
 def with_samples(over_seeds: Mean, error: float) -> Mean:
@@ -318,7 +312,7 @@ def _sides(finished: Sequence[Row], asked: str, sweep: str) -> dict[str, Row]:
 
 def _seeds(results: Results) -> dict[tuple[str, int], int]:
     rows = results.rows("SELECT DISTINCT trial, replicate, seed FROM trials")
-    return {(str(row["trial"]), int(str(row["replicate"]))): int(str(row["seed"])) for row in rows}
+    return {(text_of(row, "trial"), int_of(row, "replicate")): int_of(row, "seed") for row in rows}
 
 
 def _methods(results: Results) -> Methods:
@@ -350,9 +344,9 @@ def _networks(
     try:
         for each in side:
             folds = np.arange(len(each.targets[FITTED_ON])) % 2
-            halves = [_after(each, method, given, folds != half, folds == half) for half in (0, 1)]
-            test = _after(each, method, given, folds >= 0, None)
-            found.append(Network(seeds[each.trial, each.replicate], test, (halves[0], halves[1])))
+            first, second = (_after(each, method, given, folds != half, FITTED_ON, folds == half) for half in (0, 1))
+            test = _after(each, method, given, slice(None), MEASURED_ON, slice(None))
+            found.append(Network(seeds[each.trial, each.replicate], test, (first, second)))
     except UnusablePredictions:
         return []
     return found
@@ -362,24 +356,15 @@ def _after(
     of: StoredPredictions,
     method: str,
     options: Mapping[str, HyperparameterValue],
-    fit_on: np.ndarray,
-    rows: np.ndarray | None,
+    fit_on: np.ndarray | slice,
+    split: str,
+    rows: np.ndarray | slice,
 ) -> Scored:
-    """Return predictions after a method fitted on these validation samples: on others of them, or on test data."""
-    values, targets = of.logits[FITTED_ON], of.targets[FITTED_ON]
-    part = StoredPredictions(
-        of.trial, of.replicate, of.epoch, {FITTED_ON: values[fit_on]}, {FITTED_ON: targets[fit_on]}
-    )
-    calibrator = fitted([part], method, [options])[0]
-    if isinstance(calibrator, UnusablePredictions):
-        raise calibrator
-    if rows is None:
-        values, targets = of.logits[MEASURED_ON], of.targets[MEASURED_ON]
-    else:
-        values, targets = values[rows], targets[rows]
-    logits = values.astype(np.float64)
-    if calibrator is None:
+    """Return predictions of these rows of a split after a method fitted on these validation samples."""
+    logits, targets = of.logits[split][rows].astype(np.float64), of.targets[split][rows]
+    if method == UNCALIBRATED:
         return Scored.of(softmax64(logits), targets, logits)
+    calibrator = fit(method, of.logits[FITTED_ON][fit_on], of.targets[FITTED_ON][fit_on], **options)
     return Scored.of(calibrator(logits), targets)
 
 

@@ -25,7 +25,8 @@ from sweeper.analysis.statistics.differences import (
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.results import SeveralResults
-from sweeper.text.cells import Row, Rows, Value, measured_values
+from sweeper.text.cells import Row, Rows, Value, grouped, measured_values
+from sweeper.text.display import plain_table
 from sweeper.text.labels import label, plural
 from trainables.curvature.statistics.base import headline_columns
 
@@ -125,7 +126,7 @@ def compare(first: Results, second: Results) -> Comparison:
     metrics, left_out = _compare_metrics(*units)
     return Comparison(
         names=(first.name, second.name),
-        asked=differences(first.specification, second.specification, leave_out=("header",)),
+        asked=differences(*({**each.specification, "header": None} for each in (first, second))),
         ran_on=differences(_environment(first), _environment(second)),
         only=(len(hashes[0] - hashes[1]), len(hashes[1] - hashes[0])),
         shared=len(hashes[0] & hashes[1]),
@@ -174,21 +175,17 @@ def _optimism(results: Results, board: Leaderboard) -> list[str]:
     return [f"optimistic, because it was selected as the best; {unknown}"]
 
 
-def differences(
-    first: Mapping[str, object], second: Mapping[str, object], *, leave_out: Sequence[str] = ()
-) -> list[Difference]:
+def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
     """Return the values that differ between two nested mappings."""
-    a, b = _flat(first, leave_out), _flat(second, leave_out)
+    a, b = _flat(first), _flat(second)
     return [(key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
 
 
-def _flat(values: Mapping[str, object], leave_out: Sequence[str] = (), prefix: str = "") -> dict[str, object]:
+def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for key, value in values.items():
-        if prefix == "" and key in leave_out:
-            continue
         if isinstance(value, Mapping) and value:
-            flat |= _flat(value, prefix=f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
@@ -216,11 +213,9 @@ def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
 
 def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
     """Group replicates into the units that are paired: seeds, or configurations."""
-    units: dict[Unit, list[Row]] = {}
-    for key, row in rows.items():
-        if keys is None or key in keys:
-            units.setdefault(key if by_seed else key[0], []).append(row)
-    return units
+    kept = [key for key in rows if keys is None or key in keys]
+    found = grouped(kept, lambda key: key if by_seed else key[0])
+    return {unit: [rows[key] for key in of_one] for unit, of_one in found.items()}
 
 
 def _compare_metrics(
@@ -322,20 +317,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _table(comparison: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("metric", no_wrap=True)
-    for heading in (*comparison.names, "difference", "95 %", "n", "p (Holm)"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _table(comparison: Comparison) -> RenderableType:
+    headings, rows = ("metric", *comparison.names, "difference", "95 %", "n", "p (Holm)"), []
     for entry in comparison.metrics:
         difference = entry.difference
         limits = "" if difference.interval is None else f"{difference.interval[0]:+.3g} … {difference.interval[1]:+.3g}"
-        table.add_row(
-            f"{label(entry.split)} {label(entry.metric)}",
-            *(f"{mean:.4g}" for mean in entry.means),
-            f"{difference.mean:+.3g}",
-            limits,
-            str(difference.n),
-            p_text(difference.p, difference.smallest_p).removeprefix("p ").removeprefix("= "),
-        )
-    return table
+        p = p_text(difference.p, difference.smallest_p).removeprefix("p ").removeprefix("= ")
+        means = (f"{mean:.4g}" for mean in entry.means)
+        metric = f"{label(entry.split)} {label(entry.metric)}"
+        rows.append((metric, *means, f"{difference.mean:+.3g}", limits, str(difference.n), p))
+    return plain_table(headings, rows, left=headings[:1])

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from sweeper.analysis.predictions import FITTED_ON, StoredPredictions, finished_members
 from sweeper.analysis.statistics.basics import spread
@@ -23,6 +21,7 @@ from sweeper.analysis.statistics.differences import PairedDifference, paired_dif
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.text.cells import grouped
+from sweeper.text.display import plain_table
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.metrics.evaluate import evaluate_probabilities
 from trainables.posthoc import fit
@@ -213,16 +212,15 @@ def _realised(
 
 def decided_view(found: Decided) -> RenderableType:
     """Return the choices and their costs as a table for a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("split", "chosen by", "cost", "abstained", "wrong answers", "classes", "more than by cost (95 %)"):
-        table.add_column(heading, justify="left" if heading in ("split", "chosen by") else "right", no_wrap=True)
+    headings = ("split", "chosen by", "cost", "abstained", "wrong answers", "classes", "more than by cost (95 %)")
+    cells = []
     for row in found.rows:
         columns = (row.cost, row.abstained, row.wrong, row.classes)
         given = [[value for value in values if not np.isnan(value)] for values in columns]
         numbers = [spread(values).text() if values else "–" for values in given]
         pair = row.against
         limits = f" ({pair.interval[0]:+.4f} … {pair.interval[1]:+.4f})" if pair and pair.interval else ""
-        table.add_row(row.split, row.chosen_by, *numbers, f"{pair.mean:+.4f}{limits}" if pair else "")
+        cells.append((row.split, row.chosen_by, *numbers, f"{pair.mean:+.4f}{limits}" if pair else ""))
     names = {by: f"{each.trial} with {each.method}" for by, each in found.chosen.items()}
     tuned = spread(found.chosen[BY_COST].thresholds).text()
     note = (
@@ -230,4 +228,4 @@ def decided_view(found: Decided) -> RenderableType:
         f"{names[BY_ECE]}, up to {found.costs.abstention:g}. All are chosen on validation data, methods cross-fitted. "
         "Differences are paired by replicate: they hold for these samples, and seeds like these."
     )
-    return Group(table, Text(), Text(note))
+    return plain_table(headings, cells, left=("split", "chosen by"), note=note)

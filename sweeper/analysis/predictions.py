@@ -17,9 +17,9 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import current_generation
 from sweeper.storage.places import bring_predictions
-from sweeper.storage.store_objects import trial_of
 from sweeper.tables.generations import INCOMING
-from sweeper.text.cells import int_of, text_of
+from sweeper.tables.large_tables import trial_of
+from sweeper.text.cells import text_of
 from trainables.worker.trial_tables import part_name
 
 #: Rows read at once: of 1,000 classes in float32 these are 64 MiB.
@@ -208,11 +208,7 @@ def finished_members(results: Results, most: int, *, every_split: bool = False) 
 def members_of(results: Results, trials: Sequence[str], *, every_split: bool = False) -> list[StoredPredictions]:
     """Return the networks of these trials at their last evaluation, trial by trial. Raises as `finished_members`."""
     last = results.rows("SELECT trial, replicate, max(epoch) AS epoch FROM final GROUP BY trial, replicate")
-    wanted = {
-        (text_of(row, "trial"), int_of(row, "replicate"), int_of(row, "epoch"))
-        for row in last
-        if row["trial"] in trials
-    }
+    wanted = {(row["trial"], row["replicate"], row["epoch"]) for row in last if row["trial"] in trials}
     files = PredictionFiles(results.paths, trials)
     both = (FITTED_ON, MEASURED_ON)
     found = []

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, finished_members
 from sweeper.analysis.statistics.basics import spread
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.text.display import plain_table
 from sweeper.text.labels import label, plural
 from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
 from trainables.metrics.base import Floats, Integers, softmax64
@@ -96,8 +95,8 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
     """
     members = finished_members(results, candidates)
     targets = members[0].targets
-    plain = [_probabilities(member, scaled=False) for member in members]
-    scaled = [_probabilities(member, scaled=True) for member in members]
+    plain = [{split: softmax64(logits) for split, logits in member.logits.items()} for member in members]
+    scaled = [_scaled(member) for member in members]
     loss = [_nll(each[FITTED_ON], targets[FITTED_ON]) for each in plain]
     best = int(np.argmin(loss))
     same = [at for at, member in enumerate(members) if member.trial == members[0].trial]
@@ -115,13 +114,11 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
     return rows
 
 
-def _probabilities(member: StoredPredictions, scaled: bool) -> dict[str, Floats]:
-    """Return a member's probabilities by split, with its own temperature where `scaled`.
+def _scaled(member: StoredPredictions) -> dict[str, Floats]:
+    """Return a member's probabilities by split with its own temperature.
 
     Raises SweeperError where none can be fitted: an ensemble that is called calibrated must not hold others in silence.
     """
-    if not scaled:
-        return {split: softmax64(logits) for split, logits in member.logits.items()}
     calibrator = _temperature(member.logits[FITTED_ON], member.targets[FITTED_ON], member.trial)
     return {split: calibrator(logits) for split, logits in member.logits.items()}
 
@@ -167,12 +164,12 @@ def _nll(probabilities: Floats, targets: Integers) -> float:
 
 def ensembles_view(rows: Sequence[EnsembleRow]) -> RenderableType:
     """Return the ensembles as a table for a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("ensemble", "members", "configurations", "temperature", *map(label, SHOWN)):
-        table.add_column(heading, justify="left" if heading in ("ensemble", "temperature") else "right", no_wrap=True)
-    for row in rows:
-        numbers = (f"{row.metrics[name]:.4g}" for name in SHOWN)
-        table.add_row(row.ensemble, str(row.members), str(row.configurations), row.temperature, *numbers)
+    headings = ("ensemble", "members", "configurations", "temperature", *map(label, SHOWN))
+    cells = [
+        [row.ensemble, str(row.members), str(row.configurations), row.temperature]
+        + [f"{row.metrics[name]:.4g}" for name in SHOWN]
+        for row in rows
+    ]
     chosen = min((row for row in rows if row.ensemble == GREEDY), key=lambda row: row.validation_nll)
     note = (
         f"Among the greedy ensembles, validation data select {plural(chosen.members, 'member')} with temperature "
@@ -180,7 +177,7 @@ def ensembles_view(rows: Sequence[EnsembleRow]) -> RenderableType:
         "selected and temperatures fitted on validation data; all metrics are measured on test data. A network may be "
         "selected more than once."
     )
-    return Group(table, Text(), Text(note))
+    return plain_table(headings, cells, left=("ensemble", "temperature"), note=note)
 
 
 def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") -> None:
@@ -281,7 +278,14 @@ def conformal_sets(
     samples = len(members[0].targets[FITTED_ON])
     crosswise = crosswise and method is not None
     try:
-        fits = [None if method is None else _fitted(method, member, crosswise) for member in members]
+        fits = [
+            None
+            if method is None
+            else fit_apart(
+                method, member.logits[FITTED_ON], member.targets[FITTED_ON], crosswise=crosswise, seed=member.replicate
+            )
+            for member in members
+        ]
         rows = []
         for by_class, score in product((False, True), SCORES):
             found = [_set_measured(*each, score, alpha, by_class) for each in zip(members, fits, strict=True)]
@@ -290,11 +294,6 @@ def conformal_sets(
         raise SweeperError(str(error)) from error
     promised = promised_coverage(alpha, samples, crosswise=crosswise)
     return Conformal(members[0].trial, len(members), alpha, rows, method, crosswise, samples, promised, candidates)
-
-
-def _fitted(method: str, member: StoredPredictions, crosswise: bool) -> FittedApart:
-    logits, targets = member.logits[FITTED_ON], member.targets[FITTED_ON]
-    return fit_apart(method, logits, targets, crosswise=crosswise, seed=member.replicate)
 
 
 def _set_measured(
@@ -311,18 +310,16 @@ def _set_measured(
 
 def conformal_view(found: Conformal) -> RenderableType:
     """Return the sets as a table for a terminal: means over replicates with their standard deviations."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("score", "thresholds", *MEASURES.values()):
-        table.add_column(heading, justify="left" if heading in ("score", "thresholds") else "right", no_wrap=True)
-    for row in found.rows:
-        numbers = (spread(row.measures[name]).text() for name in MEASURES)
-        table.add_row(row.score, "per class" if row.by_class else "one", *numbers)
+    cells = [
+        (row.score, "per class" if row.by_class else "one", *(spread(row.measures[name]).text() for name in MEASURES))
+        for row in found.rows
+    ]
     note = (
         f"{found.trial}, {plural(found.replicates, 'replicate')}: sets from {found.samples} validation samples, "
         f"measured on test data. {guarantee(found)} Worst class: lowest coverage of a class; class gap: mean absolute "
         "difference between a class's coverage and the overall coverage."
     )
-    return Group(table, Text(), Text(note))
+    return plain_table(("score", "thresholds", *MEASURES.values()), cells, left=("score", "thresholds"), note=note)
 
 
 def guarantee(found: Conformal) -> str:

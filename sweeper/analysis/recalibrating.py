@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sweeper.analysis.predictions import FITTED_ON, PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibration import UNCALIBRATED, Effect, Request, effects, read_metrics, read_requests
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.core.schemas import record_batch
 from sweeper.journal.state import COMPLETED
@@ -33,9 +31,9 @@ from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
-from sweeper.text.cells import Row, Rows, Value, text_of
+from sweeper.text.cells import Row, Rows, Value, grouped, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.base import Metrics, UnusablePredictions, further_metric_columns
+from trainables.metrics.base import Floats, Metrics, UnusablePredictions, further_metric_columns
 from trainables.posthoc import Calibrator, fit_many
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
@@ -124,7 +122,9 @@ def recalibrate(
         missing = files.missing()
         for request, answer in zip(requests, answers, strict=True):
             write_part(paths, request.part, answer.batches())
-        _show(paths)
+        with writing_to(f"the tables in {paths.tables}", "make the folder writable"):
+            # a driver links them into later generations
+            link_recalibrations(paths, current_generation(paths.root))
     return Recalibrated(
         requests,
         evaluations,
@@ -204,13 +204,6 @@ def _batches(evaluations: Iterable[StoredPredictions]) -> Iterator[list[StoredPr
         yield batch
 
 
-def measure(
-    predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object], metrics: Metrics = ()
-) -> list[list[dict[str, Value]]]:
-    """Return, for each request, the rows of one evaluation: see `measure_all`."""
-    return measure_all([predictions], requests, [loss], metrics)[0]
-
-
 def measure_all(
     batch: Sequence[StoredPredictions],
     requests: Sequence[Request],
@@ -235,11 +228,10 @@ def measure_all(
         options = [with_training_gamma(method, asked, loss) for loss in losses]
         calibrators = fitted(batch, method, options)
         for predictions, given, calibrator, rows in zip(batch, options, calibrators, found, strict=True):
-            outcomes = dict(_applied(predictions, calibrator))
-            gamma = given.get("gamma")
+            outcome, gamma = _applied(predictions, calibrator), given.get("gamma")
             stated: dict[str, Value] = {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
             rows += [
-                [_row(predictions, each, split, *outcomes[split], metrics) | stated for split in outcomes]
+                [_row(predictions, each, split, outcome, metrics) | stated for split in predictions.logits]
                 for each in same
             ]
     return found
@@ -253,53 +245,39 @@ def fitted(
     batch: Sequence[StoredPredictions], method: str, options: Sequence[Mapping[str, HyperparameterValue]]
 ) -> list[Fitted]:
     """Return a method fitted on the validation split of each evaluation, with its options."""
-    found: list[Fitted] = [None] * len(batch)
     if method == UNCALIBRATED:
-        return found
-    alike: dict[str, list[int]] = {}
-    for at, (predictions, given) in enumerate(zip(batch, options, strict=True)):
-        if FITTED_ON in predictions.logits:
-            alike.setdefault(repr(sorted(given.items())), []).append(at)
-        else:
-            found[at] = UnusablePredictions("there are no predictions on validation data to fit on")
-    for places in alike.values():
+        return [None] * len(batch)
+    found: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)
+    usable = [at for at, predictions in enumerate(batch) if FITTED_ON in predictions.logits]
+    for places in grouped(usable, lambda at: repr(sorted(options[at].items()))).values():
         data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
         for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
             found[at] = calibrator
     return found
 
 
-#: Calibrated probabilities, the logits of those that underflowed, fitted parameters, and why there are none.
-Applied = tuple[NDArray[np.float64] | None, NDArray[np.float64] | None, Mapping[str, float], str | None]
+#: Fitted parameters, and by split calibrated probabilities and the logits of those that underflowed; or why not.
+Applied = tuple[Mapping[str, float], dict[str, tuple[Floats, Floats | None]]] | UnusablePredictions
 
 
-def _applied(predictions: StoredPredictions, calibrator: Fitted) -> Iterator[tuple[str, Applied]]:
-    """Yield each split with its calibrated probabilities."""
+def _applied(predictions: StoredPredictions, calibrator: Fitted) -> Applied:
+    if isinstance(calibrator, UnusablePredictions):
+        return calibrator
     splits = predictions.logits
+    if calibrator is None:
+        return {}, {split: (softmax64(logits), logits) for split, logits in splits.items()}
     try:
-        if isinstance(calibrator, UnusablePredictions):
-            raise calibrator
-        if calibrator is None:
-            yield from ((split, (softmax64(logits), logits, {}, None)) for split, logits in splits.items())
-            return
-        probabilities = {split: calibrator(logits) for split, logits in splits.items()}
+        found = {split: calibrator(logits) for split, logits in splits.items()}
     except UnusablePredictions as error:
-        yield from ((split, (None, None, {}, str(error))) for split in splits)
-        return
-    for split, values in probabilities.items():
-        yield split, (values, calibrator.underflowed(splits[split], values), calibrator.parameters, None)
+        return error
+    exact = {split: (values, calibrator.underflowed(splits[split], values)) for split, values in found.items()}
+    return calibrator.parameters, exact
 
 
 def _row(
-    predictions: StoredPredictions,
-    request: Request,
-    split: str,
-    probabilities: NDArray[np.float64] | None,
-    logits: NDArray[np.float64] | None,
-    parameters: Mapping[str, float],
-    reason: str | None,
-    metrics: Metrics,
+    predictions: StoredPredictions, request: Request, split: str, outcome: Applied, metrics: Metrics
 ) -> dict[str, Value]:
+    parameters, measured = ({}, {}) if isinstance(outcome, UnusablePredictions) else outcome
     targets = predictions.targets[split]
     row: dict[str, Value] = {
         "trial": predictions.trial,
@@ -313,9 +291,10 @@ def _row(
         "temperature": parameters.get("temperature"),
         "gamma": parameters.get("gamma"),
         "parameters": _as_json(parameters),
-        "unavailable": reason,
+        "unavailable": str(outcome) if isinstance(outcome, UnusablePredictions) else None,
     }
-    if probabilities is not None:
+    if measured:
+        probabilities, logits = measured[split]
         try:
             row |= evaluate_probabilities(probabilities, targets, request.bins, logits=logits)
             row["metrics"] = _as_json(further_metric_columns(metrics, probabilities, targets)) if metrics else None
@@ -362,13 +341,3 @@ class _Answer:
 def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, object]:
     loss = sweep.configurations[configuration_index(trial)].get("loss", {})
     return loss if isinstance(loss, Mapping) else {"name": loss}
-
-
-def _show(paths: SweepPaths) -> None:
-    """Link the recalibrations into the current tables; a driver links them into later ones."""
-    try:
-        link_recalibrations(paths, current_generation(paths.root))
-    except OSError as error:
-        raise SweeperError(
-            f"the tables in {paths.tables} cannot be written: {error.strerror or error}", "make the folder writable"
-        ) from error

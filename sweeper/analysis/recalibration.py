@@ -12,7 +12,7 @@ import yaml
 from sweeper.analysis.statistics.basics import spread
 from sweeper.analysis.statistics.differences import PairedDifference, paired_difference
 from sweeper.core.errors import SweeperError
-from sweeper.text.cells import Rows, int_of, measured_or_none, text_of
+from sweeper.text.cells import Rows, by_trial, grouped, int_of, measured_values, text_of
 from sweeper.text.labels import label, plural
 from trainables.metrics.base import Metrics
 from trainables.registry import Component, column_label, hyperparameter_values
@@ -254,22 +254,22 @@ def effects(rows: Rows) -> list[Effect]:
     Args:
         rows: one per trial, replicate, split, method, options and bins, with METRICS; the uncalibrated ones among them.
     """
-    means: dict[tuple[str, str, int], dict[str, dict[str, list[float]]]] = {}
-    for row in rows:
-        if row["split"] == "test":
-            key = (text_of(row, "method"), text_of(row, "options"), int_of(row, "bins"))
-            trials = means.setdefault(key, {name: {} for name in METRICS})
-            for name in METRICS:
-                if (value := measured_or_none(row, name)) is not None:
-                    trials[name].setdefault(text_of(row, "trial"), []).append(value)
+    tested = grouped(
+        (row for row in rows if row["split"] == "test"),
+        lambda row: (text_of(row, "method"), text_of(row, "options"), int_of(row, "bins")),
+    )
     found = []
-    for (method, options, bins), after in means.items():
-        before = means.get((UNCALIBRATED, "{}", bins))
-        if method != UNCALIBRATED and before is not None:
-            changes = [change for name in METRICS if (change := changed(name, before[name], after[name])) is not None]
-            if changes:
-                found.append(Effect(method, options, bins, changes))
+    for (method, options, bins), after in tested.items():
+        before = [] if method == UNCALIBRATED else tested.get((UNCALIBRATED, "{}", bins), [])
+        changes = [changed(name, _by_trial(before, name), _by_trial(after, name)) for name in METRICS]
+        if any(changes):
+            found.append(Effect(method, options, bins, [change for change in changes if change is not None]))
     return found
+
+
+def _by_trial(rows: Rows, metric: str) -> dict[str, list[float]]:
+    found = {trial: measured_values(each, metric) for trial, each in by_trial(rows).items()}
+    return {trial: values for trial, values in found.items() if values}
 
 
 def changed(metric: str, before: dict[str, list[float]], after: dict[str, list[float]]) -> Change | None:

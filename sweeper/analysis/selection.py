@@ -6,7 +6,6 @@ Reads tables; the statistics are `sweeper.analysis.statistics.best_set`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count, takewhile
 
 from sweeper.analysis.statistics.best_set import SURE, BestSet, Comparisons, best_set, foretell, level_of, next_round
 from sweeper.analysis.statistics.spreads import LEVEL, Spreads, spreads
@@ -15,7 +14,7 @@ from sweeper.journal.best import Objective
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, against_constraints
-from sweeper.text.cells import float_of, int_of, text_of
+from sweeper.text.cells import by_trial, float_of, int_of, text_of
 from sweeper.text.labels import plural
 
 #: Trials of the set that a sentence names; of more it gives the number.
@@ -43,16 +42,20 @@ def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] 
 
 def _values(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]:
     """Return seed → value of the finished trials that keep the constraints; none where replicates are not stored."""
-    if not replicates_are_stored(results, board.objective):
+    goal = board.objective
+    if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
         return {}
+    rows, values = by_trial(results.rows(replicates_sql(goal))), dict[str, dict[int, float]]()
+    for trial in _kept(results, board):
+        if trial in rows:
+            values[trial] = {int_of(row, "seed"): float_of(row, "value") for row in rows[trial]}
+    return values
+
+
+def _kept(results: Results, board: Leaderboard) -> list[str]:
+    """Return the finished trials that keep the constraints, best first."""
     against = against_constraints(results)
-    values: dict[str, dict[int, float]] = {
-        text_of(row, "trial"): {} for row in board.finished if row["trial"] not in against
-    }
-    for row in results.rows(replicates_sql(board.objective)):
-        if (trial := text_of(row, "trial")) in values:
-            values[trial][int_of(row, "seed")] = float_of(row, "value")
-    return {trial: each for trial, each in values.items() if each}
+    return [text_of(row, "trial") for row in board.finished if row["trial"] not in against]
 
 
 def _with_rounds(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]:
@@ -66,11 +69,16 @@ def _with_rounds(results: Results, board: Leaderboard) -> dict[str, dict[int, fl
 
 def _fresh(confirmation: Results, board: Leaderboard) -> list[tuple[str, int, float]]:
     """Return trial, seed and value of a round, by the trials' names in the sweep that it confirms."""
-    named = [trial_name(each) for each in confirmation.specification["confirms"]["configurations"]]
+    named = _named(confirmation)
     return [
         (named[int(text_of(row, "trial").removeprefix("c"))], int_of(row, "seed"), float_of(row, "value"))
         for row in confirmation.rows(replicates_sql(board.objective))
     ]
+
+
+def _named(confirmation: Results) -> list[str]:
+    """Return the trials that a round trains again, by their names in the sweep that it confirms."""
+    return [trial_name(each) for each in confirmation.specification["confirms"]["configurations"]]
 
 
 def next_seed(results: Results, board: Leaderboard, instead_of: int) -> list[str]:
@@ -88,16 +96,15 @@ def confirmed_name(name: str, number: int = 1) -> str:
 def candidates(results: Results, board: Leaderboard) -> list[str]:
     """Return the trials that may be the best, best first; of one replicate each, which cannot say, the first few."""
     answer = selected(results, board)
-    if answer is not None:
-        return answer[0]
-    against = against_constraints(results)
-    return [text_of(row, "trial") for row in board.finished if row["trial"] not in against][:NAMED]
+    return _kept(results, board)[:NAMED] if answer is None else answer[0]
 
 
 def confirmations_of(results: Results) -> list[Results]:
     """Return the finished sweeps that confirm this one, one a round of seeds."""
-    rounds = (confirmation_of(results, number) for number in count(1))
-    return [found for found in takewhile(lambda found: found is not None, rounds) if found is not None]
+    found: list[Results] = []
+    while (following := confirmation_of(results, len(found) + 1)) is not None:
+        found.append(following)
+    return found
 
 
 def confirmation_of(results: Results, number: int = 1) -> Results | None:
@@ -131,10 +138,9 @@ def _looks(results: Results, board: Leaderboard) -> list[Look]:
     rounds, looks = confirmations_of(results), list[Look]()
     several = len(rounds) > 1 or isinstance(results.specification.get("confirm"), dict)
     for number, confirmation in enumerate(rounds, 1):
-        named = [trial_name(each) for each in confirmation.specification["confirms"]["configurations"]]
         for trial, seed, value in _fresh(confirmation, board):
             values.setdefault(trial, {})[seed] = value
-        trials = [trial for trial in named if trial in values]
+        trials = [trial for trial in _named(confirmation) if trial in values]
         groups = [networks.get(trial, "") for trial in trials]
         found = spreads([values[trial] for trial in trials], board.objective.mode, groups=groups)
         if found is not None:
@@ -145,7 +151,7 @@ def _looks(results: Results, board: Leaderboard) -> list[Look]:
 def left_after(results: Results, board: Leaderboard) -> list[str]:
     """Return the trials that may be the best after all rounds of fresh seeds: all of them where these say nothing."""
     looks, rounds = _looks(results, board), confirmations_of(results)
-    return looks[-1].left if looks else [*map(trial_name, rounds[-1].specification["confirms"]["configurations"])]
+    return looks[-1].left if looks else _named(rounds[-1])
 
 
 def confirmed_value(results: Results, board: Leaderboard) -> str:
@@ -200,11 +206,6 @@ def _may_be_best(trials: list[str], total: int) -> str:
     if len(trials) == 1:
         return f"{trials[0]} is the best"
     return f"{', '.join(trials[:NAMED])}{', …' if len(trials) > NAMED else ''} may be the best"
-
-
-def replicates_are_stored(results: Results, goal: Objective) -> bool:
-    """Return whether every replicate's value of an objective is in `evaluations`."""
-    return goal.split in ("val", "test") and goal.column in results.columns("evaluations")
 
 
 def replicates_sql(goal: Objective) -> str:

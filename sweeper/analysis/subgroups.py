@@ -17,14 +17,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, finished_members
 from sweeper.analysis.statistics.differences import holm
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
+from sweeper.text.display import plain_table
 from sweeper.text.labels import plural
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.base import Floats, Integers, softmax64
@@ -109,12 +108,10 @@ def groups_of(values: Sequence[object], column: str) -> tuple[list[str], Integer
 
 def right_interval(right: int, samples: int, level: float) -> tuple[float, float]:
     """Return Clopper & Pearson's interval for the mean chance of being right."""
-    from scipy.stats import beta
+    from scipy.stats import binomtest
 
-    miss = (1 - level) / 2
-    low = beta.ppf(miss, right, samples - right + 1) if right else 0.0
-    high = beta.ppf(1 - miss, right + 1, samples - right) if right < samples else 1.0
-    return float(low), float(high)
+    found = binomtest(right, samples).proportion_ci(level, "exact")
+    return float(found.low), float(found.high)
 
 
 def measured_groups(
@@ -122,24 +119,20 @@ def measured_groups(
 ) -> list[Subgroup]:
     """Return every group's calibration under `networks`' probabilities, each [N, K], the clearest gap first."""
     level = 1 - (1 - LEVEL) / len(names)
+    mine = [of == number for number in range(len(names))]
+    ps = holm([max(cutoff_p(values[rows], targets[rows]) for values in networks) for rows in mine])
     found: list[Subgroup] = []
-    for number, name in enumerate(names):
-        mine = of == number
-        parts, lows, highs, p = [], [], [], []
+    for name, rows, p in zip(names, mine, ps, strict=True):
+        parts, lows, highs, labels = [], [], [], targets[rows]
         for probabilities in networks:
-            values, labels = probabilities[mine], targets[mine]
+            values = probabilities[rows]
             parts.append(evaluate_probabilities(values, labels, min(15, len(labels)), MEASURES))
             low, high = right_interval(int((values.argmax(1) == labels).sum()), len(labels), level)
             lows.append(parts[-1]["confidence"] - high)
             highs.append(parts[-1]["confidence"] - low)
-            p.append(cutoff_p(values, labels))
         accuracy, confidence, ece = (float(np.mean([part[key] for part in parts])) for key in MEASURES)
-        interval = (min(lows), max(highs))
-        found.append(
-            Subgroup(name, int(mine.sum()), accuracy, confidence, ece, confidence - accuracy, *interval, max(p))
-        )
-    corrected = holm([each.p for each in found])
-    found = [Subgroup(**{**vars(each), "p": p}) for each, p in zip(found, corrected, strict=True)]
+        gap = confidence - accuracy
+        found.append(Subgroup(name, len(labels), accuracy, confidence, ece, gap, min(lows), max(highs), p))
     return sorted(found, key=lambda each: (-max(each.low, -each.high), each.p))
 
 
@@ -175,7 +168,7 @@ def subgroup_calibration(
 def _column(dataset: object, column: str, file: str | None, targets: Integers) -> list[object]:
     """Return a column's value for each test sample."""
     from trainables.datasets.cache import DataSetUnavailableError
-    from trainables.datasets.table import read_table, split_column
+    from trainables.datasets.own_tables import read_table, split_column
 
     options: Mapping[str, Any] = dataset if isinstance(dataset, Mapping) else {"name": dataset}
     try:
@@ -203,17 +196,16 @@ def _column(dataset: object, column: str, file: str | None, targets: Integers) -
 
 def subgroups_view(found: Subgroups) -> RenderableType:
     """Return the groups as a table for a terminal, and what holds for all in a sentence."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in (found.column, "n", "accuracy", "confidence", "gap", "97.5 % for all", "ECE", "p", ""):
-        table.add_column(heading, justify="left" if heading in (found.column, "") else "right", no_wrap=True)
+    headings = (found.column, "n", "accuracy", "confidence", "gap", "97.5 % for all", "ECE", "p", "")
+    rows = []
     for each in found.groups:
         interval = f"{each.low:+.3f} … {each.high:+.3f}"
         shown = (f"{each.accuracy:.3f}", f"{each.confidence:.3f}", f"{each.gap:+.3f}", interval, f"{each.ece:.3f}")
-        table.add_row(each.name, f"{each.samples:,}", *shown, f"{each.p:.3g}", each.verdict)
+        rows.append((each.name, f"{each.samples:,}", *shown, f"{each.p:.3g}", each.verdict))
     after = f" after {found.method}" if found.method else ""
     note = (
         f"{found.trial}, {plural(found.networks, 'network')}{after}, test data. Gap: mean confidence less accuracy; "
         f"all {len(found.groups)} intervals hold together, for each network. p: cutoff calibration test, Holm's. "
         "A calibrated network gets any verdict in at most 5 %. ECE is biased upwards in small groups."
     )
-    return Group(table, Text(), Text(note))
+    return plain_table(headings, rows, left=(found.column, ""), note=note)

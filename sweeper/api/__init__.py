@@ -13,8 +13,7 @@ GROUPS = {
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
         **dict.fromkeys(("compare", "certify", "ledger"), "analyses"),
-        **dict.fromkeys(("figure", "table", "ui"), "exports"),
-        **dict.fromkeys(("serve", "mcp"), "serving"),
+        **dict.fromkeys(("figure", "table", "ui", "serve", "mcp"), "exports"),
     },
     "After training": {
         **dict.fromkeys(("recalibrate", "ensemble", "conformal", "subgroups", "decide", "what_if"), "analyses"),

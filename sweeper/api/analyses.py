@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
-from sweeper.api.arguments import (
-    CommandOption,
-    Format,
-    Name,
-    Output,
-    Several,
-    Trust,
-    all_here,
-    listed,
-    local_sweep,
-    output_folder,
-    overrides,
-)
+from sweeper.api import arguments
+from sweeper.api.arguments import AtLeastOne, CommandOption, all_here, listed, local_sweep, output_folder, overrides
 from sweeper.text.display import Shown, format_table
 
 if TYPE_CHECKING:
@@ -40,7 +29,6 @@ if TYPE_CHECKING:
     from sweeper.results import Results
     from sweeper.steering.ledger import Look
 
-AtLeastOne = CommandOption(least=1)
 To = CommandOption(("--to",))
 Method = CommandOption(("--method", "-m"), complete="complete_method")
 
@@ -52,7 +40,10 @@ def _loaded(name: str, output: str | Path | None) -> Results:
 
 
 def compare(
-    first: Name, second: Annotated[str, CommandOption(complete="complete_sweep")], *, output: Output = None
+    first: arguments.Name,
+    second: Annotated[str, CommandOption(complete="complete_sweep")],
+    *,
+    output: arguments.Output = None,
 ) -> Shown[Comparison]:
     """Compare two sweeps: settings, versions and hardware, and results over paired configurations.
 
@@ -79,7 +70,7 @@ def compare(
     )
 
 
-def ledger(name: Name, *, output: Output = None) -> Shown[list[Look]]:
+def ledger(name: arguments.Name, *, output: arguments.Output = None) -> Shown[list[Look]]:
     """List the looks at a sweep's test data: who compared what, and what it said.
 
     Returns:
@@ -93,7 +84,7 @@ def ledger(name: Name, *, output: Output = None) -> Shown[list[Look]]:
 
 
 def certify(
-    name: Name, first: str, second: str, *, network: str | None = None, output: Output = None
+    name: arguments.Name, first: str, second: str, *, network: str | None = None, output: arguments.Output = None
 ) -> Shown[list[Certificate]]:
     """Say whether one loss is better than another by every estimator.
 
@@ -120,7 +111,9 @@ def certify(
     return Shown(found, view(found), notes=look_at_table([results], f"certify {first} {second}", 2 * len(found)).notes)
 
 
-def claims(name: str | None = None, *, claim: Sequence[str] = (), output: Output = None) -> Shown[list[Verdict]]:
+def claims(
+    name: str | None = None, *, claim: Sequence[str] = (), output: arguments.Output = None
+) -> Shown[list[Verdict]]:
     """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided.
 
     Args:
@@ -144,18 +137,18 @@ def claims(name: str | None = None, *, claim: Sequence[str] = (), output: Output
 
 
 def what_if(
-    name: Name,
+    name: arguments.Name,
     *,
-    scheduler: Several = (),
-    within: Several = (),
-    objective: Several = (),
+    scheduler: arguments.Several = (),
+    within: arguments.Several = (),
+    objective: arguments.Several = (),
     orders: Annotated[int, CommandOption(least=2)] = 200,
     trials: Annotated[int | None, AtLeastOne] = None,
     workers: Annotated[int, AtLeastOne] = 2,
     by: str | None = None,
     judge: str | None = None,
     seed: Annotated[int, CommandOption(least=0)] = 0,
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> Shown[list[Kept]]:
     """Replay a fully trained sweep through other schedulers: what they would keep, and what that costs.
 
@@ -186,14 +179,14 @@ def what_if(
 
 
 def recalibrate(
-    name: Name,
+    name: arguments.Name,
     *,
-    method: Annotated[Several, Method] = (),
+    method: Annotated[arguments.Several, Method] = (),
     options: Annotated[Mapping[str, object] | Sequence[str], CommandOption(("--option",), kind=list[str])] = (),
     bins: int | Sequence[int] = (),
-    metric: Several = (),
-    trust: Trust = False,
-    output: Output = None,
+    metric: arguments.Several = (),
+    trust: arguments.Trust = False,
+    output: arguments.Output = None,
     progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda sweep: nullcontext(None),
 ) -> Shown[Recalibrated]:
     """Fit post-hoc methods or recompute metrics on stored predictions. Nothing is retrained.
@@ -226,12 +219,12 @@ def recalibrate(
 
 
 def ensemble(
-    name: Name,
+    name: arguments.Name,
     *,
     size: Annotated[int, CommandOption(least=1, most=1000)] = 10,
     candidates: Annotated[int, AtLeastOne] = 50,
     picture: Annotated[str | Path | None, To] = None,
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> Shown[list[EnsembleRow]]:
     """Average the predictions of finished networks: replicates, and greedy ensembles. Nothing is retrained.
 
@@ -255,12 +248,12 @@ def ensemble(
 
 
 def conformal(
-    name: Name,
+    name: arguments.Name,
     *,
     alpha: float = 0.1,
     method: Annotated[str | None, CommandOption(("--method", "-m"))] = None,
     crosswise: bool = False,
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> Shown[Conformal]:
     """Measure conformal prediction sets: coverage and size of the best configuration's THR, APS and RAPS.
 
@@ -280,12 +273,12 @@ def conformal(
 
 
 def subgroups(
-    name: Name,
+    name: arguments.Name,
     column: str,
     *,
     file: str | Path | None = None,
     method: Annotated[str | None, CommandOption(("--method", "-m"))] = None,
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> Shown[Subgroups]:
     """Measure calibration in groups of test samples: of the best configuration, by a column.
 
@@ -307,13 +300,13 @@ def subgroups(
 
 
 def decide(
-    name: Name,
+    name: arguments.Name,
     *,
     error: float = 1.0,
     abstention: float = 0.2,
     size: float | None = None,
-    method: Annotated[Several, Method] = ("none", "temperature"),
-    output: Output = None,
+    method: Annotated[arguments.Several, Method] = ("none", "temperature"),
+    output: arguments.Output = None,
 ) -> Shown[Decided]:
     """Choose configuration, method and threshold by what errors cost.
 
@@ -340,7 +333,7 @@ def focal_map(
     *,
     gamma: Sequence[float] = (),
     classes: int | None = None,
-    form: Format = "table",
+    form: arguments.Format = "table",
     picture: Annotated[str | Path | None, To] = None,
 ) -> Shown[ComputedFigure]:
     """Compare the focal calibration map with temperature scaling, and show its effect on confidences.

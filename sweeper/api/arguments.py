@@ -60,6 +60,9 @@ class CommandOption:
     hidden: bool = False
 
 
+#: A count.
+AtLeastOne = CommandOption(least=1)
+
 #: One text or several; on the command line the option is repeated.
 Several = str | Sequence[str]
 
@@ -150,11 +153,6 @@ def output_folder(output: str | Path | None) -> str:
     return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", "results")
 
 
-def tracking_address(uri: str | None, place: str, name: str | None = None) -> str | None:
-    """Return the MLflow address of a sweep: as given, else that of MLFLOW_TRACKING_URI, else the folder's own."""
-    return tracking(uri or os.environ.get("MLFLOW_TRACKING_URI"), place, name)
-
-
 def progress_view() -> type[NotebookProgress] | type[Progress]:
     """Return how progress is shown here: as a cell's output in a notebook, else in the terminal."""
     from sweeper.monitoring.live import NotebookProgress, Progress, in_notebook
@@ -209,11 +207,15 @@ def local_tracking(address: str | None, folder: Path) -> str:
     return checked(address) or default_address(folder)
 
 
-def tracking(address: str | None, output: str, name: str | None = None) -> str | None:
-    """Return the tracker that was named, or the default one of sweeps on this machine; none for those in a store."""
+def tracking_address(address: str | None, output: str, name: str | None = None) -> str | None:
+    """Return the tracker of a sweep: as given, else that of MLFLOW_TRACKING_URI, else the default one of its folder.
+
+    A sweep in a store has no default one.
+    """
     from sweeper.storage.places import DRIVING, place_of
     from sweeper.tracking.base import default_address
 
+    address = address or os.environ.get("MLFLOW_TRACKING_URI")
     place = place_of(output, DRIVING)
     if place.store is not None and address is not None and address.endswith(":"):
         raise SweeperError(f"{address} means a folder beside the sweep, which is in a store", f"write {address}/folder")

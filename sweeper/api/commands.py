@@ -17,24 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Group
 
+from sweeper.api import arguments
 from sweeper.api.arguments import (
-    Address,
-    AllowNotify,
-    ClusterAddress,
     CommandOption,
-    Cpus,
-    Mlflow,
-    Name,
-    Notify,
-    Output,
-    Rehearse,
-    RunsOn,
-    Settings,
-    Several,
-    Space,
-    Tracking,
-    Trust,
-    WaitForNodes,
     connect,
     listed,
     local_sweep,
@@ -46,34 +31,34 @@ from sweeper.api.arguments import (
 )
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
-from sweeper.execution.local.processes import early_server
+from sweeper.execution.fork_server import early_server
 from sweeper.text.display import SafeConsole, Shown, printable
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
     from sweeper.monitoring.status import Look, SweepStatus
-    from sweeper.planning.view import Plan
+    from sweeper.planning.plan import Plan
     from sweeper.remote.cluster import Cluster, RemoteSweep
     from sweeper.slurm.submission import SlurmSubmission
 
 
 def run(
-    space: Space,
+    space: arguments.Space,
     *,
-    set: Settings = None,
+    set: arguments.Settings = None,
     name: str | None = None,
-    output: Output = None,
-    tracking_uri: Tracking = None,
-    mlflow: Mlflow = True,
-    address: Address = None,
-    cpus: Cpus = None,
-    executor: RunsOn = "auto",
-    rehearse: Rehearse = False,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
+    address: arguments.Address = None,
+    cpus: arguments.Cpus = None,
+    executor: arguments.RunsOn = "auto",
+    rehearse: arguments.Rehearse = False,
     reuse: bool = False,
-    reuse_from: Annotated[Several, CommandOption(metavar="NAME")] = (),
-    wait_for_nodes: WaitForNodes = 30.0,
-    notify: Notify = (),
-    allow_notify: AllowNotify = False,
+    reuse_from: Annotated[arguments.Several, CommandOption(metavar="NAME")] = (),
+    wait_for_nodes: arguments.WaitForNodes = 30.0,
+    notify: arguments.Notify = (),
+    allow_notify: arguments.AllowNotify = False,
     resume_existing: Annotated[bool, CommandOption(("--continue",))] = False,
 ) -> FinishedRun:
     """Run a sweep: train the search space's configurations and write tables and a report.
@@ -125,23 +110,23 @@ def run(
 
 
 def resume(
-    name: Name,
+    name: arguments.Name,
     *,
     failed: bool = False,
-    set: Annotated[Settings, CommandOption(kind=list[str])] = None,
+    set: Annotated[arguments.Settings, CommandOption(kind=list[str])] = None,
     discard_damaged: bool = False,
-    output: Output = None,
-    tracking_uri: Tracking = None,
-    mlflow: Mlflow = True,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
     address: Annotated[
         str | None, CommandOption(("--ray", "--dashboard"), words="start one here", envvar="RAY_ADDRESS")
     ] = None,
-    cpus: Cpus = None,
-    executor: RunsOn = "auto",
-    wait_for_nodes: WaitForNodes = 30.0,
-    notify: Notify = (),
-    allow_notify: AllowNotify = False,
-    trust: Trust = False,
+    cpus: arguments.Cpus = None,
+    executor: arguments.RunsOn = "auto",
+    wait_for_nodes: arguments.WaitForNodes = 30.0,
+    notify: arguments.Notify = (),
+    allow_notify: arguments.AllowNotify = False,
+    trust: arguments.Trust = False,
     slurm: bool = False,
 ) -> FinishedRun | Submitted | SlurmSubmission:
     """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints.
@@ -217,11 +202,11 @@ def _untracked(name: str, place: str) -> bool:
 def import_(
     file: Annotated[Path | str, CommandOption(help="Parquet file of predictions.", kind=str)],
     *,
-    set: Settings = None,
+    set: arguments.Settings = None,
     name: str | None = None,
-    output: Output = None,
-    tracking_uri: Tracking = None,
-    mlflow: Mlflow = True,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
 ) -> FinishedRun:
     """Import predictions made elsewhere as a sweep.
 
@@ -264,10 +249,10 @@ def _resume_remotely(
 
 
 def plan(
-    space: Space,
+    space: arguments.Space,
     *,
-    set: Settings = None,
-    rehearse: Rehearse = False,
+    set: arguments.Settings = None,
+    rehearse: arguments.Rehearse = False,
     cluster: str | Path | None = None,
     slurm: bool = False,
     prices: str | Path | None = None,
@@ -303,7 +288,7 @@ def plan(
     return Shown(planned, planned, json=planned.to_dict(), fault=fault)
 
 
-def stop(name: Name, *, output: Output = None, address: ClusterAddress = None) -> str:
+def stop(name: arguments.Name, *, output: arguments.Output = None, address: arguments.ClusterAddress = None) -> str:
     """Ask a running sweep to stop. Results are kept; `sweeper resume` continues it.
 
     Returns:
@@ -333,14 +318,14 @@ def stop(name: Name, *, output: Output = None, address: ClusterAddress = None) -
 
 
 def steer(
-    name: Name,
+    name: arguments.Name,
     verb: str,
     what: Sequence[str] = (),
     *,
     where: Annotated[str | None, CommandOption(metavar="SQL")] = None,
     samples: Annotated[int | None, CommandOption(least=1)] = None,
     replicates: Annotated[int | None, CommandOption(least=1)] = None,
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> str:
     """Steer a running sweep, or one that is to be resumed. What was steered is journaled.
 
@@ -369,8 +354,8 @@ def status(
     *,
     audit: bool = False,
     watch: Annotated[bool, CommandOption(("--watch", "-w"))] = False,
-    output: Output = None,
-    address: ClusterAddress = None,
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> Shown[list[SweepStatus]] | Shown[list[RemoteSweep]] | Shown[list[str]] | Shown[Look | None]:
     """Show the progress of sweeps.
 
@@ -472,20 +457,20 @@ def _remote_look(cluster: Cluster, name: str | None) -> Callable[[], Look]:
 
 
 def submit(
-    space: Space,
-    address: Annotated[ClusterAddress, CommandOption(("--dashboard",), envvar="SWEEPER_ADDRESS")] = None,
+    space: arguments.Space,
+    address: Annotated[arguments.ClusterAddress, CommandOption(("--dashboard",), envvar="SWEEPER_ADDRESS")] = None,
     *,
-    output: Output = None,
+    output: arguments.Output = None,
     slurm: bool = False,
     slurm_file: str | Path | None = None,
     print_only: Annotated[bool, CommandOption(("--print",))] = False,
-    set: Settings = None,
+    set: arguments.Settings = None,
     name: str | None = None,
-    tracking_uri: Tracking = None,
-    mlflow: Mlflow = True,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
     ship_code: bool = True,
-    wait_for_nodes: WaitForNodes = 30.0,
-    allow_notify: AllowNotify = False,
+    wait_for_nodes: arguments.WaitForNodes = 30.0,
+    allow_notify: arguments.AllowNotify = False,
 ) -> Submitted | SlurmSubmission:
     """Run a sweep on a remote cluster. Results go to an object store or a shared directory.
 
@@ -535,9 +520,9 @@ def submit(
 def logs(
     name: str,
     *,
-    address: ClusterAddress = None,
+    address: arguments.ClusterAddress = None,
     follow: Annotated[bool, CommandOption(("--follow", "-f"))] = False,
-    output: Output = None,
+    output: arguments.Output = None,
     write: Callable[[str], object] = lambda text: sys.stdout.write(text),  # looked up late: it may be closed
 ) -> Shown[None]:
     """Print a sweep's log: the driver's log on a cluster (--dashboard), the log of Ray and torch on this machine.
@@ -590,7 +575,7 @@ def token(file: str | Path) -> Shown[Path]:
     Returns:
         The file with the token.
     """
-    from sweeper.remote.tokens import create_token
+    from sweeper.remote.cluster import create_token
 
     create_token(Path(file))
     notes = [

@@ -1,27 +1,14 @@
-"""Results shown and taken home, as functions: tables, pages, figures, exported networks, and MLflow."""
+"""Results shown and taken home, as functions: tables, pages, figures, servers, exported networks, and MLflow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sweeper.api.arguments import (
-    ClusterAddress,
-    CommandOption,
-    Format,
-    Name,
-    Output,
-    Say,
-    Tracking,
-    Trust,
-    all_here,
-    local_sweep,
-    local_tracking,
-    output_folder,
-    remote_output,
-)
+from sweeper.api import analyses, arguments, commands
+from sweeper.api.arguments import CommandOption, all_here, local_sweep, local_tracking, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown, format_table
@@ -52,9 +39,9 @@ def results_(
     everything: Annotated[bool, CommandOption(("--all",))] = False,
     columns: Annotated[Sequence[str], CommandOption(metavar="NAMES")] = (),
     sort: Annotated[str | None, CommandOption(metavar="NAME")] = None,
-    form: Annotated[Format, CommandOption(("--format", "-f"), complete="complete_format")] = "table",
-    output: Output = None,
-    address: ClusterAddress = None,
+    form: Annotated[arguments.Format, CommandOption(("--format", "-f"), complete="complete_format")] = "table",
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> Shown[TrialsTable] | Shown[pa.Table]:
     """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
 
@@ -110,12 +97,12 @@ def results_(
 
 
 def show(
-    name: Name,
+    name: arguments.Name,
     trial: str | None = None,
     *,
     page: Annotated[str | Path | None, CommandOption(("--to",))] = None,
-    output: Output = None,
-    address: ClusterAddress = None,
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> Shown[Results] | Path:
     """Show one trial: configuration, rungs and decisions, metrics with intervals, files.
 
@@ -146,8 +133,8 @@ def report(
     table: Annotated[str | None, CommandOption(hidden=True)] = None,
     form: Annotated[str | None, CommandOption(("--format", "-f"), hidden=True)] = None,
     to: str | Path | None = None,
-    output: Output = None,
-    address: ClusterAddress = None,
+    output: arguments.Output = None,
+    address: arguments.ClusterAddress = None,
 ) -> ReportPage | str:
     """Rewrite a sweep's report.html, or put several sweeps on one page.
 
@@ -192,7 +179,9 @@ def report(
     return ReportPage(page)
 
 
-def sync(name: Name, *, output: Output = None, tracking_uri: Tracking = None) -> Shown[None]:
+def sync(
+    name: arguments.Name, *, output: arguments.Output = None, tracking_uri: arguments.Tracking = None
+) -> Shown[None]:
     """Update MLflow from a sweep's journal. Safe to repeat.
 
     Returns:
@@ -208,11 +197,11 @@ def sync(name: Name, *, output: Output = None, tracking_uri: Tracking = None) ->
 def ui(
     name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
     *,
-    output: Output = None,
-    tracking_uri: Tracking = None,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
     port: Annotated[int, CommandOption(least=1, most=65535)] = 5000,
     host: str = "127.0.0.1",
-    say: Say = lambda line: None,
+    say: arguments.Say = lambda line: None,
 ) -> Shown[None]:
     """Browse sweeps in MLflow. Each opens in a view with all its trials.
 
@@ -242,8 +231,87 @@ def ui(
     return Shown(None, exit_code=serve(uri, port, host))
 
 
+def serve(
+    *,
+    output: arguments.Output = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, CommandOption(least=0, most=65535)] = 8337,
+    token_file: Annotated[str | Path | None, CommandOption(envvar="SWEEPER_TOKEN_FILE")] = None,
+    say: arguments.Say = lambda line: None,
+) -> Shown[None]:
+    """Show all sweeps in a browser, live.
+
+    It only reads, but for the ledger of looks and, with a token, what is steered: it can be ended at any time.
+
+    Args:
+        host: Address to listen on. Any other than this machine's loopback needs a token.
+        port: Port of this machine; 0 for any that is free.
+        token_file: File with the token that a browser is asked for (`sweeper cluster token FILE` makes one).
+            (default: none)
+        say: takes the server's address.
+
+    Returns:
+        Nothing, once the server has ended.
+
+    Raises:
+        SweeperError: no token where one is needed, the port is taken, or the extra `serve` is not installed.
+    """
+    try:
+        from sweeper.serving.app import listen
+        from sweeper.serving.app import serve as serve_pages
+        from sweeper.serving.guard import read_token
+    except ModuleNotFoundError as error:
+        raise _lacks("serve", error) from error
+    place, token = output_folder(output), read_token(token_file) if token_file is not None else None
+    with listen(host, port) as taken:
+        address = f"[{host}]" if ":" in host else host
+        say(f"sweeps of {place}: http://{address}:{taken.getsockname()[1]} (Ctrl-C to stop)")
+        serve_pages(place, taken, token, {"compare": analyses.compare, "steer": commands.steer})
+    return Shown(None)
+
+
+def mcp(
+    *,
+    grant: Annotated[float, CommandOption(least=0, metavar="HOURS")] = 0.0,
+    author: str | None = None,
+    output: arguments.Output = None,
+) -> Shown[None]:
+    """Offer sweeps to an agent: the Model Context Protocol, on standard input and output.
+
+    Its tools: plan, run, steer, status, sql, compare, claims. Each call is a line of agents.jsonl in --output.
+
+    Args:
+        grant: Hours of this machine that the author's sweeps may take in all, those of earlier servers included.
+        author: Who acts. (default: agent of USER@HOST)
+
+    Returns:
+        Nothing, once the agent has hung up.
+
+    Raises:
+        SweeperError: the extra `mcp` is not installed.
+    """
+    from sweeper.steering.ledger import author as current_author
+
+    try:
+        from sweeper.serving.agent import serve_tools
+    except ModuleNotFoundError as error:
+        raise _lacks("mcp", error) from error
+    tools: dict[str, Callable[..., Any]] = {
+        "plan": commands.plan, "steer": commands.steer, "status": commands.status, "results": results_,
+        "compare": analyses.compare, "claims": analyses.claims,
+    }  # fmt: skip
+    serve_tools(output_folder(output), author or f"agent of {current_author()}", grant, tools)
+    return Shown(None)
+
+
+def _lacks(extra: str, error: ModuleNotFoundError) -> SweeperError:
+    return SweeperError(
+        f"`sweeper {extra}` needs {error.name}, which is not installed", f"pip install 'calibration-sweeper[{extra}]'"
+    )
+
+
 def export(
-    name: Name,
+    name: arguments.Name,
     to: Annotated[str | Path, CommandOption(("--to",))],
     *,
     trial: str = "best",
@@ -253,10 +321,10 @@ def export(
     retrain: bool = False,
     mlflow: bool = False,
     register: str | None = None,
-    tracking_uri: Tracking = None,
-    trust: Trust = False,
-    output: Output = None,
-    say: Say = lambda line: None,
+    tracking_uri: arguments.Tracking = None,
+    trust: arguments.Trust = False,
+    output: arguments.Output = None,
+    say: arguments.Say = lambda line: None,
 ) -> Exported:
     """Export a trained network as a calibrated program: weights, torch.export program, model card.
 
@@ -324,8 +392,8 @@ def figure(
     *,
     gamma: Sequence[float] = (),
     classes: int | None = None,
-    form: Format = "table",
-    output: Output = None,
+    form: arguments.Format = "table",
+    output: arguments.Output = None,
 ) -> Path | DrawnFigure | Shown[ComputedFigure]:
     """Draw a report's figure, or a paper's that needs no training.
 
@@ -347,9 +415,7 @@ def figure(
         SweeperError: an unknown figure or format, or one that does not apply to the sweep.
     """
     if figure is None:
-        from sweeper.api.analyses import focal_map
-
-        return focal_map(name, gamma=gamma, classes=classes, form=form, picture=to)
+        return analyses.focal_map(name, gamma=gamma, classes=classes, form=form, picture=to)
     from sweeper.figures.on_paper import report_figure, svg_text, write_report_figure
     from sweeper.results import load
 
@@ -366,7 +432,7 @@ def table(
     *,
     paper: Annotated[str | None, CommandOption(metavar="TABLE")] = None,
     form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
-    output: Output = None,
+    output: arguments.Output = None,
 ) -> str:
     """Print a paper's table: the best of each loss on each network, or a published one filled in (--paper).
 

@@ -17,18 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Group
 
 from search_spaces import FOLDER
-from sweeper.api.arguments import (
-    CommandOption,
-    Name,
-    Output,
-    Rehearse,
-    Settings,
-    Space,
-    Tracking,
-    local_tracking,
-    output_folder,
-    overrides,
-)
+from sweeper.api import arguments
+from sweeper.api.arguments import AtLeastOne, CommandOption, local_tracking, output_folder, overrides
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.text.display import Shown
 from sweeper.text.labels import plural
@@ -36,9 +26,6 @@ from sweeper.text.labels import plural
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
     from sweeper.storage.lookup import Entry
-
-
-AtLeastOne = CommandOption(least=1)
 
 
 def init(
@@ -67,7 +54,7 @@ def init(
     Returns:
         The file written.
     """
-    from sweeper.space.catalogue import TemplateOptions, template
+    from sweeper.space.catalogue import template
     from sweeper.space.loading import load_spec
     from trainables.files.atomic import write_text
 
@@ -80,12 +67,9 @@ def init(
         if not equals or not written:
             raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
         values[path.strip()] = [value.strip() for value in written.split(",")]
-    usual = TemplateOptions()
-    options = TemplateOptions(
-        dataset, loss or usual.losses, network or usual.architectures, values, objective, epochs, replicates
-    )
     with writing_to(file, "name another file"):
-        write_text(file, template(options))
+        text = template(dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates)
+        write_text(file, text)
     try:
         load_spec(file)
     except SweeperError as error:
@@ -115,7 +99,9 @@ def tutorial(folder: str | Path = "first_sweep") -> Shown[list[Path]]:
     return Shown(files, notes=[f"wrote {files[0]} and {files[1]}\nnext\n  {steps}"])
 
 
-def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) -> Shown[SweepSpec]:
+def validate(
+    space: arguments.Space, *, set: arguments.Settings = None, rehearse: arguments.Rehearse = False
+) -> Shown[SweepSpec]:
     """Check a search space and report all errors at once. Nothing is trained; what a table of yours holds is said.
 
     Returns:
@@ -134,7 +120,7 @@ def validate(space: Space, *, set: Settings = None, rehearse: Rehearse = False) 
     return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found))))
 
 
-def list_(*, output: Output = None) -> Shown[list[Entry]]:
+def list_(*, output: arguments.Output = None) -> Shown[list[Entry]]:
     """List the sweeps in the directory of results, latest first.
 
     Returns:
@@ -161,12 +147,12 @@ def list_(*, output: Output = None) -> Shown[list[Entry]]:
 
 
 def delete(
-    name: Name,
+    name: arguments.Name,
     *,
     yes: Annotated[bool, CommandOption(("--yes", "-y"))] = False,
     runs: bool = False,
-    output: Output = None,
-    tracking_uri: Tracking = None,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
     ask: Callable[[str], object] = lambda question: None,
 ) -> Shown[Path]:
     """Delete a sweep's results folder, and its MLflow runs with --runs.
@@ -204,7 +190,7 @@ def delete(
     return Shown(root, notes=[*notes, f"deleted {root}, {size / 2**20:,.1f} MiB"])
 
 
-def rename(name: Name, new: str, *, output: Output = None) -> Shown[Path]:
+def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> Shown[Path]:
     """Rename a sweep. MLflow keeps the old name until `sweeper sync` logs it under the new one.
 
     Args:
@@ -222,7 +208,7 @@ def rename(name: Name, new: str, *, output: Output = None) -> Shown[Path]:
     return Shown(found, notes=[f"renamed to {found}"])
 
 
-def archive(name: Name, *, to: str | Path | None = None, output: Output = None) -> Shown[Path]:
+def archive(name: arguments.Name, *, to: str | Path | None = None, output: arguments.Output = None) -> Shown[Path]:
     """Pack a sweep's results folder into a .tar.gz file. The folder stays.
 
     Args:

@@ -8,18 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from search_spaces import packaged_files
-from sweeper.api.arguments import (
-    Address,
-    CommandOption,
-    Cpus,
-    Mlflow,
-    Output,
-    Rehearse,
-    RunsOn,
-    Say,
-    Tracking,
-    output_folder,
-)
+from sweeper.api import arguments
+from sweeper.api.arguments import CommandOption, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown
@@ -126,17 +116,17 @@ def _rehearsed(recipe: Recipe) -> SweepSpec:
 def paper(
     name: str,
     *,
-    rehearse: Rehearse = False,
+    rehearse: arguments.Rehearse = False,
     run: Annotated[bool, CommandOption(("--no-run",), negated=True)] = True,
     items: bool = False,
     page: Annotated[str | Path | None, CommandOption(("--to",))] = None,
-    output: Output = None,
-    tracking_uri: Tracking = None,
-    mlflow: Mlflow = True,
-    address: Address = None,
-    cpus: Cpus = None,
-    executor: RunsOn = "auto",
-    say: Say = lambda sentence: None,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
+    address: arguments.Address = None,
+    cpus: arguments.Cpus = None,
+    executor: arguments.RunsOn = "auto",
+    say: arguments.Say = lambda sentence: None,
 ) -> Shown[PaperPage] | Shown[list[Item]]:
     """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
 
@@ -207,7 +197,7 @@ class RunningOptions(TypedDict):
     executor: str
 
 
-def _run(step: Step, rehearse: bool, say: Say, options: RunningOptions) -> None:
+def _run(step: Step, rehearse: bool, say: arguments.Say, options: RunningOptions) -> None:
     from sweeper.api import commands
 
     if step.state == FINISHED:

@@ -29,7 +29,7 @@ import typer
 import typer.core
 
 from search_spaces import packaged_files
-from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping, papers, serving
+from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping, papers
 from sweeper.api.arguments import CommandOption
 from sweeper.cli.printing import BAD_INPUT, DONE, GIVEN, PRINTED, discard_output, display
 from sweeper.core.errors import SweeperError
@@ -44,9 +44,7 @@ SECTION = re.compile(r"\n(Args|Returns|Raises):\n")
 WORDS = re.compile(r" \(default: (.+)\)$")
 
 
-MODULES = {
-    each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers, serving)
-}
+MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers)}
 
 
 #: Options of release 0.2 that have another name now: they work until 0.4, and are hidden.

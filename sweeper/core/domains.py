@@ -243,10 +243,8 @@ def extremes(node: Node) -> list[tuple[str, Plain]]:
     if isinstance(node, Interval):
         return [(f".{node.kind}", node.low), (f".{node.kind}", node.high)]
     if isinstance(node, Members):
-        found: list[tuple[str, Plain]] = []
-        for index, member in enumerate(node.nodes):
-            found += [(f".{node.kind}[{index}]{place}", value) for place, value in extremes(member)]
-        return found
+        members = enumerate(node.nodes)
+        return [(f".{node.kind}[{index}]{at}", value) for index, member in members for at, value in extremes(member)]
     return []
 
 

@@ -93,10 +93,11 @@ def table_schemas(
     mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
     configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
     more = [(name, _ARROW_TYPES[kind]) for name, kind in (epoch_columns or {}).items()]
+    measured = [(name, _measured_type(name)) for name in evaluation_columns]
     return {
         "trials": pa.schema([*TRIAL_COLUMNS.items(), computed, mark, *configuration]),
         "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
-        "evaluations": _evaluations_schema(evaluation_columns).append(mark),
+        "evaluations": pa.schema([*EVALUATION_KEYS.items(), *measured, mark]),
         "reliability": RELIABILITY_SCHEMA,
         "predictions": predictions_schema(classes) if kept_logits is None else token_predictions_schema(kept_logits),
         **CURVATURE_SCHEMAS,
@@ -197,10 +198,6 @@ def _constant_column(field: pa.Field, count: int) -> pa.Array:
     text = field.metadata[_CONSTANT].decode()
     value = text == "true" if pa.types.is_boolean(field.type) else text
     return pa.repeat(pa.scalar(value, field.type), count)
-
-
-def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([*EVALUATION_KEYS.items(), *((name, _measured_type(name)) for name in columns)])
 
 
 def _measured_type(column: str) -> pa.DataType:

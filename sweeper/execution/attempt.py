@@ -1,119 +1,101 @@
 """One attempt at a sweep, by one driver: hold the lease, fold the journal, run what is unfinished, write the end.
 
-A first run and a resumed one differ here only in what the journal holds. A damaged journal is cut off before its first
-damaged record, and what trials wrote afterwards is removed; one that is lost is found missing.
+A first run and a resumed one differ here only in what the journal holds (`sweeper.execution.resuming`). The driver is
+put together once it is known how much fits: searcher, tables, sinks, settings of trials.
 """
 
 from __future__ import annotations
 
-import logging
+import functools
+import importlib
+import math
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from rich.console import Console
 
-from sweeper.core.errors import NO_SPACE, DiskFullError, InvalidSearchSpace, SweeperError, unwritable
-from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.core.processes import at_death
-from sweeper.execution.assembly import DriverContext, open_tables
-from sweeper.execution.controllers.base import Interrupts
-from sweeper.execution.controllers.budget import BUDGET_REACHED, WorkingTime
-from sweeper.execution.driver.context import Fold
-from sweeper.execution.driver.executor import Executor
+from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
+from sweeper.core.processes import at_death, prepare
+from sweeper.execution.controllers.base import Controller, Interrupts, Steering
+from sweeper.execution.controllers.budget import BUDGET_REACHED, BudgetWatch, WorkingTime, price_from
+from sweeper.execution.driver.context import DriverSettings, Sink
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
+from sweeper.execution.resuming import (
+    begun_trials,
+    check_trials,
+    discard_damaged,
+    folded,
+    open_tables,
+    remove_checkpoints_ahead,
+    repeatability_notes,
+)
+from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.best import Spending
-from sweeper.journal.journal import read_journal, set_aside_damaged
-from sweeper.journal.records import Record
-from sweeper.journal.segments import last_sequence, piece_of
-from sweeper.journal.state import ReplicateState, SweepState
+from sweeper.journal.journal import read_journal
+from sweeper.journal.segments import last_sequence
+from sweeper.journal.state import SweepState
+from sweeper.monitoring.live import FreshReport, redirect_output
 from sweeper.monitoring.notifications import Notifier
+from sweeper.monitoring.snapshot import MetricsSink, Publish
+from sweeper.planning.preparation import data_keys, dataset_facts
+from sweeper.planning.user_code_checks import loop_settings
+from sweeper.search.base import Searcher
 from sweeper.space.notify import Target
-from sweeper.steering.requests import GOES_ON, pending
+from sweeper.space.spec import Budget
+from sweeper.space.user_code import code_settings
+from sweeper.steering.requests import GOES_ON, POLL_SECONDS, done, follows, pending
 from sweeper.storage.lease import Lease
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
-from sweeper.storage.sweeps import Sweep, changed_trials, edited, keep
-from sweeper.text.display import SafeConsole
-from sweeper.text.labels import plural
+from sweeper.storage.sweeps import Sweep, keep
 from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet
-from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
+from trainables.datasets.sharing import content_key
+from trainables.files.stores.base import is_store_address
+from trainables.training.lanes.packing import AUTO
+
+#: What the report needs: two thirds of a second that every command would wait for, were it imported at the start.
+FOR_THE_END = ("sweeper.reporting.page", "scipy.stats")
+
+
+def import_meanwhile(*modules: str) -> threading.Thread:
+    """Import modules one after the other in a thread, and return it; one that fails is left to who needs it."""
+
+    def load() -> None:
+        with suppress(ImportError, MemoryError):
+            for name in modules:
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=load, daemon=True, name="imports")
+    thread.start()
+    return thread
 
 
 @contextmanager
-def redirect_output(log: Path) -> Iterator[Console]:
-    """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    was_terminal = os.isatty(kept[1])
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    encoding = getattr(sys.stderr, "encoding", None)
-    opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
-    with opened as real_error, _streams_to(1, 2):
-        handler = logging.StreamHandler(sys.stderr)
-        logging.getLogger().addHandler(handler)
-        try:
-            yield SafeConsole(file=real_error, force_terminal=was_terminal, soft_wrap=not was_terminal)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            logging.getLogger().removeHandler(handler)
-            os.dup2(kept[0], 1)
-            os.dup2(kept[1], 2)
-            os.close(kept[0])
-            os.close(kept[1])
+def endings_told(named: str) -> Iterator[None]:
+    """Say how to continue where the driver ends wherever it is: by a second Ctrl-C, or as no space is left.
 
-
-@contextmanager
-def _streams_to(out: int, error: int) -> Iterator[None]:
-    """Send what Python prints to these descriptors where a notebook's kernel would send it to the cell."""
-    with ExitStack() as stack:
-        for stream, descriptor, redirect in ((sys.stdout, out, redirect_stdout), (sys.stderr, error, redirect_stderr)):
-            if hasattr(stream, "pub_thread"):
-                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace"))
-                stack.enter_context(redirect(opened))
-        yield
-
-
-def begun_trials(state: SweepState) -> frozenset[int]:
-    """Return the configurations whose trials have reported and not ended: a driver that starts now continues them."""
-    return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
-
-
-def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
-    """Return a sentence on the trials whose numbers may differ in rounding from an undisturbed run's; none on CPUs.
-
-    Args:
-        state: at the end of a driver.
-        begun: what that driver found begun, by `begun_trials`.
-        deterministic: whether the sweep's training is.
+    Raises DiskFullError in the place of the operating system's error.
     """
-    if deterministic:
-        return []
-    on_cards = {index: trial for index, trial in state.trials.items() if trial.device == "cuda"}
-    reused = [trial for trial in on_cards.values() if trial.reused_from is not None]
-    further = [trial for trial in reused if trial.epochs > (trial.reused_epochs or 0)]
-    continued = [index for index in begun if index in on_cards]
-    parts = []
-    if reused:
-        again = f" ({len(further)} trained again for more epochs, beside the reported ones)" if further else ""
-        parts.append(f"{plural(len(reused), 'trial')} reused{again}")
-    if continued:
-        parts.append(f"{plural(len(continued), 'trial')} continued")
-    if not parts:
-        return []
-    return [
-        f"{' and '.join(parts)} on a GPU without training: {{deterministic: true}}: measurements equal those of an "
-        "uninterrupted run up to rounding, not to the bit"
-    ]
+    try:
+        yield
+    except KeyboardInterrupt:  # the first one lets the driver say so itself
+        sys.stderr.write(f"interrupted: all results so far are kept; continue with `sweeper resume {named}`\n")
+        raise
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
+        raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error
 
 
 def drive(
@@ -122,19 +104,17 @@ def drive(
     options: RunOptions,
     mirror: Mirror | SharedFolder,
     targets: Sequence[Target],
-    executor: Callable[[], Executor],
+    executor: Executor,
 ) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished on an executor, and bring what follows up to date."""
-    started = time.monotonic()
-    paths, schedule = sweep.paths, sweep.spec.schedule
+    started, paths = time.monotonic(), sweep.paths
     named = paths.in_commands if mirror.store is None else mirror.address
     goodbye = (
         f"the driver died: it was killed, or the Ray head was lost (see {paths.log})\n"
         f"  all results so far are kept; continue with `sweeper resume {named}`"
     )
     with (
-        interruption_told(named),
-        translate_disk_full(named),
+        endings_told(named),
         Lease(paths.lease) as lease,
         at_death('printf "%s\\n" "$1" >&2', goodbye),
         redirect_output(paths.log) as terminal,
@@ -142,77 +122,267 @@ def drive(
         if options.settings:
             keep(sweep)  # not before the lease: the file may be another driver's until then
         paths.stop_marker.unlink(missing_ok=True)
-        notes = discard_damaged(paths, mirror) if options.discard_damaged else []
-        state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
-        worked, spending = WorkingTime(), Spending()
-        tables = open_tables(sweep, dataset, mirror)
-        if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
-            folds: list[Fold] = [state, rungs, worked, spending]
-            tables.rebuild(folded(paths, folds, lambda: check_trials(state, tables.config_hashes)))
-            for sentence in tables.missing():
-                terminal.print(sentence, markup=False)
-        if notes:
-            remove_checkpoints_ahead(paths, state)
-        follower = Follower(paths, options.tracker)
-        progress = options.progress(terminal, state, schedule, sweep.describe)
-        notifier = Notifier(targets, sweep, state, mirror.address)
-        interrupts = Interrupts(progress.say)
-        with interrupts.listening(), progress, follower, notifier:
-            context = DriverContext(
-                sweep,
-                options,
-                state,
-                rungs,
-                tables,
-                progress,
-                lease,
-                mirror,
-                dataset,
-                worked,
-                spending,
-                notifier,
-                interrupts,
-            )
-            ended = _run_unfinished(context, executor, notes)
+        attempt = Attempt(sweep, dataset, options, mirror, targets, lease, terminal)
+        with attempt.interrupts.listening(), attempt.progress, attempt.follower, attempt.notifier:
+            ended = attempt.run_unfinished(executor)
             try:
-                with interrupts.skippable():
-                    notes += _write_end(context, follower, ended, started)
+                with attempt.interrupts.skippable():
+                    attempt.notes += attempt.write_end(ended, started)
             except KeyboardInterrupt:
-                notes.append("tables and report were skipped; the next `sweeper resume` writes them")
+                attempt.notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
     outcome, reason = ended or ("finished", None)
     late = outcome == "finished" or (reason or "").startswith(BUDGET_REACHED)
     goes_on = reason == GOES_ON or (late and bool(pending(paths)))
-    return Outcome(sweep, outcome, state, time.monotonic() - started, notes, goes_on)
+    return Outcome(sweep, outcome, attempt.state, time.monotonic() - started, attempt.notes, goes_on)
 
 
-def _run_unfinished(
-    context: DriverContext, executor: Callable[[], Executor], notes: list[str]
-) -> tuple[str, str | None] | None:
-    """Run what is unfinished; return how that ended and why it stopped, `None` where a driver had ended it before.
+class Attempt:
+    """What one driver knows and shows of the sweep that it holds.
 
-    Things to know are added to `notes`.
+    Attributes:
+        sweep: the sweep.
+        mirror: where the sweep lies.
+        state: of all trials, as the journal has it.
+        notes: things that the user should know at the end, one sentence each.
+        progress: shows the run.
+        follower: logs the run where it is tracked.
+        notifier: tells people of it.
+        interrupts: hears of Ctrl-C.
     """
-    state, options = context.state, context.options
-    # Nothing may be left to do but to say so: the last driver died between the last report and the end.
-    unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
-    if not unfinished and state.outcome is not None and not pending(context.sweep.paths):
-        return None
-    begun = begun_trials(state)
-    driver = context.run(executor()) if unfinished else context.take_up()
-    outcome, reason = driver.finish(), driver.closing
-    notes += [f"stopped: {reason}"] if reason else []
-    notes += repeatability_notes(state, begun, deterministic=context.sweep.spec.training.deterministic)
-    return outcome, reason
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        dataset: DataSet,
+        options: RunOptions,
+        mirror: Mirror | SharedFolder,
+        targets: Sequence[Target],
+        lease: Lease,
+        terminal: Console,
+    ) -> None:
+        """Fold the journal of a sweep whose `lease` is held, and rebuild its tables; say what they lack."""
+        self.sweep, self._dataset, self._options, self.mirror, self._lease = sweep, dataset, options, mirror, lease
+        paths, schedule = sweep.paths, sweep.spec.schedule
+        self.notes = discard_damaged(paths, mirror) if options.discard_damaged else []
+        self.state, self._rungs = SweepState(len(sweep.configurations)), schedule.begin()
+        self._worked, self._spending = WorkingTime(), Spending()
+        self._tables = open_tables(sweep, dataset, mirror)
+        if last_sequence(paths.journal) >= 0 or self.notes or mirror.store is not None:
+            folds = (self.state, self._rungs, self._worked, self._spending)
+            self._tables.rebuild(folded(paths, folds, lambda: check_trials(self.state, self._tables.config_hashes)))
+            for sentence in self._tables.missing():
+                terminal.print(sentence, markup=False)
+        if self.notes:
+            remove_checkpoints_ahead(paths, self.state)
+        self.follower = Follower(paths, options.tracker)
+        self.progress = options.progress(terminal, self.state, schedule, sweep.describe)
+        self.notifier = Notifier(targets, sweep, self.state, mirror.address)
+        self.interrupts = Interrupts(self.progress.say)
+
+    def tick(self, steering: Steering) -> None:
+        """Renew the lease on every turn of the driver. Raises LeaseLostError where another has taken the sweep over."""
+        self._lease.beat()
+        self.mirror.require()
+
+    def run_unfinished(self, executor: Executor) -> tuple[str, str | None] | None:
+        """Run what is unfinished; return how that ended and why it stopped, `None` where it had ended before."""
+        state, options = self.state, self._options
+        # Nothing may be left to do but to say so: the last driver died between the last report and the end.
+        unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
+        if not unfinished and state.outcome is not None and not pending(self.sweep.paths):
+            return None
+        begun = begun_trials(state)
+        driver = self.run(executor) if unfinished else self.take_up()
+        outcome, reason = driver.finish(), driver.closing
+        self.notes += [f"stopped: {reason}"] if reason else []
+        self.notes += repeatability_notes(state, begun, deterministic=self.sweep.spec.training.deterministic)
+        return outcome, reason
+
+    def run(self, executor: Executor) -> Driver:
+        """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
+        prepare_end = functools.partial(import_meanwhile, *FOR_THE_END)
+        job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
+        with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
+            budget = self._budget(session.resources)
+            steered = SteeringController(self.sweep, self.progress.say, budget)
+            driver = self._driver(session, [budget], report, steered=steered)
+            self._begin(driver)
+            steered(driver)  # before a spent budget could end it that was raised meanwhile
+            with _stopped_by_signal(driver):
+                session.execute(driver)
+        return driver
+
+    def take_up(self) -> Driver:
+        """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
+        prepare(self._options.address)  # a searcher imports Ray
+        steered = SteeringController(self.sweep, self.progress.say)
+        driver = self._driver(Session({}, 1, lambda driver: None), steered=steered)
+        driver.begin()
+        steered(driver)
+        return driver
+
+    def write_end(self, ended: tuple[str, str | None] | None, started: float) -> list[str]:
+        """Write tables and report, notify of the end, and give the tracker a bounded time; return things to know."""
+        options, state, mirror = self._options, self.state, self.mirror
+        self.progress.stage("writing tables and report")
+        mirror.collect()
+        self._tables.close()
+        if ended is not None and ended[1] == GOES_ON:
+            return []
+        lacking = _report_lacking(self.sweep)
+        options.timings.note("tables and report written")
+        mirror.complete(ended=not state.unfinished())
+        if ended is not None:
+            self.notifier.ended(*ended)
+        if options.tracker is not None:
+            self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
+        lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started))
+        notes = lacking + self.notifier.wait()
+        options.timings.note("tracking complete")
+        if mirror.store is None and not lacking and not state.unfinished() and not self.sweep.spec.confirm.count:
+            mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
+        return notes
+
+    def _settings(self, resources: dict[str, float]) -> dict[str, Any]:
+        spec, paths, store = self.sweep.spec, self.sweep.paths, self.mirror.store
+        manifest = read_manifest(paths.manifest)
+        return {
+            "dataset": spec.dataset,
+            "data_key": content_key(self._dataset) if spec.loop is None else None,  # a loop's is what it predicts
+            "data_keys": data_keys(spec),
+            "max_epochs": spec.scheduler.max_epochs,
+            "rungs": list(spec.schedule.rungs),
+            "objective": spec.objective.metric,
+            "evaluation": {**spec.evaluation.model_dump(mode="json"), "cross_fitted": spec.cross_fitted},
+            "tables": str(self._tables.incoming),
+            "checkpoints": str(paths.checkpoints),
+            "store": store.uri if store is not None else None,
+            "threads": max(1, int(resources["cpu"])),
+            "device": "cuda" if resources["gpu"] else "cpu",
+            "gpu": resources["gpu"],
+            "workers": spec.resources.workers,
+            "packing": spec.replicates.packing,
+            "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
+            "training": spec.training.model_dump(mode="json"),
+            "choices": str(paths.root / "packing") if store is None else None,
+            "timeout_seconds": spec.trial_timeout,
+            "hang_seconds": spec.hang_timeout,
+            **loop_settings(spec, manifest),
+            "checkpoint_seconds": spec.checkpoint.every_seconds,
+            "checkpoints_kept": spec.checkpoint.keep,
+            **code_settings(paths, spec, manifest),
+        }
+
+    def _begin(self, driver: Driver) -> None:
+        """Let the driver take the sweep up, with what earlier sweeps have to give."""
+        output = self._options.output
+        # Earlier sweeps are next to this one, which may be resumed by its path from anywhere.
+        beside = output if is_store_address(output) else self.sweep.paths.root.parent
+        learned = lessons(self.sweep.spec, dataset_facts(self._dataset), beside, known=self.state.learned)
+        reusable = reusable_trials(self.sweep, self.state.unfinished(), output, self._tables.incoming)
+        driver.begin(reusable, learned)
+        self.progress.stage("running")
+
+    def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
+        limits, told = self.sweep.spec.budget or Budget(), self.notifier.budget_reached
+        of_trial = {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
+        return BudgetWatch(limits, self._spending, self._worked, of_trial, os.environ, tell=told)
+
+    def _searcher(self) -> Searcher | None:
+        """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
+        if not self.sweep.spec.searcher.learns:
+            return None
+        from sweeper.space.loading import searcher_for
+
+        searcher = searcher_for(self.sweep.spec)
+        for record in read_journal(self.sweep.paths.journal):
+            searcher.apply(record)
+        return searcher
+
+    def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
+        named = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
+        return MetricsSink(
+            self.sweep.name,
+            self.state,
+            self.sweep.spec.schedule,
+            publish,
+            spending=self._spending,
+            samples_per_epoch=len(self._dataset.train) * self.sweep.spec.replicates.count,
+            gpu=resources["gpu"],
+            gpu_hour_price=price_from(os.environ) if named is None else named,
+        )
+
+    def _driver(
+        self, session: Session, controllers: Sequence[Controller] = (), *sinks: Sink, steered: SteeringController
+    ) -> Driver:
+        spec, configurations = self.sweep.spec, self.sweep.configurations
+        return Driver(
+            self.sweep.paths,
+            configurations,
+            DriverSettings.of(spec, configurations),
+            journal=self.mirror.journal(alone=self._lease.locked),
+            keeper=self.mirror,
+            shares=session.shares,
+            state=self.state,
+            rungs=self._rungs,
+            sinks=[self._tables, self.progress, self.notifier, *session.sinks, *sinks],
+            controllers=[self, *controllers, *session.controllers],
+            folds=[self._worked, self._spending],
+            failed_too=self._options.failed_too,
+            slots=session.slots,
+            searcher=self._searcher(),
+            other_nodes=session.other_nodes,
+            steered=steered,
+        )
 
 
-def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
-    """Yield the journal's records, each folded into `folds` first, and `check` at the end: each is parsed once."""
-    for record in read_journal(paths.journal):
-        for fold in folds:
-            fold.apply(record)
-        yield record
-    check()
+class SteeringController:
+    """Does what people ask of a sweep: `sweeper.steering.requests`."""
+
+    def __init__(self, sweep: Sweep, say: Callable[[str], object], budget: BudgetWatch | None = None) -> None:
+        """Steer a sweep whose `budget` is watched; `say` tells the user why a request is refused."""
+        self._sweep, self._say, self._budget = sweep, say, budget
+        self._looked = -math.inf
+
+    def __call__(self, driver: Driver) -> None:
+        """Look for requests, when it is due, and do them."""
+        if time.monotonic() - self._looked < POLL_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for request in pending(self._sweep.paths):
+            try:
+                found, bodies = follows(request, self._sweep, driver.state)
+                if self._budget is not None:
+                    self._budget.allow(found.spec.budget or Budget())
+            except SweeperError as error:
+                self._say(f"not steered, {request.asked}: {error}")
+                done(self._sweep.paths, request)
+                continue
+            driver.steer(*bodies)
+            before, after = self._sweep.spec, found.spec
+            grows = (before.samples, before.narrowed) != (after.samples, after.narrowed)
+            self._sweep = keep(found)
+            done(self._sweep.paths, request)
+            if grows:
+                driver.steering.ask_to_stop(GOES_ON)
+
+
+@contextmanager
+def _stopped_by_signal(driver: Driver) -> Iterator[None]:
+    """Let SIGTERM ask the sweep to stop; `Interrupts` does the same for Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:
+        driver.steering.ask_to_stop(f"{signal.Signals(number).name} was received")
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _report_lacking(sweep: Sweep) -> list[str]:
@@ -232,132 +402,3 @@ def _report_lacking(sweep: Sweep) -> list[str]:
         why = str(error).partition("\n")[0] or "there is too little memory"
         return [f"the report could not be written: {why}; `sweeper report {named}` writes it"]
     return []
-
-
-def _write_end(
-    context: DriverContext, follower: Follower, ended: tuple[str, str | None] | None, started: float
-) -> list[str]:
-    """Write tables and report, notify of the end, and give the tracker a bounded time; return things to know."""
-    options, state, mirror, progress = context.options, context.state, context.mirror, context.progress
-    progress.stage("writing tables and report")
-    mirror.collect()
-    context.tables.close()
-    if ended is not None and ended[1] == GOES_ON:
-        return []
-    lacking = _report_lacking(context.sweep)
-    options.timings.note("tables and report written")
-    mirror.complete(ended=not state.unfinished())
-    if ended is not None:
-        context.notifier.ended(*ended)
-    if options.tracker is not None:
-        progress.stage(f"finishing {kind_of(options.tracker).name} logging")
-    lacking += context.tables.notes + follower.wait(patience(time.monotonic() - started))
-    notes = lacking + context.notifier.wait()
-    options.timings.note("tracking complete")
-    if mirror.store is None and not lacking and not state.unfinished() and not context.sweep.spec.confirm.count:
-        mark_settled(context.sweep.paths, state.count(), options.tracker, retriable(state))
-    return notes
-
-
-@contextmanager
-def interruption_told(named: str) -> Iterator[None]:
-    """Say how to continue when a second Ctrl-C ends the driver wherever it is; the first one lets it say so itself."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted: all results so far are kept; continue with `sweeper resume {named}`\n")
-        raise
-
-
-@contextmanager
-def translate_disk_full(named: str) -> Iterator[None]:
-    """Raise DiskFullError in place of the operating system's error when no space is left, wherever that shows."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
-        raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error
-
-
-def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
-    """Raise InvalidSearchSpace, naming each difference, when `sweep.yaml` is not what the journal was driven with.
-
-    `unreadable` accepts a journal in which that cannot be read; otherwise SweeperError names the damaged record.
-    """
-    try:
-        faults = edited(sweep)
-    except SweeperError:
-        if not unreadable:
-            raise
-        return
-    if faults:
-        raise InvalidSearchSpace(faults, source=str(sweep.paths.sweep_file))
-
-
-def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None:
-    """Raise SweeperError when configurations are drawn that are not those which the journal has."""
-    changed = changed_trials({index: trial.config_hash for index, trial in state.trials.items()}, config_hashes)
-    if changed:
-        count = f"{len(changed)} configurations differ" if len(changed) > 1 else "1 configuration differs"
-        raise SweeperError(
-            f"{count} from the journal, e.g. {trial_name(changed[0])}: this release draws others from the same space",
-            "resume with the release that started the sweep (`versions` in manifest.json), or start a new sweep",
-        )
-
-
-_PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")
-
-#: What a sweep has only once its journal has records: in words, and where it lies.
-_OF_A_JOURNAL = {
-    "results in its tables": [f"{place}/*/{part}" for place in ("tables", "generations/*") for part in _PARTS],
-    "checkpoints": ["checkpoints/c*/**/e*.pt"],
-}
-
-
-def refuse_lost_journal(paths: SweepPaths) -> None:
-    """Raise SweeperError when there is no journal, but what only a sweep with a journal has: it would start from zero.
-
-    Records that were quarantined, all of them, are no lost journal.
-    """
-    if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
-        return
-    there = {word: any(any(paths.root.glob(each)) for each in patterns) for word, patterns in _OF_A_JOURNAL.items()}
-    left = [word for word, found in there.items() if found]
-    if left:
-        raise SweeperError(
-            f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",
-            "restore that folder from a backup, and resume again; or, to train all trials again from the start, begin "
-            f"a new sweep: `sweeper run {paths.sweep_file} --name NAME`. Its results remain readable",
-        )
-
-
-def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
-    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot continue from there.
-
-    Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
-    """
-    for index in state.unfinished():
-        trial, folder = state.trials[index], paths.trial_checkpoints(index)
-        known = {folder: trial.epochs}
-        for own in folder.glob("r*"):
-            known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
-        for place, epochs in known.items():
-            (place / PARTIAL).unlink(missing_ok=True)  # only its inside says of which epoch it is
-            for epoch in checkpoint_epochs(place):
-                if epoch > epochs:
-                    checkpoint_file(place, epoch).unlink(missing_ok=True)
-
-
-def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[str]:
-    """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
-    names = set_aside_damaged(paths.journal)
-    mirror.set_aside(names)
-    if not names:
-        return []
-    count = sum(piece.last - piece.first + 1 for name in names if (piece := piece_of(name)))
-    return [
-        f"{count} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
-        "their results were measured again"
-    ]

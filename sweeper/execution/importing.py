@@ -29,7 +29,7 @@ from sweeper.execution.driver.driver import Driver, TakenOver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.runner import first_attempt
-from sweeper.planning.loop_checks import MANIFEST_KEY, predicted_before
+from sweeper.planning.user_code_checks import MANIFEST_KEY, predicted_before
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.components import WORD
 from sweeper.space.configurations import Configurations
@@ -150,6 +150,8 @@ class Predictions:
 class _FromFile(Executor):
     """Reports what a file holds where trials would run."""
 
+    name = "file"
+
     def __init__(self, predictions: Predictions) -> None:
         self._predictions = predictions
 
@@ -192,7 +194,7 @@ def import_predictions(file: Path, overrides: Sequence[str], name: str | None, o
     own = Configurations(len(found.configurations), found.configurations.__getitem__, sweep.paths.journal)
     try:
         dataset = predicted_before(manifest)
-        return first_attempt(replace(sweep, configurations=own), dataset, options, place, [], lambda: _FromFile(found))
+        return first_attempt(replace(sweep, configurations=own), dataset, options, place, [], _FromFile(found))
     except LoopError as error:
         raise SweeperError(f"{file}: {error}") from error
 

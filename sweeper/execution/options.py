@@ -177,7 +177,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
         counts = {str(status): int(count) for status, count in mark["counts"].items()}
         retriable = int(mark.get("retriable", 0))
         sound = mark["files"] == _digest_of_files(paths) and paths.report.is_file()
-        logged = tracker is None or (mark[TRACKED] == _digest(tracker) and _is_there(tracker))
+        logged = tracker is None or (mark[TRACKED] == _digest(tracker) and kind_of(tracker).is_there(tracker))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if not (sound and logged) or (failed_too and counts.get("failed", 0)) or any(paths.steering.glob("*.json")):
@@ -207,7 +207,3 @@ def _lines(paths: SweepPaths) -> Iterator[str]:
 def _digest(tracker: str | None) -> str | None:
     """Return what is kept of an address, which may hold a password."""
     return None if tracker is None else hashlib.sha256(tracker.encode()).hexdigest()
-
-
-def _is_there(tracker: str) -> bool:
-    return kind_of(tracker).is_there(tracker)

@@ -10,7 +10,7 @@ the same thing twice: a configuration that is drawn again has another place, and
 What is taken over is the reports, not the decisions: the driver judges each again, against the rungs of its own sweep,
 so an audit finds every decision equal. Where a trial of the other sweep was stopped and this one would have it go on,
 its reports are kept and it is trained from its beginning, which gives the same numbers again: bit for bit on a CPU,
-and on a GPU where training is deterministic. Elsewhere up to rounding, which `sweeper.execution.attempt` says.
+and on a GPU where training is deterministic. Elsewhere up to rounding, which `sweeper.execution.resuming` says.
 
 Warm start of a searcher: what is taken is choices and final objectives, not trials: nothing is trained less, but the
 searcher begins where the earlier sweeps ended. Only trials that ran to the end count: the value of one that was stopped
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,31 +171,13 @@ def choose_sources(
     return chosen
 
 
-class ReusableTrials:
-    """Gives a trial's reports from elsewhere, if it is the same here.
+def reusable_trials(
+    sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path
+) -> Callable[[int], Iterator[TakenOver] | None]:
+    """Return what gives the reports of a trial that a source has ended, in order, each saying where it comes from.
 
-    Which configuration a searcher chooses is known only then: such a trial is compared when it is asked for.
-    """
-
-    def __init__(self, sweep: Sweep) -> None:
-        """Begin with none."""
-        self._here = sweep.configurations
-        self._found: dict[int, list[tuple[str, Iterator[TakenOver]]]] = {}
-
-    def add(self, index: int, digest: str, reports: Iterator[TakenOver]) -> None:
-        """Add a trial that has ended elsewhere, by its index and the hash of its configuration there."""
-        self._found.setdefault(index, []).append((digest, reports))
-
-    def __call__(self, index: int) -> Iterator[TakenOver] | None:
-        """Return a trial's reports, in order."""
-        digest = _digest(self._here, index) if index in self._found else None
-        return next((reports for there, reports in self._found.get(index, ()) if there == digest), None)
-
-
-def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path) -> ReusableTrials:
-    """Return, for every trial that a source has ended, its reports in order, each saying where it comes from.
-
-    The reports are read, and their tables copied into `incoming`, one at a time as they are asked for.
+    The reports are read, and their tables copied into `incoming`, one at a time as they are asked for. Which
+    configuration a searcher chooses is known only then: such a trial is compared when it is asked for.
 
     Args:
         sweep: the one that takes over, from the sweeps that its manifest names; one that is gone, or is damaged, has
@@ -204,21 +186,27 @@ def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, inc
         output: where the sources are.
         incoming: where this sweep's trials leave their tables.
     """
-    found = ReusableTrials(sweep)
+    found: dict[int, list[tuple[str, Iterator[TakenOver]]]] = {}
+
+    def reports_of(index: int) -> Iterator[TakenOver] | None:
+        digest = _digest(sweep.configurations, index) if index in found else None
+        return next((reports for there, reports in found.get(index, ()) if there == digest), None)
+
     # A sweep may be resumed by its path, from anywhere.
     output = output if is_store_address(output) else sweep.paths.root.parent
     for name in _manifest(sweep).get(MANIFEST_KEY, ()):
         try:
             source = _open(name, output, tables=True)
-            ended = _ended_reports(source, sweep.configurations, [i for i in wanted if found(i) is None])
+            ended = _ended_reports(source, sweep.configurations, [i for i in wanted if reports_of(i) is None])
         except SweeperError:
             continue
         tables = TablesOfTrials(source.paths)
         for index, reports in ended.items():
             if all(tables.has(trial_name(index), report.evaluations) for report, _ in reports):
                 digest = config_hash(source.configurations[index])
-                found.add(index, digest, _brought(reports, tables, trial_name(index), incoming))
-    return found
+                brought = _brought(reports, tables, trial_name(index), incoming)
+                found.setdefault(index, []).append((digest, brought))
+    return reports_of
 
 
 def _brought(reports: Sequence[TakenOver], tables: TablesOfTrials, trial: str, incoming: Path) -> Iterator[TakenOver]:

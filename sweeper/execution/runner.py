@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,16 +25,17 @@ from sweeper.analysis.selection import candidates, confirmations_of, confirmed_n
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.json_types import Plain
-from sweeper.execution.attempt import check_unchanged, drive, refuse_lost_journal
-from sweeper.execution.driver.executor import Executor, ExecutorKind, executor_kind
-from sweeper.execution.local.executor import takes_cards
-from sweeper.execution.local.processes import ForkServer, early_server
+from sweeper.execution.attempt import drive
+from sweeper.execution.driver.executor import Executor, executor_named
+from sweeper.execution.fork_server import ForkServer, early_server
+from sweeper.execution.local import takes_cards
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
+from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
-from sweeper.planning.loop_checks import loop_part
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
+from sweeper.planning.user_code_checks import loop_part
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.space import notify
@@ -56,7 +57,7 @@ from trainables.datasets.sharing import node_copy
 from trainables.files.stores.base import StoreError
 
 
-def chosen_executor(options: RunOptions, resources: Resources) -> ExecutorKind:
+def chosen_executor(options: RunOptions, resources: Resources, server: ForkServer | None = None) -> Executor:
     """Return where trials run: where the run says, or for `auto` in forked processes of this machine.
 
     These save Ray's start and its work on reports. But `auto` is Ray where a cluster is named, or joined already by
@@ -66,9 +67,9 @@ def chosen_executor(options: RunOptions, resources: Resources) -> ExecutorKind:
     name = options.executor
     if name == "auto":  # a cluster that was joined is meant to be used
         name = "ray" if options.address is not None or takes_cards(resources) or joined() else "local"
-    kind = executor_kind(name)
-    kind.require(options, resources)
-    return kind
+    executor = executor_named(name)(options, server)
+    executor.require(resources)
+    return executor
 
 
 def confirming_spec(spec: SweepSpec, name: str, trials: list[int], number: int = 1) -> SweepSpec:
@@ -188,8 +189,8 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
 
 def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:
     """Claim a name for a checked search space and run it to its end."""
-    executor = chosen_executor(options, spec.resources)
-    executor.check(options, spec.resources)
+    executor = chosen_executor(options, spec.resources, server)
+    executor.check(spec.resources)
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
@@ -212,9 +213,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
-    outcome = first_attempt(
-        sweep, dataset, options, place, targets, functools.partial(executor.create, options, server)
-    )
+    outcome = first_attempt(sweep, dataset, options, place, targets, executor)
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
@@ -224,7 +223,7 @@ def first_attempt(
     options: RunOptions,
     place: Place,
     targets: Sequence[notify.Target],
-    executor: Callable[[], Executor],
+    executor: Executor,
 ) -> Outcome:
     """Drive a sweep whose name was claimed just now; give the name back where it fails before it begins."""
     mirror = mirror_of(sweep.paths, place)
@@ -282,12 +281,11 @@ def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outco
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         sweep = amended(sweep, options.settings) if options.settings else sweep
-        kind = chosen_executor(options, sweep.spec.resources)
+        executor = chosen_executor(options, sweep.spec.resources, running)
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
         asked = notify.asked_by_file(sweep.spec.notify, options.settings)
         notify.require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)
-        executor = functools.partial(kind.create, options, running)
         dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
         return drive(sweep, dataset, options, mirror, targets, executor)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions, predictions_in
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_index, trial_name
-from sweeper.execution.local.processes import ForkServer, TrialProcess
+from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import TrialState, fold
 from sweeper.results import Results

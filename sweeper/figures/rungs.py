@@ -30,7 +30,7 @@ from sweeper.figures.base import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, final_sql, objective
-from sweeper.results.overview import epoch_limit
+from sweeper.results.listing import epoch_limit
 from sweeper.results.queries import stratum_column
 from sweeper.scheduling import SCHEDULERS
 from sweeper.text.cells import Row, Rows, Value, by_trial, float_of, float_or_none, floats, grouped, int_of, text_of

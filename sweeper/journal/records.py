@@ -14,27 +14,27 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
+
+from pydantic import Field, StrictInt
 
 from sweeper.core.ids import configuration_index, trial_name
 from sweeper.journal.fields import (
     LATEST,
     LEFT_OUT,
     MOST,
-    Checked,
+    Flag,
+    Index,
     Json,
-    Within,
+    Number,
+    ReportFields,
+    Seconds,
+    TrialName,
+    Values,
+    Whole,
     Written,
-    check_report,
-    number,
-    numbers,
-    read,
-    text,
-    trial,
-    whole,
-    written,
+    checked,
 )
 from trainables.worker.trial_reports import TrialReport
 
@@ -42,17 +42,8 @@ from trainables.worker.trial_reports import TrialReport
 STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "interrupted")
 
 
-def _epochs_of_trials(fields: Json, key: str) -> dict[str, float]:
-    """Return an object of trials' names and epochs."""
-    found = numbers(fields, key)
-    for name in found:
-        trial({key: name}, key)
-        whole(found, name)
-    return found
-
-
-Status: TypeAlias = Annotated[str, Checked(partial(text, among=STATUSES))]
-Index: TypeAlias = Annotated[int, Within(0, MOST - 1)]
+Status: TypeAlias = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
+Sequential: TypeAlias = Annotated[StrictInt, Field(ge=0, le=LATEST)]
 DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
 
@@ -74,15 +65,15 @@ class Decision(Written):
             there are no constraints.
     """
 
-    rung: int | None
+    rung: Whole | None
     kind: DecisionKind
     reason: str
-    metric: float | None
-    cutoff: float | None
-    competitors: int
-    stratum: str | None = field(default=None, metadata=LEFT_OUT)
-    feasible: bool = field(default=True, metadata=LEFT_OUT)
-    constrained: Mapping[str, float] | None = field(default=None, metadata=LEFT_OUT)
+    metric: Number | None
+    cutoff: Number | None
+    competitors: Whole
+    stratum: Annotated[str | None, LEFT_OUT] = None
+    feasible: Annotated[Flag, Field(exclude_if=bool)] = True
+    constrained: Annotated[Mapping[str, Number] | None, LEFT_OUT] = None
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
@@ -103,20 +94,20 @@ class Attempt(Written):
     """
 
     kind: ClassVar[str] = "attempt"
-    attempt: int
+    attempt: Whole
     host: str
-    pid: Annotated[int, Within(0, 2**32)]  # no process has a larger number (Linux's limit is 2²²)
+    pid: Annotated[StrictInt, Field(ge=0, le=2**32)]  # no process has a larger number (Linux's limit is 2²²)
     code: str | None = None
-    space: Mapping[str, Any] | None = field(default=None, metadata=LEFT_OUT)
+    space: Annotated[Values | None, LEFT_OUT] = None
 
 
 @dataclass(frozen=True)
 class Observation:
     """The outcome of an earlier sweep's trial: its name there, the choices that lead to it, its objective."""
 
-    trial: Annotated[str, Checked(trial)]
-    choices: Mapping[str, float]
-    value: float
+    trial: TrialName
+    choices: Mapping[str, Number]
+    value: Number
 
 
 @dataclass(frozen=True)
@@ -130,10 +121,10 @@ class Learned(Written):
     """
 
     kind: ClassVar[str] = "learned"
-    attempt: int
+    attempt: Whole
     sweep: str
     observations: Sequence[Observation]
-    outside: int
+    outside: Whole
 
 
 @dataclass(frozen=True)
@@ -148,8 +139,8 @@ class Suggested(Written):
 
     kind: ClassVar[str] = "suggested"
     configuration: Index
-    values: dict[str, Any]
-    choices: Mapping[str, float]
+    values: Values
+    choices: Mapping[str, Number]
     config_hash: str
     searcher: str
 
@@ -168,7 +159,7 @@ class Drawn(Written):
 
     kind: ClassVar[str] = "drawn"
     first: Index
-    values: Sequence[Mapping[str, Any]]
+    values: Sequence[Values]
 
 
 @dataclass(frozen=True)
@@ -179,26 +170,26 @@ class Started(Written):
     ORDER: ClassVar[Sequence[str]] = ("configuration", "replicate")
 
     configuration: Index
-    attempt: int
-    replicate: int | None = field(default=None, metadata=LEFT_OUT)
+    attempt: Whole
+    replicate: Annotated[Whole | None, LEFT_OUT] = None
 
 
 class _ReportBody(Written):
     """A body with a trial's report."""
 
     ORDER: ClassVar[Sequence[str]]
-    report: TrialReport
+    report: Annotated[TrialReport, Field(exclude=True)]
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk: the report's among the others."""
-        values = self.report.to_dict() | written(self, without="report")
+        values = self.report.to_dict() | super().to_json()
         return {key: values[key] for key in self.ORDER if key in values}
 
     @classmethod
     def from_json(cls, fields: Json) -> Self:
         """Read what any release wrote."""
-        check_report(fields)
-        return read(cls, fields, report=TrialReport.from_dict(fields))
+        checked(ReportFields, fields)
+        return super().from_json({**fields, "report": TrialReport.from_dict(fields)})
 
     @property
     def configuration(self) -> int:
@@ -225,10 +216,10 @@ class ReplicateReported(_ReportBody):
         *("configuration", "replicate", "attempt", "epoch", "pauses", "failure", "failure_kind", "device", "packing"),
         *("wall_seconds", "gpu", "epochs", "evaluations"),
     )
-    report: TrialReport
-    replicate: int
-    attempt: int
-    pauses: bool
+    report: Annotated[TrialReport, Field(exclude=True)]
+    replicate: Whole
+    attempt: Whole
+    pauses: Flag
 
 
 @dataclass(frozen=True)
@@ -236,7 +227,7 @@ class Reused:
     """Where a report was reused from: the sweep's name, and the sequence of its record there."""
 
     sweep: str
-    record: Annotated[int, Within(0, LATEST)]
+    record: Sequential
 
 
 @dataclass(frozen=True)
@@ -256,12 +247,12 @@ class Reported(_ReportBody):
         *("replicate_errors", "replicate_kinds", "reused", "failure_kind", "config_hash"),
         *("attempt", "status", "decision"),
     )
-    report: TrialReport
-    attempt: int
+    report: Annotated[TrialReport, Field(exclude=True)]
+    attempt: Whole
     status: Status
     decision: Decision | None
-    reused: Reused | None = field(default=None, metadata=LEFT_OUT)
-    config_hash: str | None = field(default=None, metadata=LEFT_OUT)
+    reused: Annotated[Reused | None, LEFT_OUT] = None
+    config_hash: Annotated[str | None, LEFT_OUT] = None
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk; no kind of failure where there was none."""
@@ -279,8 +270,8 @@ class Judged(Written):
 
     kind: ClassVar[str] = "judged"
     configuration: Index
-    attempt: int
-    epoch: int
+    attempt: Whole
+    epoch: Whole
     status: Status
     decision: Decision
 
@@ -313,15 +304,15 @@ class Failed(Written):
     )
 
     configuration: Index
-    attempt: int
-    epoch: int
-    failure: str = field(metadata={"key": "kind"})
+    attempt: Whole
+    epoch: Whole
+    failure: Annotated[str, Field(alias="kind")]
     reason: str
-    counts: bool = True  # before kinds of failures were distinguished, each counted and was final
-    final: bool = True
-    replicate: int | None = field(default=None, metadata=LEFT_OUT)
-    given_up: bool = False
-    share: Annotated[float, Within(0, MOST)] | None = field(default=None, metadata=LEFT_OUT)
+    counts: Flag = True  # before kinds of failures were distinguished, each counted and was final
+    final: Flag = True
+    replicate: Annotated[Whole | None, LEFT_OUT] = None
+    given_up: Flag = False
+    share: Annotated[Annotated[Number, Field(ge=0, le=MOST)] | None, LEFT_OUT] = None
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk; `given_up` says nothing of a whole configuration."""
@@ -334,7 +325,7 @@ class Ended(Written):
     """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
 
     kind: ClassVar[str] = "ended"
-    attempt: int
+    attempt: Whole
     outcome: str
     reason: str
 
@@ -353,14 +344,14 @@ class Steered(Written):
     """
 
     kind: ClassVar[str] = "steered"
-    attempt: int
+    attempt: Whole
     request: str
     by: str
     asked: str
-    after: int
-    stopped: Annotated[Mapping[str, float], Checked(_epochs_of_trials)]
-    settings: Mapping[str, Any]
-    trials: int | None = field(default=None, metadata=LEFT_OUT)
+    after: Whole
+    stopped: Mapping[TrialName, Annotated[Number, Field(ge=0, le=MOST)]]
+    settings: Values
+    trials: Annotated[Whole | None, LEFT_OUT] = None
 
     @property
     def indices(self) -> list[int]:
@@ -392,6 +383,15 @@ def body_from_json(kind: str, fields: Json) -> Body:
 def configuration_of(body: Body) -> int | None:
     """Return the configuration that a record is about; `None` where it is about the whole sweep."""
     return None if isinstance(body, Attempt | Learned | Drawn | Ended | Steered) else body.configuration
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What stands before a record's body."""
+
+    sequence: Sequential
+    kind: str
+    time: Seconds
 
 
 @dataclass(frozen=True)
@@ -444,5 +444,5 @@ class Record:
         fields = json.loads(content)
         if not (isinstance(fields, dict) and isinstance(fields.get("body"), dict)):
             raise ValueError("it is not an object with a body")
-        sequence, time = whole(fields, "sequence", most=LATEST), number(fields, "time", 0, LATEST)
-        return Record(sequence, time, body_from_json(text(fields, "kind"), fields["body"]))
+        head = checked(_Head, fields)
+        return Record(head.sequence, head.time, body_from_json(head.kind, fields["body"]))

@@ -1,15 +1,21 @@
-"""What a running sweep shows: a table on a terminal, lines elsewhere, a notebook's cell, its report, its timings."""
+"""What a running sweep shows: a table on a terminal, lines elsewhere, a notebook's cell, its report, its timings.
+
+All else that is printed meanwhile goes to the sweep's log.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,13 +31,52 @@ from sweeper.journal.records import Attempt, Ended, Failed, Record, ReplicateRep
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import BAR, Snapshot, Tally, failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
-from sweeper.text.display import as_html
+from sweeper.text.display import SafeConsole, as_html
 from sweeper.text.labels import duration
 
 PLAIN_LINE_SECONDS = 10.0
 
 #: The last stage of a sweep in a notebook, whose cell keeps what was shown last.
 DONE = "done"
+
+
+@contextmanager
+def redirect_output(log: Path) -> Iterator[Console]:
+    """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    was_terminal = os.isatty(kept[1])
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    encoding = getattr(sys.stderr, "encoding", None)
+    opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
+    with opened as real_error, _streams_to(1, 2):
+        handler = logging.StreamHandler(sys.stderr)
+        logging.getLogger().addHandler(handler)
+        try:
+            yield SafeConsole(file=real_error, force_terminal=was_terminal, soft_wrap=not was_terminal)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            logging.getLogger().removeHandler(handler)
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            os.close(kept[0])
+            os.close(kept[1])
+
+
+@contextmanager
+def _streams_to(out: int, error: int) -> Iterator[None]:
+    """Send what Python prints to these descriptors where a notebook's kernel would send it to the cell."""
+    with ExitStack() as stack:
+        for stream, descriptor, redirect in ((sys.stdout, out, redirect_stdout), (sys.stderr, error, redirect_stderr)):
+            if hasattr(stream, "pub_thread"):
+                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace"))
+                stack.enter_context(redirect(opened))
+        yield
 
 
 class Progress:

@@ -15,11 +15,10 @@ from torch import Tensor
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
-from sweeper.planning.loop_checks import LoopData, torch_threads
-from sweeper.planning.plan import SIMULATED_TRIALS, plan
+from sweeper.planning.plan import Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.planning.view import Cost, Plan
-from sweeper.space.configurations import configurations, examples
+from sweeper.planning.user_code_checks import LoopData, torch_threads
+from sweeper.space.configurations import configurations, looked_at
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet, Split
 from trainables.files.container import usable_cores
@@ -125,10 +124,8 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
     needs one Hessian where they need two.
     """
-    space = examples(spec)
     chosen: dict[str, Configuration] = {}
-    for i in range(min(len(space), SIMULATED_TRIALS)):
-        configuration = space[i]
+    for configuration in looked_at(spec):
         architecture = str(configuration["architecture"]["name"])
         before = chosen.setdefault(architecture, configuration)
         if before["loss"]["name"] == "cross_entropy":

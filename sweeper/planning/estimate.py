@@ -16,7 +16,7 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from sweeper.planning.preparation import distinct
-from sweeper.space.configurations import examples
+from sweeper.space.configurations import looked_at
 from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DATASETS
 from trainables.datasets.splits import build_split
@@ -25,9 +25,6 @@ from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import DataSetSize
 from trainables.training.edge_of_stability import FEWEST, SHARE
 from trainables.training.fine_tuning import radius_of
-
-#: Configurations from which the mean over the space is taken; shares have converged by then.
-LOOKED_AT = 2000
 
 #: A training step in forward passes: the backward pass is two (gradients of activations and of weights).
 TRAINING_PASSES = 3
@@ -92,7 +89,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     size = None if spec.loop is not None else dataset_size(spec.dataset)
     if size is None:
         return None
-    drawn = examples(spec)[:LOOKED_AT]
+    drawn = looked_at(spec)
     networks = [configuration["architecture"] for configuration in drawn]
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
     forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}
@@ -132,7 +129,8 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
-        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
+        kind = torch.int32 if size.text else torch.float32
+        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
         with counter:
             model(inputs)
     return float(counter.get_total_flops())
@@ -186,19 +184,11 @@ def _samples(size: DataSetSize, splits: Iterable[str]) -> int:
     return sum(map(size.samples, splits))
 
 
-def _kind(size: DataSetSize) -> torch.dtype:
-    return torch.int32 if size.text else torch.float32
-
-
 def _example(network: str, size: DataSetSize) -> torch.Tensor:
     """Return an average sample of data that decide what a network computes."""
     if ARCHITECTURES.has_tag(network, "translation"):
         return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
-    return _example_trees(size)
-
-
-def _example_trees(size: DataSetSize) -> torch.Tensor:
-    """Return one tree of as many nodes as an average sentence of SST has (19 words): a left-branching one."""
+    # One tree of as many nodes as an average sentence of SST has (19 words): a left-branching one.
     words, nodes = 19, size.input_shape[0]
     rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)
     rows[0] = torch.tensor([2, 0, 0, 0])

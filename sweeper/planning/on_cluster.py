@@ -20,11 +20,9 @@ import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import measured_plan, trials_each
-from sweeper.planning.plan import plan
-from sweeper.planning.view import Cost, Plan, PlanView
+from sweeper.planning.plan import Cost, Plan, PlanView, plan
 from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
-from sweeper.space.parts import Resources
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.text.labels import duration
 
@@ -46,7 +44,6 @@ class NodeGroup:
         cpu, gpu: cores and GPUs of one node that trials may take.
         most: how many the autoscaler may start.
         machine: the machine type, where the file names it.
-        spot: whether the file asks for spot capacity; `None` where it does not tell.
     """
 
     name: str
@@ -54,7 +51,6 @@ class NodeGroup:
     gpu: float
     most: int
     machine: str | None
-    spot: bool | None
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,11 @@ class ClusterFile:
     idle_minutes: float
     jobs: tuple[int, float] | None = None
 
+    @property
+    def has_cards(self) -> bool:
+        """Whether a group has GPUs, of which `gpu: auto` takes a share."""
+        return any(group.gpu for group in self.workers)
+
 
 def read_cluster(path: Path) -> ClusterFile:
     """Read a cluster's file.
@@ -80,14 +81,9 @@ def read_cluster(path: Path) -> ClusterFile:
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "it is not a regular file")
         documents = [d for d in yaml.safe_load_all(path.read_text("utf-8")) if isinstance(d, dict)]
-    except OSError as error:
-        raise SweeperError(
-            f"{path} cannot be read: {error.strerror}", "give a Ray launcher file or a KubeRay manifest"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SweeperError(
-            f"{path} is not valid YAML: {error}", "give a Ray launcher file or a KubeRay manifest"
-        ) from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        rule = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not valid YAML: {error}"
+        raise SweeperError(f"{path} {rule}", "give a Ray launcher file or a KubeRay manifest") from None
     for document in documents:
         try:
             if "available_node_types" in document:
@@ -116,20 +112,17 @@ def _launcher(document: Document) -> ClusterFile:
 
 def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
     config, asked = node.get("node_config", {}), node.get("resources", {})
-    spot = "InstanceMarketOptions" in config or any(
-        part.get("preemptible") or part.get("provisioningModel") == "SPOT" for part in config.get("scheduling", [])
-    )
     machine = config.get("InstanceType") or config.get("machineType")
     most = int(node.get("max_workers", document.get("max_workers", 2)))
-    return NodeGroup(name, float(asked.get("CPU", 0)), float(asked.get("GPU", 0)), most, machine, spot)
+    return NodeGroup(name, float(asked.get("CPU", 0)), float(asked.get("GPU", 0)), most, machine)
 
 
 def _slurm(asked: SlurmSettings) -> ClusterFile:
     card, slots = asked.card or asked.gpu_type, asked.nodes or asked.workers or 0
     name = "node" if asked.nodes is not None else "job"
-    group = NodeGroup(name, asked.cpus, asked.gpus, slots, card and card.upper(), None)
+    group = NodeGroup(name, asked.cpus, asked.gpus, slots, card and card.upper())
     jobs = (1 if asked.nodes is not None else slots, seconds_of(asked.time) / 3600)
-    return ClusterFile(NodeGroup("head", 0, 0, 1, None, None), [group], slots, 0.0, jobs)
+    return ClusterFile(NodeGroup("head", 0, 0, 1, None), [group], slots, 0.0, jobs)
 
 
 def _kuberay(spec: Document) -> ClusterFile:
@@ -148,9 +141,7 @@ def _group(name: str, group: Document, most: int) -> NodeGroup:
     selector = template["spec"].get("nodeSelector", {})
     machine = template.get("metadata", {}).get("annotations", {}).get(MACHINE)
     machine = machine or selector.get("node.kubernetes.io/instance-type")
-    capacity = {str(v).lower() for k, v in selector.items() if "capacity" in k.lower() or k.endswith("gke-spot")}
-    spot = bool(capacity & {"spot", "true"}) if capacity else None
-    return NodeGroup(name, cpu, gpu, most, machine, spot)
+    return NodeGroup(name, cpu, gpu, most, machine)
 
 
 def quantity(text: object) -> float:
@@ -265,14 +256,6 @@ def read_prices(path: Path | None) -> Prices:
         raise SweeperError(f"the price table {name} cannot be used: {reason}", remedy) from None
 
 
-def trial_resources(asked: Resources, cluster: ClusterFile) -> dict[str, float]:
-    """Return one worker's resources on a cluster; `gpu: auto` is a quarter of a GPU where a group has GPUs.
-
-    Where several workers train a trial, it is a whole one for each.
-    """
-    return asked.of_worker(cards=any(group.gpu for group in cluster.workers))
-
-
 def nodes_asked(
     worker: Mapping[str, float], trials: int, cluster: ClusterFile, workers: int = 1
 ) -> tuple[NodesAsked, ...]:
@@ -309,7 +292,7 @@ def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[P
     Raises SweeperError when a file cannot be used, or no worker holds a trial.
     """
     described, table = read_cluster(cluster), read_prices(prices)
-    worker, workers = trial_resources(spec.resources, described), spec.resources.workers
+    worker, workers = spec.resources.of_worker(cards=described.has_cards), spec.resources.workers
     # No more wait at once than may run at once, so no more nodes are asked for.
     limit = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
 
@@ -353,7 +336,7 @@ def plan_on_cluster(
     trial = {name: amount * workers for name, amount in worker.items()}
     work, notes = _hours(planned, waiting, trial, nodes, prices)
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
-    known = [prices.machines.get(machine) if machine else None for machine in (a.machine for a in nodes)]
+    known = [prices.machines.get(asked.machine or "") for asked in nodes]
     head = prices.machines.get(cluster.head.machine or "")
     unknown = [asked.machine or f"the machine of {asked.group}" for asked, p in zip(nodes, known, strict=True) if not p]
     if head is None:

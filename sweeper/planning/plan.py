@@ -1,4 +1,4 @@
-"""What a sweep will do, before anything is trained: trials, rungs, epochs, time.
+"""What a sweep will do, before anything is trained: trials, rungs, epochs, time, and how that is shown.
 
 How many trials reach a rung is simulated with the scheduler's own decisions on random trials. Trials are assumed to
 keep their order from rung to rung; where they change places, fewer go on, so the estimate errs to the expensive side.
@@ -7,28 +7,32 @@ keep their order from rung to rung; where they change places, fewer go on, so th
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
 
 from sweeper.core.domains import Configuration
-from sweeper.planning.estimate import estimate
-from sweeper.planning.view import Cost, Plan, Range, Stratum
+from sweeper.planning.estimate import Estimate, estimate
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.simulation import play
+from sweeper.scheduling.simulation import simulate_strata
 from sweeper.scheduling.strata import Stratified
-from sweeper.space.configurations import configurations, examples, stratum_sizes
+from sweeper.space.configurations import EXAMPLES, configurations, examples, looked_at, stratum_sizes
 from sweeper.space.parts import Resources
+from sweeper.space.rehearsal import notice
 from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
-from sweeper.text.labels import plural
+from sweeper.text.labels import duration, plural
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import COHORT, cohort_key
 
-#: Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens.
-SIMULATED_TRIALS = 2000
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 #: From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s).
 START_SECONDS = 10.0
@@ -39,6 +43,219 @@ SHOWN_COHORTS = 8
 
 #: What the driver and the tables cost for each evaluation of a replicate.
 REPORT_SECONDS = 0.05
+
+#: How replicates share processes, in words.
+PACKINGS = {
+    "sequential": "sequential: one process trains a trial's replicates one after another",
+    "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
+    "auto": "auto: in cohorts, fused or sequential, whichever is measured to be faster",
+    "cohort": "cohort: the replicates of several trials train as lanes of one batched network",
+    "trials": "trials: each replicate has its own process up to the next rung",
+}
+
+#: Strata that a plan shows a line each of; of more, the smallest.
+SHOWN_STRATA = 24
+
+#: Share of the work from which measuring the Hessian, or data beyond the data set's own, is named.
+NAMED_SHARE = 0.1
+
+
+class PlanView(ABC):
+    """A plan of any kind: a dataclass shown as a table or as JSON."""
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings to show above the table; none by default."""
+        yield from ()
+
+    @abstractmethod
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield (quantity, value) rows, in order."""
+
+    @abstractmethod
+    def grounds(self) -> Iterator[str]:
+        """Yield the assumptions, a sentence each."""
+
+    def to_dict(self: DataclassInstance) -> dict[str, object]:
+        """Return the plan as plain JSON values."""
+        return asdict(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show warnings, the table, and its grounds."""
+        yield from self.warnings()
+        table = Table(Column(style="bold"), "", show_header=False, box=None, pad_edge=False)
+        for subject, said in self.lines():
+            table.add_row(subject, said)
+        yield table
+        yield from self.grounds()
+
+
+@dataclass(frozen=True)
+class Range:
+    """A mean with the 5th and 95th percentile."""
+
+    low: float
+    mean: float
+    high: float
+
+    @staticmethod
+    def of(values: NDArray[np.float64]) -> Range:
+        """Return the range of simulated values."""
+        low, high = np.percentile(values, [5, 95])
+        return Range(float(low), float(np.mean(values)), float(high))
+
+    def text(self, digits: int = 0) -> str:
+        """Return e.g. `17.6 (13 to 23)`, or the number alone where it is certain."""
+        if self.low == self.high:
+            return f"{self.mean:,.{digits}f}"
+        return f"{self.mean:,.{digits}f} ({self.low:,.0f} to {self.high:,.0f})"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine.
+
+    Attributes:
+        epoch_seconds: of one epoch.
+        evaluation_seconds: of one evaluation.
+        curvature_seconds: of the Hessian, which is part of the evaluation.
+        shifted_seconds: of all shifts, which a finished replicate is measured on besides.
+        lanes: of the cohort that an epoch's time is a lane's share of; 0 where it trains alone.
+        alone_seconds: of one epoch without that cohort.
+    """
+
+    epoch_seconds: float
+    evaluation_seconds: float
+    curvature_seconds: float = 0.0
+    shifted_seconds: float = 0.0
+    lanes: int = 0
+    alone_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """One stratum: how many trials it has, and how many of them reach each rung."""
+
+    trials: float
+    reaching: dict[int, Range]
+
+
+@dataclass(frozen=True)
+class Plan(PlanView):
+    """What a sweep will do.
+
+    Attributes:
+        trials: configurations.
+        replicates: seeds of each.
+        reaching: rung (epochs) → how many trials reach it.
+        epochs: training epochs over all replicates.
+        evaluations: evaluations over all replicates.
+        workers: processes that run at once, each with a trial or, where replicates are trained apart, with one of them.
+        seconds: how long it takes; `None` when costs were not measured.
+        costs: architecture → measured cost.
+        note: why there is no time, or how it was estimated.
+        estimate: GPU-hours on known GPUs, estimated without training; `None` if the data's size is unknown.
+        rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
+        packing: how replicates share processes.
+        takes: what each process takes of a machine, in words.
+        searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
+        strata: stratum → its trials, and how many of them are expected to reach each rung; empty for one pool.
+        obstacle: why the sweep could not start here, such as missing data; empty where nothing is in the way.
+        balance: a sentence on the shares of the classes where they are far from equal.
+        curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
+        cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
+        shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
+        confirm: epochs that training the best again on fresh seeds takes at most; 0 where that is not asked for.
+        confirm_seconds: how long that takes; `None` when costs were not measured.
+    """
+
+    trials: int
+    replicates: int
+    reaching: dict[int, Range]
+    epochs: Range
+    evaluations: Range
+    workers: int
+    seconds: Range | None
+    costs: dict[str, Cost]
+    note: str
+    estimate: Estimate | None = None
+    rehearsed: tuple[str, ...] = ()
+    packing: str = "sequential"
+    takes: str = ""
+    searcher: str = ""
+    strata: dict[str, Stratum] = field(default_factory=dict)
+    obstacle: str = ""
+    balance: str = ""
+    curvature_share: float = 0.0
+    cohorts: tuple[str, ...] = ()
+    shifted_share: float = 0.0
+    confirm: int = 0
+    confirm_seconds: float | None = None
+
+    def warnings(self) -> Iterator[str]:
+        """Yield that it is a rehearsal, if it is."""
+        if self.rehearsed:
+            yield notice(self.rehearsed)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield trials, rungs, epochs, evaluations and time."""
+        unit = "replicates " if self.packing == "trials" else ""
+        yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
+        if self.balance:
+            yield "classes", self.balance
+        if self.searcher:
+            yield "searcher", self.searcher
+        if self.replicates > 1 or self.cohorts:
+            yield "packing", PACKINGS[self.packing]
+        for kind in self.cohorts:
+            yield "cohort", kind
+        yield "each process uses", self.takes
+        last = max(self.reaching)
+        for rung, count in self.reaching.items():
+            kind = "end" if rung == last else "rung"
+            yield f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
+        for name, stratum in self._shown_strata():
+            left = stratum.reaching[last]
+            yield f"within {name}", f"{stratum.trials:,.0f} trials, {left.text(1)} reach epoch {last}"
+        if len(self.strata) > SHOWN_STRATA:
+            yield "within strata", f"{len(self.strata) - SHOWN_STRATA} more strata, none of them smaller"
+        yield "total epochs", self.epochs.text()
+        if self.confirm:
+            time = "" if self.confirm_seconds is None else f", {duration(self.confirm_seconds)}"
+            yield "confirmation", f"on fresh seeds, at most {self.confirm:,} epochs more{time}"
+        yield "evaluations", self.evaluations.text()
+        if self.seconds is not None:
+            times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
+            same = self.seconds.low == self.seconds.high
+            yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
+        if self.curvature_share >= NAMED_SHARE:
+            leave_out = "--set evaluation.curvature=false omits it"
+            share = f"{self.curvature_share:.0%} of the estimated time"
+            yield "curvature", f"{share} is for the Hessian at every evaluation; {leave_out}"
+        if self.shifted_share >= NAMED_SHARE:
+            fewer = "name fewer kinds or severities, or fewer samples of each"
+            share = f"{self.shifted_share:.0%} of the estimated time"
+            yield "evaluation splits", f"{share} is for corrupted and other data; {fewer}"
+        if self.estimate and self.estimate.worth_a_card:
+            for card, (low, high) in self.estimate.gpu_hours.items():
+                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
+
+    def _shown_strata(self) -> list[tuple[str, Stratum]]:
+        """Return strata in the order of the space, or where there are many the smallest of them."""
+        found = list(self.strata.items())
+        if len(found) > SHOWN_STRATA:
+            found = sorted(found, key=lambda each: (each[1].trials, each[1].reaching[max(self.reaching)].mean))
+        return found[:SHOWN_STRATA]
+
+    def grounds(self) -> Iterator[str]:
+        """Yield where GPU-hours and time come from."""
+        if self.estimate and self.estimate.worth_a_card:
+            yield f"GPU-hours: {self.estimate.assumption}"
+        if self.note:
+            yield self.note
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def plan(
@@ -58,30 +275,25 @@ def plan(
         note: shown with the plan.
         estimated: also estimate GPU-hours, which builds every network of the space once without weights.
     """
-    space = configurations(spec)
-    trials, replicates = len(space), spec.replicates.count
+    trials, replicates, several = len(configurations(spec)), spec.replicates.count, spec.resources.workers
     apart = replicates if spec.replicates.packing == "trials" else 1
-    here = max(1, int(usable_cores() / (spec.resources.cpu * spec.resources.workers)))
+    here = max(1, int(usable_cores() / (spec.resources.cpu * several)))
     workers = min(workers or here, trials * apart)
     schedule = _schedule(spec)
     names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / apart))
-    simulated, rungs = by_stratum.sum(axis=1), schedule.rungs
-    lengths = np.diff([0, *rungs])
-    epochs = simulated @ lengths * replicates
-    evaluations = simulated.sum(axis=1) * replicates
-    if (several := spec.resources.workers) > 1:
-        assumed = (
-            f"This assumes that {several} workers train {several} times as fast as one; evaluations are not divided."
-        )
-        note = " ".join(filter(None, [note, assumed]))
-    reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
+    reaching = by_stratum.sum(axis=1)
+    epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
+    evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
+    if several > 1:
+        assumed = f"This assumes that {several} workers train {several} times as fast as one;"
+        note = " ".join(filter(None, [note, f"{assumed} evaluations are not divided."]))
     again = min(MOST_CONFIRMED, trials) * spec.confirm.total
     if spec.confirm.instead_of is not None:
         again = max(0, trials * spec.confirm.instead_of // 2 - trials * replicates)
     planned = Plan(
         trials,
         replicates,
-        reaching,
+        _by_rung(schedule, reaching),
         Range.of(epochs),
         Range.of(evaluations),
         workers,
@@ -93,7 +305,7 @@ def plan(
         takes=takes(spec.resources, together=spec.replicates.together),
         searcher=searched(spec),
         cohorts=cohort_lines(spec),
-        strata=_strata(spec, rungs, names, by_stratum) if isinstance(schedule, Stratified) else {},
+        strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
         confirm=again * spec.scheduler.max_epochs,
     )
     if costs:
@@ -102,9 +314,9 @@ def plan(
         def mean(of: Callable[[Cost], float]) -> float:
             return sum(share * of(costs[name]) for name, share in shares.items())
 
-        epoch = mean(lambda cost: cost.epoch_seconds) / spec.resources.workers
-        evaluation, once = mean(lambda cost: cost.evaluation_seconds), mean(lambda cost: cost.shifted_seconds)
-        hessian, shifted = mean(lambda cost: cost.curvature_seconds), simulated[:, -1] * replicates * once
+        epoch, evaluation = mean(lambda cost: cost.epoch_seconds) / several, mean(lambda cost: cost.evaluation_seconds)
+        hessian, once = mean(lambda cost: cost.curvature_seconds), mean(lambda cost: cost.shifted_seconds)
+        shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
         one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
         planned = replace(
@@ -116,8 +328,8 @@ def plan(
         )
     if not estimated:
         return planned
-    finished = float(simulated[:, -1].mean()) * replicates
-    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished))
+    ended = float(reaching[:, -1].mean()) * replicates
+    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, ended))
 
 
 def searched(spec: SweepSpec) -> str:
@@ -153,49 +365,22 @@ def _schedule(spec: SweepSpec) -> Scheduler:
     return schedule
 
 
+def _by_rung(schedule: Scheduler, counted: NDArray[np.float64]) -> dict[int, Range]:
+    """Return rung → how many trials reach it, from counts [repetitions, rungs]."""
+    return {rung: Range.of(column) for rung, column in zip(schedule.rungs, counted.T, strict=True)}
+
+
 def _strata(
-    spec: SweepSpec, rungs: Sequence[int], names: Sequence[str], by_stratum: NDArray[np.float64]
+    spec: SweepSpec, schedule: Scheduler, names: Sequence[str], by_stratum: NDArray[np.float64]
 ) -> dict[str, Stratum]:
     """Return every stratum with how many of its trials reach each rung, from counts [repetitions, strata, rungs]."""
-    found = {name: by_stratum[:, row] for row, name in enumerate(names)}
-    return {
-        name: Stratum(size, {rung: Range.of(found[name][:, column]) for column, rung in enumerate(rungs)})
-        for name, size in stratum_sizes(spec).items()
-        if name in found
-    }
-
-
-def simulate_strata(
-    scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
-) -> tuple[list[str], NDArray[np.float64]]:
-    """Return the strata's names, and how many trials of each reach each rung, float64 [repetitions, strata, rungs].
-
-    Without strata there is one, of the empty name.
-    """
-    size, state = min(trials, SIMULATED_TRIALS), scheduler.begin()
-    named = [state.stratum(trial) or "" for trial in range(size)]
-    names = [*dict.fromkeys(named)]
-    rows = [names.index(name) for name in named]
-    scale = trials / size
-    if len(scheduler.rungs) == 1:
-        counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
-        return names, counted[None, :, None] * np.float64(scale)
-    repetitions = repetitions or max(40, min(1000, 50_000 // size))
-    random = np.random.default_rng(seed)
-    counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
-    every = range(size)
-    for counted in counts:
-        quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
-        course = play(scheduler, every, quality[:, None].repeat(len(scheduler.rungs), 1), pace, min(workers, size))
-        for trial, place in course.reached.items():
-            counted[rows[trial], : place + 1] += 1
-    return names, counts * scale
+    found = {name: _by_rung(schedule, by_stratum[:, row]) for row, name in enumerate(names)}
+    return {name: Stratum(size, found[name]) for name, size in stratum_sizes(spec).items() if name in found}
 
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
-    """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
-    space = examples(spec)
-    names = [str(space[i]["architecture"]["name"]) for i in range(min(len(space), SIMULATED_TRIALS))]
+    """Return the share of configurations of each architecture, of those that are examined."""
+    names = [str(values["architecture"]["name"]) for values in looked_at(spec)]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 
@@ -207,9 +392,9 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     if spec.replicates.packing != COHORT:
         return ()
     training = spec.training.settings
-    examples = configurations(spec)[:SIMULATED_TRIALS]
-    keys = [cohort_key(values, training) for values in examples]
-    names = {key: _name(values) for key, values in zip(keys, examples, strict=True)}
+    found = configurations(spec)[:EXAMPLES]
+    keys = [cohort_key(values, training) for values in found]
+    names = {key: _name(values) for key, values in zip(keys, found, strict=True)}
     lanes = spec.replicates.lanes
     width = "as many lanes as are measured to be fastest" if lanes == "auto" else f"{lanes} lanes a process"
     counted = Counter(keys)

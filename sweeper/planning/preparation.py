@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import join_path
-from sweeper.planning.loop_checks import predicted_before, tried_loop
-from sweeper.planning.user_code_checks import dataset_fault, own_faults
+from sweeper.planning.user_code_checks import own_faults, predicted_before, tried_loop
 from sweeper.space.components import variants
-from sweeper.space.configurations import configurations, examples
+from sweeper.space.configurations import EXAMPLES, configurations, looked_at
 from sweeper.space.evaluation import split_faults
 from sweeper.space.parts import Evaluation
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import load_dataset
-from trainables.datasets.base import DATASETS, DataSet, batch_fault
+from trainables.datasets.base import DATASETS, DataSet, Split, batch_fault
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
@@ -44,9 +46,6 @@ from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
-#: Configurations whose architecture is checked; more would only repeat the same few architectures.
-LOOKED_AT = 2000
-
 
 def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) -> DataSet:
     """Load the data set of `spec` and check that the space's networks, batch sizes and packing suit it.
@@ -64,7 +63,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
         data = own_data() if spec.dataset == {"name": OWN} else _load(spec.dataset)
         return predicted_before(manifest) if manifest is not None else tried_loop(spec, data)
     dataset = _load(spec.dataset)
-    drawn = examples(spec)[:LOOKED_AT]
+    drawn = looked_at(spec)
     faults = (
         own_faults(spec, drawn, dataset)
         or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
@@ -141,38 +140,26 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         spec: the search space.
         dataset: its data.
     """
-    if spec.replicates.packing == COHORT:
-        return _alone(spec)
-    if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
+    packing, training = spec.replicates.packing, spec.training.settings
+    if packing != COHORT and (packing not in (FUSED, AUTO) or spec.replicates.count < 2):
         return []
+    notes = dict[str, None]()
     pairs: dict[tuple[object, object], Configuration] = {}
-    for configuration in configurations(spec)[:LOOKED_AT]:
-        if is_own(configuration):
-            pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
-    training = spec.training.settings
-    notes = []
-    for (network, loss), configuration in pairs.items():
+    for configuration in configurations(spec)[:EXAMPLES]:
+        network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
+        if packing != COHORT and is_own(configuration):
+            pairs.setdefault((network, loss), configuration)
+        elif packing == COHORT and (fault := cohort_fault(configuration, training)) is not None:
+            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+    for (architecture, family), configuration in pairs.items():
 
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
         size = configuration["optimizer"]["batch_size"]
         assert isinstance(size, int)
-        fault = lane_fault(build, (0, 1), dataset, size)
-        if fault is not None:
-            notes.append(f"{loss} on {network} trains replicates one after another, not as lanes: {fault}")
-    return notes
-
-
-def _alone(spec: SweepSpec) -> list[str]:
-    """Return a sentence for each pair of network and loss that cannot be a lane of a cohort."""
-    training = spec.training.settings
-    notes = dict[str, None]()
-    for configuration in configurations(spec)[:LOOKED_AT]:
-        fault = cohort_fault(configuration, training)
-        if fault is not None:
-            loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
-            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+        if (fault := lane_fault(build, (0, 1), dataset, size)) is not None:
+            notes[f"{family} on {architecture} trains replicates one after another, not as lanes: {fault}"] = None
     return [*notes]
 
 
@@ -237,7 +224,43 @@ def _load(dataset: dict[str, Any]) -> DataSet:
         raise InvalidSearchSpace(
             [Fault("dataset", f"{name} cannot be loaded: {describe_error(error, name)}")]
         ) from error
-    fault = dataset_fault(loaded, name) if DATASETS.is_own(name) else None
+    fault = _own_data_fault(loaded, name) if DATASETS.is_own(name) else None
     if fault is not None:
         raise InvalidSearchSpace([Fault("dataset", fault)])
     return loaded
+
+
+def _own_data_fault(dataset: object, name: str) -> str | None:
+    """Return what is wrong with what a user-defined data set returned, or `None`."""
+    try:
+        fault = next(_own_data_faults(dataset), None)
+    except Exception as error:
+        return f"{name}: {describe_error(error, name)}"
+    return None if fault is None else f"{name} {fault}"
+
+
+def _own_data_faults(dataset: object) -> Iterator[str]:
+    """Yield the rules that a user-defined data set breaks; what follows the first one may not be there to look at."""
+    if not isinstance(dataset, DataSet):
+        yield f"gives a {type(dataset).__name__}, which must be a trainables.datasets.DataSet"
+        return
+    if not isinstance(dataset.classes, int) or dataset.classes < 2:
+        yield f"has classes = {dataset.classes!r}, which must be a whole number from 2"
+    for part, split in dataset.splits.items():
+        tensors = isinstance(split, Split) and isinstance(split.inputs, Tensor) and isinstance(split.targets, Tensor)
+        if not tensors:
+            yield f"has no {part} split of tensors"
+        if not 0 < len(split.inputs) == len(split.targets):
+            yield f"has {len(split.inputs)} inputs and {len(split.targets)} targets in {part}"
+        if split.targets.dtype != torch.int64 or split.targets.dim() != 1:
+            kind = f"{split.targets.dtype} of shape {tuple(split.targets.shape)}"
+            yield f"has targets of {kind} in {part}, which must be torch.int64 of one dimension"
+        low, high = int(split.targets.min()), int(split.targets.max())
+        if low < 0 or high >= dataset.classes:
+            yield f"has targets from {low} to {high} in {part}, which must lie in [0, {dataset.classes})"
+        first = split.prepare(split.inputs[:2])
+        if tuple(first.shape[1:]) != tuple(dataset.input_shape):
+            shape = tuple(first.shape[1:])
+            yield f"has samples of shape {shape} in {part}, but input_shape = {dataset.input_shape}"
+        if first.is_floating_point() and not torch.isfinite(split.prepare(split.inputs)).all():
+            yield f"has inputs in {part} that are not finite"

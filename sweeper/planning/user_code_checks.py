@@ -1,24 +1,35 @@
-"""Trying out the user's own components on a few samples, before a sweep starts.
+"""Trying out the user's own components and training loop on a few samples, before a sweep starts.
 
 What a signature cannot tell is looked at here: shapes, types, finite values, whether the gradient reaches the network,
 whether a state survives a checkpoint. Each fault begins with the name it concerns; an exception of the user's code is
 told with its file and line.
+
+A loop is trained for an epoch on one configuration, saved as a checkpoint, loaded into a second loop, and both are
+trained for another epoch. Where the two then differ, a trial that is resumed would not be the trial that it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.core.errors import Fault
+from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import join_path
+from sweeper.core.schemas import EPOCHS_SCHEMA
+from sweeper.space.components import WORD
+from sweeper.space.configurations import examples
 from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DataSet, Split
 from trainables.extensions.targets import describe_error
@@ -27,7 +38,10 @@ from trainables.metrics import RECALIBRATED
 from trainables.metrics.base import METRICS, softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
-from trainables.registry import FITTED_ON, LABEL
+from trainables.registry import FITTED_ON, LABEL, OWN
+from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 
 #: Configurations of each own name that are tried; their hyperparameters' ranges are the search space's business.
 LOOKED_AT = 8
@@ -35,6 +49,9 @@ LOOKED_AT = 8
 SAMPLES = 64
 
 Values = Mapping[str, Any]
+
+#: Raises `_Fault` where a component with these values does not suit the data set.
+Check = Callable[[Values, DataSet], None]
 
 
 class _Fault(Exception):  # noqa: N818 - a finding on its way to become a sweeper.core.errors.Fault
@@ -49,48 +66,35 @@ def own_faults(spec: SweepSpec, drawn: Sequence[Values], dataset: DataSet) -> li
         drawn: configurations of it.
         dataset: the sweep's, on the CPU.
     """
+    looked_at = [
+        (f"space.{part}", registry, [each[part] for each in drawn], check)
+        for part, registry, check in (
+            ("loss", LOSSES, _check_loss),
+            ("architecture", ARCHITECTURES, _check_architecture),
+        )
+    ]
+    looked_at += [
+        (join_path(f"evaluation.{part}", index), registry, [entry], check)
+        for part, registry, check in (("metrics", METRICS, _check_metric), ("posthoc", POSTHOC, _check_posthoc))
+        for index, entry in enumerate(getattr(spec.evaluation, part))
+    ]
     faults: list[Fault] = []
-    for part, registry, look in (
-        ("loss", LOSSES, lambda loss: _check_loss(loss, dataset)),
-        ("architecture", ARCHITECTURES, lambda network: _check_architecture(network, dataset)),
-    ):
-        for name in dict.fromkeys(c[part]["name"] for c in drawn if registry.is_own(c[part]["name"])):
-            tried = [c[part] for c in drawn if c[part]["name"] == name][:LOOKED_AT]
-            faults += _faults(f"space.{part}", name, tried, look)
-    for index, metric in enumerate(spec.evaluation.metrics):
-        if METRICS.is_own(metric["name"]):
-            place = join_path("evaluation.metrics", index)
-            faults += _faults(place, metric["name"], [metric], lambda m: _check_metric(m, dataset.classes))
-    for index, method in enumerate(spec.evaluation.posthoc):
-        if POSTHOC.is_own(method["name"]):
-            place = join_path("evaluation.posthoc", index)
-            faults += _faults(place, method["name"], [method], lambda m: _check_posthoc(m, dataset.classes))
+    for place, registry, entries, check in looked_at:
+        for name in dict.fromkeys(entry["name"] for entry in entries if registry.is_own(entry["name"])):
+            faults += _faults(place, name, [entry for entry in entries if entry["name"] == name], check, dataset)
     return faults
 
 
-def dataset_fault(dataset: object, name: str) -> str | None:
-    """Return what is wrong with what a user-defined data set returned, or `None`."""
-    try:
-        _check_dataset(dataset)
-    except _Fault as error:
-        return f"{name} {error}"
-    except Exception as error:
-        return f"{name}: {describe_error(error, name)}"
-    return None
-
-
-def _faults(place: str, name: str, tried: Sequence[Values], look: Callable[[Values], None]) -> Iterator[Fault]:
-    for values in tried:
+def _faults(place: str, name: str, entries: Sequence[Values], check: Check, dataset: DataSet) -> Iterator[Fault]:
+    for values in entries[:LOOKED_AT]:
         given = ", ".join(f"{key} = {value!r}" for key, value in values.items() if key != "name")
         subject = f"{name} with {given}" if given else name
         try:
             with torch.random.fork_rng(devices=[]):
-                look(values)
-        except _Fault as error:
-            yield Fault(place, f"{subject}: {error}")
-            return
+                check(values, dataset)
         except Exception as error:
-            yield Fault(place, f"{subject}: {describe_error(error, name)}")
+            rule = error if isinstance(error, _Fault) else describe_error(error, name)
+            yield Fault(place, f"{subject}: {rule}")
             return
 
 
@@ -189,9 +193,9 @@ def _check_architecture(values: Values, dataset: DataSet) -> None:
         raise _Fault("it has no parameters that its logits depend on: nothing would be trained")
 
 
-def _check_metric(values: Values, classes: int) -> None:
+def _check_metric(values: Values, dataset: DataSet) -> None:
     name, options = _split(values)
-    logits, targets = _predictions(classes)
+    logits, targets = _predictions(dataset.classes)
     try:
         found = METRICS.build(name, softmax64(logits), targets, **options)
     except ValueError as error:
@@ -200,13 +204,13 @@ def _check_metric(values: Values, classes: int) -> None:
         raise _Fault(f"it gives {found} for {SAMPLES} typical predictions")
 
 
-def _check_posthoc(values: Values, classes: int) -> None:
+def _check_posthoc(values: Values, dataset: DataSet) -> None:
     name, options = _split(values)
     columns = POSTHOC[name].columns
     for column in columns:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", column) or column in (*RECALIBRATED, "unavailable"):
+        if not WORD.fullmatch(column) or column in (*RECALIBRATED, "unavailable"):
             raise _Fault(f"its PARAMETERS name {column!r}, which cannot be a column: choose another name")
-    logits, targets = _predictions(classes)
+    logits, targets = _predictions(dataset.classes)
     try:
         calibrator = POSTHOC.build(name, logits, targets, **options)
         calibrator(logits)
@@ -223,30 +227,195 @@ def _predictions(classes: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, targets.astype(np.int64)
 
 
-def _check_dataset(dataset: object) -> None:
-    if not isinstance(dataset, DataSet):
-        raise _Fault(f"gives a {type(dataset).__name__}, which must be a trainables.datasets.DataSet")
-    if not isinstance(dataset.classes, int) or dataset.classes < 2:
-        raise _Fault(f"has classes = {dataset.classes!r}, which must be a whole number from 2")
-    for part, split in dataset.splits.items():
-        _check_split(part, split, dataset)
+#: The manifest's facts of a training loop of the user's own.
+MANIFEST_KEY = "loop"
+
+#: How far two runs may differ on a GPU, relatively, whose sums have no fixed order; on CPUs they are equal bits.
+ON_A_GPU = 1e-2
 
 
-def _check_split(part: str, split: object, dataset: DataSet) -> None:
-    if not isinstance(split, Split) or not isinstance(split.inputs, Tensor) or not isinstance(split.targets, Tensor):
-        raise _Fault(f"has no {part} split of tensors")
-    if not 0 < len(split.inputs) == len(split.targets):
-        raise _Fault(f"has {len(split.inputs)} inputs and {len(split.targets)} targets in {part}")
-    if split.targets.dtype != torch.int64 or split.targets.dim() != 1:
-        kind = f"{split.targets.dtype} of shape {tuple(split.targets.shape)}"
-        raise _Fault(f"has targets of {kind} in {part}, which must be torch.int64 of one dimension")
-    low, high = int(split.targets.min()), int(split.targets.max())
-    if low < 0 or high >= dataset.classes:
-        raise _Fault(f"has targets from {low} to {high} in {part}, which must lie in [0, {dataset.classes})")
-    first = split.prepare(split.inputs[:2])
-    if tuple(first.shape[1:]) != tuple(dataset.input_shape):
-        raise _Fault(
-            f"has samples of shape {tuple(first.shape[1:])} in {part}, but input_shape = {dataset.input_shape}"
+@dataclass(frozen=True)
+class LoopData(DataSet):
+    """What a loop predicts, in the place of a data set.
+
+    Attributes:
+        columns: what it measures in an epoch besides what every table has.
+        epoch_seconds: what an epoch took.
+        evaluation_seconds: what an evaluation took.
+    """
+
+    columns: tuple[str, ...] = ()
+    epoch_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+
+
+def loop_part(dataset: DataSet) -> dict[str, object]:
+    """Return what the manifest says of a sweep's own training loop; nothing where it has none."""
+    return {MANIFEST_KEY: {"columns": list(dataset.columns)}} if isinstance(dataset, LoopData) else {}
+
+
+def loop_settings(spec: SweepSpec, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a trial's process needs to know of the loop."""
+    return {"loop": spec.loop, "loop_columns": (manifest.get(MANIFEST_KEY) or {}).get("columns")}
+
+
+def predicted_before(manifest: Mapping[str, Any]) -> DataSet:
+    """Return what stands for the data of a loop that was tried when its sweep began: classes and sizes are true."""
+    facts = manifest["dataset"]
+    splits = {
+        name: Split(torch.zeros(size, 1), torch.zeros(size, dtype=torch.int64))
+        for name, size in facts["samples"].items()
+    }
+    train, val, test = (splits.pop(name) for name in ("train", "val", "test"))
+    return DataSet(OWN, train, val, test, facts["classes"], (1,), facts["split_hash"], further=splits)
+
+
+def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
+    """Try the loop of `spec` on its first configuration; return what it predicts.
+
+    Args:
+        spec: a search space with a loop.
+        data: its data set, which the loop may ask for.
+
+    Raises:
+        InvalidSearchSpace: what is wrong with it, one sentence.
+    """
+    assert spec.loop is not None
+    device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
+    values = examples(spec)[0]
+
+    def built() -> LoopReplicate:
+        epochs, seed = spec.scheduler.max_epochs, spec.replicate_seeds.of(0)[0]
+        return LoopReplicate(str(spec.loop), values, seed=seed, dataset=data, max_epochs=epochs, device=device)
+
+    try:
+        with _silenced(), torch_threads(max(1, int(spec.resources.cpu))):
+            first = built()
+            row, wanted = first.train_epoch(), EvaluationSettings.from_mapping(spec.evaluation.model_dump())
+            columns, started = _columns(row), time.perf_counter()
+            found = first.predictions(wanted)
+            first.evaluate(wanted, "rung")
+            evaluating = time.perf_counter() - started
+            second = built()
+            fault = state_fault(first, second, 0.0 if device == "cpu" else ON_A_GPU)
+            for each in (first, second):
+                each.close()
+    except LoopError as error:
+        raise InvalidSearchSpace([Fault("loop", str(error))]) from error
+    if fault is not None:
+        raise InvalidSearchSpace([Fault("loop", f"{spec.loop}: {fault}")])
+    named = {field: getattr(found, field) for field in DataSet.__dataclass_fields__}
+    return LoopData(**named, columns=columns, epoch_seconds=row["seconds"], evaluation_seconds=evaluating)
+
+
+def _columns(row: Mapping[str, object]) -> tuple[str, ...]:
+    """Return what a loop's epochs measure besides. Raises LoopError where it cannot be a column."""
+    own = [key for key in row if key not in (*STANDARD, *_MEASURED)]
+    bad = [key for key in own if not WORD.fullmatch(key) or key in EPOCHS_SCHEMA.names]
+    if bad:
+        raise LoopError(
+            f"train_epoch returns {bad[0]!r}, which cannot be a column; use lower-case letters, digits and _"
         )
-    if first.is_floating_point() and not torch.isfinite(split.prepare(split.inputs)).all():
-        raise _Fault(f"has inputs in {part} that are not finite")
+    return tuple(own)
+
+
+_MEASURED = ("epoch", "val_nll", "val_accuracy", "val_ece", "seconds")
+
+
+def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 0.0) -> str | None:
+    """Return which part of a loop is not restored from its state, or `None`.
+
+    Args:
+        first: trained for an epoch or more; it is trained for another.
+        second: built alike, and not trained yet.
+        tolerance: how far values may differ, relatively.
+    """
+    saved = first.state_dict()
+    try:
+        read = read_back(dict(saved))
+    except Exception as error:
+        words = " ".join(str(error).split())[:160]
+        return f"its state_dict cannot be read from a checkpoint; keep tensors, numbers and texts in it ({words})"
+    second.load_state_dict(read)
+    lost = difference(saved["loop"], second.state_dict()["loop"], tolerance)
+    if lost is not None:
+        return f"{lost} of its state is another after load_state_dict"
+    parts = [name for name, part in vars(first.loop).items() if not _same(part, getattr(second.loop, name, None))]
+    if not _close(first.predicted(MEASURED_SPLIT)[0], second.predicted(MEASURED_SPLIT)[0], tolerance):
+        return f"after load_state_dict it predicts otherwise{_named(parts)}"
+    rows = [each.train_epoch() for each in (first, second)]
+    states = [each.state_dict()["loop"] for each in (first, second)]
+    measured = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    found = difference(states[0], states[1], tolerance) or difference(measured[0], measured[1], tolerance)
+    if found is None:
+        return None
+    return f"it does not continue from its state as it would have: after another epoch {found} differs{_named(parts)}"
+
+
+def _named(parts: list[str]) -> str:
+    if parts:
+        return f"; load_state_dict does not restore {', '.join(f'self.{part}' for part in parts)}"
+    return "; something that decides training is not in state_dict, as an optimiser, a schedule or a generator"
+
+
+def _same(left: object, right: object) -> bool:
+    """Return whether two attributes hold the same, as far as they can say what they hold."""
+    for method in ("state_dict", "get_state"):
+        if hasattr(left, method) and hasattr(right, method):
+            with contextlib.suppress(Exception):
+                return difference(getattr(left, method)(), getattr(right, method)()) is None
+    if isinstance(left, Tensor | int | float | str):
+        return difference(left, right) is None
+    return True
+
+
+def difference(left: Any, right: Any, tolerance: float = 0.0, place: str = "") -> str | None:
+    """Return the place of the first part in which two states differ, or `None`."""
+    keys: Iterable[Any]
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        if set(left) != set(right):
+            return repr(f"{place}{sorted(map(str, set(left) ^ set(right)))[0]}")
+        keys = left
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
+        keys = range(len(left))
+    else:
+        return None if _close(left, right, tolerance) else repr(place.removesuffix("."))
+    found = (difference(left[key], right[key], tolerance, f"{place}{key}.") for key in keys)
+    return next(filter(None, found), None)
+
+
+def _close(left: Any, right: Any, tolerance: float) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return False
+        left, right = left.detach().cpu(), right.detach().cpu()
+        if not left.is_floating_point():
+            return torch.equal(left, right)
+        return torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
+    if isinstance(left, float) and isinstance(right, float):
+        both = math.isnan(left) and math.isnan(right)
+        return both or left == right or abs(left - right) <= tolerance * abs(left)
+    return type(left) is type(right) and bool(left == right)
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads within the context."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep what the user's code prints away from the terminal: in a sweep it goes into the log."""
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        yield

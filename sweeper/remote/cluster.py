@@ -1,16 +1,24 @@
 """A remote Ray cluster, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
 
 What a job is called, who submitted it and where its results are is in the job's metadata; everything else about a sweep
-is in its results. The token goes into a header of each request and nowhere else.
+is in its results.
+
+A cluster's authentication token is created once, stored in a file for its owner only, never printed; it goes into a
+header of each request and nowhere else. Ray looks for it in `RAY_AUTH_TOKEN`, then in the file that
+`RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`; so does this module, and every machine of a cluster must find
+the same one.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import re
+import secrets
 import shlex
 import socket
+import string
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +33,6 @@ from rich.table import Table
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
-from sweeper.remote.tokens import find_token
 from sweeper.text.display import redact
 from sweeper.text.labels import duration
 
@@ -48,6 +55,12 @@ WORDS = {
 }
 #: What exit statuses of the driver mean: 1, trials failed or it was stopped; 2, bad input. Any other: it died.
 FAILED_WORDS = {1: "incomplete", 2: "refused"}
+
+
+CHECK_ADDRESS = (
+    "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
+    "`kubectl port-forward` or `ray dashboard`"
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +160,8 @@ class Cluster:
         """Yield what a driver prints, as it does, until it has ended."""
         seen = 0
         while True:
-            ended = self._status(job) in ENDED
+            with self._errors():
+                ended = self._client.get_job_status(job) in ENDED
             text = self.logs(job)
             if len(text) > seen:
                 yield text[seen:]
@@ -175,10 +189,6 @@ class Cluster:
                     raise
                 time.sleep(1.0)
 
-    def _status(self, job: str) -> JobStatus:
-        with self._errors():
-            return self._client.get_job_status(job)
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -186,11 +196,7 @@ class Cluster:
         except AuthenticationError as error:
             raise SweeperError(*_refusal(self.address, find_token() is None)) from error
         except (ConnectionError, requests.RequestException) as error:
-            raise SweeperError(
-                f"no Ray cluster responds at {self.address}",
-                "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
-                "`kubectl port-forward` or `ray dashboard`",
-            ) from error
+            raise SweeperError(f"no Ray cluster responds at {self.address}", CHECK_ADDRESS) from error
         except (RuntimeError, ValueError) as error:
             text = " ".join(str(error).split())[:300]
             raise SweeperError(
@@ -210,11 +216,8 @@ def _checked_address(address: str) -> str:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise SweeperError(
-            f"nothing responds at {address}: {getattr(error, 'strerror', None) or error}",
-            "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
-            "`kubectl port-forward` or `ray dashboard`",
-        ) from error
+        said = getattr(error, "strerror", None) or error
+        raise SweeperError(f"nothing responds at {address}: {said}", CHECK_ADDRESS) from error
     return address.rstrip("/")
 
 
@@ -298,3 +301,58 @@ def first_sentence(message: str) -> str:
     """Return the first line of a message, cut to what fits a table."""
     line = message.strip().splitlines()[0] if message.strip() else ""
     return line if len(line) <= 120 else f"{line[:117]}…"
+
+
+#: As many random bytes as Ray's own generator takes: 256 bits, written as 64 hexadecimal digits.
+TOKEN_BYTES = 32
+
+_PRINTABLE = frozenset(string.ascii_letters + string.digits + string.punctuation)
+
+
+def create_token(path: Path) -> None:
+    """Write a new token into the file `path`, which only its owner may read.
+
+    Raises SweeperError when there is a file already, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise SweeperError(
+            f"the file {path} already exists",
+            "use its token or choose another file; replacing a cluster's token locks out everyone with the old one",
+        ) from None
+    except OSError as error:
+        raise SweeperError(f"{path} cannot be written: {error.strerror}", "choose another file") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(TOKEN_BYTES))
+
+
+def find_token() -> str | None:
+    """Return the token that this environment holds, `None` when it holds none.
+
+    Raises SweeperError when a file was named that cannot be read, or holds nothing that can be a token.
+    """
+    given, named = os.environ.get("RAY_AUTH_TOKEN", "").strip(), os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if given:
+        return _checked(given, "the environment's RAY_AUTH_TOKEN")
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    try:
+        return _checked(path.read_text().strip(), f"the file {path}")
+    except (OSError, UnicodeDecodeError) as error:
+        if not named and not path.exists():
+            return None
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SweeperError(
+            f"the token file {path} cannot be read: {reason}",
+            "correct RAY_AUTH_TOKEN_PATH, or ask the cluster's administrator",
+        ) from error
+
+
+def _checked(token: str, source: str) -> str:
+    if not token or not _PRINTABLE.issuperset(token):
+        raise SweeperError(
+            f"{source} contains no token",
+            "create one with `sweeper cluster token FILE`, or ask the cluster's administrator",
+        )
+    return token

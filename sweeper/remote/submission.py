@@ -7,6 +7,7 @@ space file there, wherever they lie here.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import socket
 import tempfile
@@ -153,11 +154,8 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
                 f"the name {name!r} is taken", f"continue it with `sweeper resume {name}`, or choose another --name"
             )
         return name
-    number, candidate = 1, wanted
-    while taken(candidate):
-        number += 1
-        candidate = f"{wanted}-{number}"
-    return candidate
+    numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([wanted], numbered) if not taken(each))
 
 
 def _stored(output: str, name: str) -> bool:

@@ -22,7 +22,7 @@ from sweeper.reporting.matrix import Key, Matrix, Measured, best_after, matrix
 from sweeper.reporting.picture import STOPPED, Picture, SmallPlot, mean_of, picture, small_plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
-from sweeper.results.overview import Overview, headline
+from sweeper.results.listing import Overview, headline
 from sweeper.text.cells import Row, Rows, float_or_none, grouped, measured_or_none, text_of
 from sweeper.text.labels import describe, number, plural, short
 

@@ -23,7 +23,7 @@ from sweeper.reporting.picture import Dot
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import front, leaderboard
-from sweeper.results.overview import Overview, details, overview
+from sweeper.results.listing import Overview, details, overview
 from sweeper.results.trial_facts import trial_facts
 from sweeper.text.cells import Rows, floats, grouped
 from sweeper.text.labels import STATUS_WORDS, duration, label, plural

@@ -16,7 +16,7 @@ from sweeper.reporting.matrix import Matrix
 from sweeper.reporting.picture import ALIKE, BEST, STOPPED, UNKNOWN, WORSE, Dot, Picture
 from sweeper.results import Results
 from sweeper.results.leaderboard import front, leaderboard, searcher
-from sweeper.results.overview import count_line, overview
+from sweeper.results.listing import count_line, overview
 from sweeper.search.base import written_method
 from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural

@@ -111,10 +111,9 @@ def front(results: Results) -> Front | None:
         return None
     measured = [final_values(results, goal.metric) for goal in goals]
     kept = set.intersection(*(set(each) for each in measured)) - against_constraints(results)
-    trials = sorted(kept)
-    values = {trial: [each[trial] for each in measured] for trial in trials}
+    values = {trial: [each[trial] for each in measured] for trial in sorted(kept)}
     values = {trial: found for trial, found in values.items() if all(math.isfinite(mean) for mean, _ in found)}
-    trials = [trial for trial in trials if trial in values]
+    trials = [*values]
     if not trials:
         return None
     costs = np.array([[g.cost(m) for g, (m, _) in zip(goals, values[t], strict=True)] for t in trials])
@@ -312,6 +311,6 @@ def objective_sql(goal: Goal, present: set[str]) -> str:
     return spread_sql(found, "judged", " FILTER (split = 'val')")
 
 
-def spread_sql(expression: str, name: str, condition: str) -> str:
+def spread_sql(expression: str, name: str, condition: str = "") -> str:
     """Return the SQL of a mean and a sample standard deviation over replicates."""
     return f"avg({expression}){condition} AS {name}, stddev_samp({expression}){condition} AS {name}_sd"

@@ -1,17 +1,22 @@
-"""Configurations as a table that fits its terminal: the best trials of a summary, and what `sweeper results` prints."""
+"""A sweep at a glance, and its configurations as a table that fits its terminal.
+
+The best configuration with its uncertainty, what the sweep did and saved; the best trials of a summary, and what
+`sweeper results` prints.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import resources
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import yaml
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -20,8 +25,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
-from sweeper.text.cells import Row, Rows, Value, float_or_none, text_of
-from sweeper.text.labels import AFTER_METHODS, STATUS_WORDS, label, short
+from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of, text_of
+from sweeper.text.labels import AFTER_METHODS, STATUS_WORDS, duration, label, number, plural, short
 from trainables.curvature.statistics.base import statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
 
 #: Configurations that `sweeper results` prints: a screenful with the headings.
 TOP = 10
-
-USUAL = ("judged", "test_accuracy", "test_ece", "test_posthoc_temperature_ece")
 
 #: Characters of a configuration below which another column gives way, or it stands on a line of its own.
 LEAST_WORDS = 30
@@ -106,10 +109,13 @@ class TrialsTable:
 
 def usual_headings(board: Leaderboard) -> list[Heading]:
     """Return the columns of a summary, those that were measured."""
-    words = {"test_accuracy": "test accuracy %", "test_ece": "test ECE", "test_posthoc_temperature_ece": "ECE after T"}
-    shown = [name for name in USUAL if any(row.get(name) is not None for row in board.rows)]
-    scales = {"test_accuracy": 100.0}
-    return [Heading(n, words.get(n, board.objective.label), scales.get(n, 1.0), n == USUAL[-1]) for n in shown]
+    headings = (
+        Heading("judged", board.objective.label),
+        Heading("test_accuracy", "test accuracy %", scale=100.0),
+        Heading("test_ece", "test ECE"),
+        Heading("test_posthoc_temperature_ece", "ECE after T", spare=True),
+    )
+    return [each for each in headings if any(row.get(each.column) is not None for row in board.rows)]
 
 
 def listed(
@@ -165,8 +171,8 @@ def missing(value: Value) -> bool:
 
 def order(value: Value) -> tuple[bool, float, str]:
     """Return what sorts numbers by size and before text."""
-    number = isinstance(value, (int, float))
-    return not number, float(value) if isinstance(value, (int, float)) else 0.0, str(value)
+    size = float(value) if isinstance(value, (int, float)) else None
+    return size is None, size or 0.0, str(value)
 
 
 def heading_of(board: Leaderboard, name: str) -> str:
@@ -186,9 +192,8 @@ def cell(board: Leaderboard, row: Row, heading: Heading) -> str:
         return board.value(row, heading.column, heading.scale)
     if missing(value):
         return "–"
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float_or_none(row, heading.column) or 0.0
-        return str(value) if isinstance(value, int) else f"{number * heading.scale:.4g}"
+    if isinstance(value, float):
+        return f"{value * heading.scale:.4g}"
     return STATUS_WORDS.get(str(value), str(value))
 
 
@@ -267,3 +272,161 @@ def meaning(column: str) -> str:
     better = {"min": "; smaller is better", "max": "; larger is better"}.get(metric.mode or "", "")
     after = f"{label(column)}: " if column.startswith(AFTER_METHODS) else ""
     return f"{after}{metric.summary or metric.words}, in {metric.range_text}{better}"
+
+
+#: A trial of which only some replicates failed counts by those that did not.
+STATUS_SQL = (
+    "SELECT status, count(*) AS trials FROM (SELECT DISTINCT ON (trial) trial, status FROM trials ORDER BY trial, "
+    "status = 'failed', replicate) GROUP BY status ORDER BY trials DESC"
+)
+
+SUMS_SQL = (
+    "SELECT count(*) AS replicates, coalesce(sum(epochs), 0)::BIGINT AS trained,\n"
+    "  coalesce(sum({limit} - epochs) FILTER (status = 'early_stopped'), 0)::BIGINT AS saved,\n"
+    "  sum(wall_seconds) AS worked, (SELECT max(decided_at) FROM decisions) AS last FROM trials"
+)
+
+RUNGS_SQL = (
+    "SELECT rung, count(*) AS judged, count(*) FILTER (kind = 'stop') AS stopped\n"
+    "FROM decisions WHERE rung IS NOT NULL AND kind IN ('stop', 'continue') GROUP BY rung ORDER BY rung"
+)
+
+#: `wall_seconds` is each replicate's share of its trial's, so the sum over rows is the time spent in trials.
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Counts of a sweep.
+
+    Attributes:
+        statuses: status → number of trials.
+        trials: number of trials.
+        replicates: number of trial × replicate.
+        trained: epochs trained, summed over replicates.
+        saved: epochs that early stopping saved, of the maximum for each replicate.
+        full: epochs that all replicates trained to the maximum would take.
+        rungs: `rung judged stopped`, one per rung.
+        limit: the maximum of epochs.
+        worked: seconds spent in trials, summed.
+        elapsed: seconds from the sweep's start to its last decision; None before one.
+    """
+
+    statuses: Mapping[str, int]
+    trials: int
+    replicates: int
+    trained: int
+    saved: int
+    full: int
+    rungs: Rows
+    limit: int
+    worked: float
+    elapsed: float | None
+
+    def count(self, *names: str) -> int:
+        """Return how many trials have one of these statuses."""
+        return sum(self.statuses.get(name, 0) for name in names)
+
+    @property
+    def in_progress(self) -> bool:
+        """Return whether trials are still waiting, running or interrupted."""
+        return self.count("waiting", "running", "interrupted") > 0
+
+
+def overview(results: Results) -> Overview:
+    """Return the counts of a sweep."""
+    statuses = {text_of(row, "status"): int_of(row, "trials") for row in results.rows(STATUS_SQL)}
+    limit = epoch_limit(results)
+    sums = results.rows(SUMS_SQL.format(limit=limit))[0]
+    replicates = int_of(sums, "replicates")
+    return Overview(
+        statuses=statuses,
+        trials=sum(statuses.values()),
+        replicates=replicates,
+        trained=int_of(sums, "trained"),
+        saved=int_of(sums, "saved"),
+        full=limit * replicates,
+        rungs=results.rows(RUNGS_SQL),
+        worked=float_or_none(sums, "worked") or 0.0,
+        limit=limit,
+        elapsed=elapsed(results.manifest.get("created"), sums["last"]),
+    )
+
+
+def epoch_limit(results: Results) -> int:
+    """Return the sweep's maximum number of epochs; without its search space, the most that any trial trained."""
+    longest = int_of(results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0], "epochs")
+    return int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
+
+
+def elapsed(created: object, last: Value) -> float | None:
+    """Return the seconds between the manifest's time of creation and the last decision, where both are known."""
+    if not isinstance(last, datetime) or not isinstance(created, str):
+        return None
+    began = datetime.fromisoformat(created)
+    # Times of the tables are in UTC, and a manifest may say so or leave it out.
+    both = [moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in (began, last)]
+    return max(0.0, (both[1] - both[0]).total_seconds())
+
+
+def headline(board: Leaderboard, confirmed: str = "") -> str:
+    """Return the best configuration, and its accuracy, NLL and ECE on test data, in one sentence.
+
+    `confirmed` is its value on seeds that did not pick it.
+    """
+    best = board.best
+    if best is None:
+        return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
+    parts = [f"{best['trial']}, {board.describe(best)}"]
+    if confirmed:
+        parts.append(f"{board.objective.label} {confirmed}, {number(best['judged'])} on the seeds that picked it")
+    words = [("accuracy", "accuracy {:.1f} %", 100), ("nll", "NLL {:.3g}", 1), ("ece", "ECE {:.3g}", 1)]
+    words += [(name, f"{name} {{:.3g}}", 1) for name in ("overconfidence", "underconfidence")]  # where asked for
+    values = [(text, scale, float_or_none(best, f"test_{name}")) for name, text, scale in words]
+    if tested := ", ".join(text.format(scale * value) for text, scale, value in values if value is not None):
+        parts.append(f"on test data {tested}")
+    caution = "" if board.finished else f" None has finished; this one was evaluated at epoch {best['epochs']}."
+    if board.breaks_constraint(best):
+        caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
+    return f"{'; '.join(parts)}.{caution}"
+
+
+#: What is said of the best configuration on test data: column, in words, by which factor.
+SAID = (
+    ("test_accuracy", "accuracy {} %", 100),
+    ("test_nll", "NLL {}", 1),
+    ("test_ece", "ECE {}", 1),
+    ("test_posthoc_temperature_ece", "ECE after temperature scaling {}", 1),
+)
+
+
+def details(board: Leaderboard) -> list[str]:
+    """Return the sentences below the headline: test metrics of the best."""
+    best = board.best
+    if best is None:
+        return []
+    there = ((text, scale, column) for column, text, scale in SAID if best.get(column) is not None)
+    measured = ", ".join(text.format(board.value(best, column, scale)) for text, scale, column in there)
+    return [f"On test data, not used for selection ({best['trial']}): {measured}."] if measured else []
+
+
+#: Trials listed below a headline in a notebook.
+BEST = 5
+
+
+def overview_table(board: Leaderboard, counts: Overview) -> RenderableType:
+    """Return headline, best trials, and trials by status."""
+    parts: list[RenderableType] = [Text(headline(board), style="bold"), Text()]
+    if board.rows:
+        parts += [TrialsTable(board, board.rows[:BEST], usual_headings(board)), Text()]
+    return Group(*parts, Text(count_line(counts)))
+
+
+def count_line(counts: Overview) -> str:
+    """Return trials by status and what early stopping saved, e.g. `48 trials: 8 finished, 40 stopped early · …`."""
+    named = [f"{counts.count(status)} {words}" for status, words in STATUS_WORDS.items() if counts.count(status)]
+    parts = [f"{plural(counts.trials, 'trial')}: {', '.join(named)}"]
+    if counts.saved:
+        parts.append(f"early stopping saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
+    if counts.worked:
+        parts.append(f"{duration(counts.worked)} of trial time")
+    return " · ".join(parts)

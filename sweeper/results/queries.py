@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import resource
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -21,8 +21,6 @@ from trainables.registry.names import measured_as, nearest
 
 if TYPE_CHECKING:
     from sweeper.results.results import Results
-
-T = TypeVar("T")
 
 READ_TABLES = (*TABLES, RECALIBRATIONS)
 
@@ -159,29 +157,28 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def read_steadily(
-    look: Callable[[], T], connect: Callable[[T], AbstractContextManager[duckdb.DuckDBPyConnection]], query: str
-) -> pa.Table:
-    """Return a query's rows from one generation of files, however often they are replaced meanwhile.
+def read_steadily(folders: Mapping[str, Path], query: str, *, named: bool = False) -> pa.Table:
+    """Return a query's rows from one generation of each sweep's files, however often they are replaced meanwhile.
 
     Args:
-        look: says what is current.
-        connect: gives a connection to what was current.
+        folders: of the sweeps, by name.
         query: one statement that reads.
+        named: as `connect`.
 
     Raises:
         QueryError: DuckDB refuses it.
     """
     for _ in range(READ_ATTEMPTS):
-        before = look()
+        before = {name: current_generation(folder) for name, folder in folders.items()}
+        found: pa.Table | QueryError
         try:
-            with connect(before) as connection:
+            with connect(before, named=named) as connection:
                 found = execute(connection, query)
-        except QueryError:
-            if before == look():
-                raise
-            continue
-        if before == look():
+        except QueryError as error:
+            found = error
+        if before == {name: current_generation(folder) for name, folder in folders.items()}:
+            if isinstance(found, QueryError):
+                raise found
             return found
     raise QueryError("the tables kept being replaced while they were read", "try again")
 
@@ -210,14 +207,9 @@ def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str])
         key: the columns that together name a replicate.
     """
     same = " AND ".join(f"trials.{column} = evaluations.{column}" for column in key)
-    shared = ", ".join(_shared_columns(connection))
-    connection.execute(_FINAL.format(key=", ".join(key), same=same, shared=shared))
-
-
-def _shared_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Return the columns that `trials` and `evaluations` both have: the mark of rehearsals is younger than some."""
     columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
-    return [name for name in columns[1] if name in columns[0]]
+    shared = ", ".join(name for name in columns[1] if name in columns[0])  # a rehearsal's mark is younger than some
+    connection.execute(_FINAL.format(key=", ".join(key), same=same, shared=shared))
 
 
 def empty_table(name: str) -> pa.Table:

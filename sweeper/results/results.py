@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -29,7 +29,7 @@ import duckdb
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Steered
 from sweeper.results.leaderboard import objective
@@ -47,7 +47,7 @@ from sweeper.results.queries import (
     stratum_column,
 )
 from sweeper.scheduling import Scheduler
-from sweeper.scheduling.fragility import Chances, chances
+from sweeper.scheduling.simulation import Chances, chances
 from sweeper.space.parts import SchedulerSettings
 from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep
@@ -101,7 +101,7 @@ class Results:
                 return with_fragility(held, query)
         if self.frozen is not None:
             return execute(self.frozen, query)
-        return read_steadily(lambda: {self.name: current_generation(self.folder)}, connect, query)
+        return read_steadily({self.name: self.folder}, query)
 
     def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
         """Return the rows of a query. Arguments and errors are those of `sql`."""
@@ -134,7 +134,7 @@ class Results:
     def _repr_html_(self) -> str:
         """The best trials and what became of all of them, for a notebook."""
         from sweeper.results.leaderboard import leaderboard
-        from sweeper.results.overview import overview, overview_table
+        from sweeper.results.listing import overview, overview_table
         from sweeper.text.display import as_html
 
         try:
@@ -204,21 +204,17 @@ def load(name_or_path: str | Path, output: str | Path = "results", *, table: str
         UnknownSweepError: when there is none, with the nearest names of `output`.
         QueryError: when it has no such table.
     """
-    found = _opened(name_or_path, output)
+    if is_store_address(name_or_path) or is_store_address(output):
+        from sweeper.storage.places import local_copy  # brings along what checks search spaces
+
+        name_or_path, output = local_copy(str(name_or_path), output)
+    found = Results(find_sweep(name_or_path, output).root)
     return found if table is None else found.table(table)
 
 
 def sql(name_or_path: str | Path, query: str, output: str | Path = "results") -> pa.Table:
     """Return the rows of one reading SQL statement as Arrow. Raises as `load` and `Results.sql` do."""
     return load(name_or_path, output).sql(query)
-
-
-def _opened(name_or_path: str | Path, output: str | Path) -> Results:
-    if is_store_address(name_or_path) or is_store_address(output):
-        from sweeper.storage.places import local_copy  # brings along what checks search spaces
-
-        name_or_path, output = local_copy(str(name_or_path), output)
-    return Results(find_sweep(name_or_path, output).root)
 
 
 @dataclass(frozen=True)
@@ -240,11 +236,7 @@ class SeveralResults:
         check_reads_only(query)
         for member in self.members.values():
             bring_what_is_read(member.paths, query)
-        return read_steadily(
-            lambda: {name: current_generation(found.folder) for name, found in self.members.items()},
-            partial(connect, named=True),
-            query,
-        )
+        return read_steadily({name: found.folder for name, found in self.members.items()}, query, named=True)
 
 
 def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
@@ -309,17 +301,16 @@ def stop_chances(results: Results) -> dict[str, Chances]:
         f"SELECT trial, {stratum_column(results)}, epoch, seed, value\nFROM decisions\n"
         f"JOIN ({measured}) AS measured USING (trial, epoch)\n"
         "JOIN (SELECT trial, replicate, seed FROM trials) USING (trial, replicate)\n"
-        "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value) ORDER BY trial, epoch, replicate"
+        "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value)\n"
+        f"AND epoch IN ({', '.join(map(str, scheduler.rungs))}) ORDER BY trial, epoch, replicate"
     )
     rungs: dict[int, dict[int, dict[int, float]]] = {rung: {} for rung in scheduler.rungs}
-    pools: dict[object, list[int]] = {}
+    pools: dict[object, dict[int, None]] = {}
     for row in rows:
-        trial, epoch = int(text_of(row, "trial").removeprefix("c")), int_of(row, "epoch")
-        if epoch in rungs:
-            rungs[epoch].setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
-            if trial not in (pool := pools.setdefault(row["stratum"], [])):
-                pool.append(trial)
-    found = chances([(scheduler, pool) for pool in pools.values()], [*rungs.values()])
+        trial = configuration_index(text_of(row, "trial"))
+        rungs[int_of(row, "epoch")].setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
+        pools.setdefault(row["stratum"], {})[trial] = None
+    found = chances([(scheduler, [*pool]) for pool in pools.values()], [*rungs.values()])
     return {trial_name(trial): each for trial, each in found.items()}
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
-from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard
+from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard, spread_sql
 from sweeper.results.results import stop_chances
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, duration, label, number, plain_reason, plural
@@ -30,6 +30,9 @@ SPLITS = ("val", "test")
 
 #: Columns of metrics: the last evaluations on validation data, and the one on test data.
 MOST_EVALUATIONS = 3
+
+#: Columns of metrics in words, which are no metric of their own.
+NAMES = {"posthoc_temperature_temperature": "fitted temperature"}
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,10 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
         results.name,
         trial,
         ended,
-        [
-            *remarks,
-            *same_configuration(results, trial),
-            *fragile(results, trial, replicates),
-            *broken_constraints(results, trial),
-        ],
+        remarks
+        + same_configuration(results, trial)
+        + fragile(results, trial, replicates)
+        + broken_constraints(results, trial),
         configuration(replicates[0]),
         rungs(results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")),
         metrics(results, trial),
@@ -147,9 +148,8 @@ def same_configuration(results: Results, trial: str) -> list[str]:
     """Return a sentence where other trials have the same values on other seeds, as those of a boosted one."""
     known = f"(SELECT any_value(config_hash) FROM trials WHERE trial = '{trial}')"
     where = f"config_hash = {known} AND trial != '{trial}'"
-    others = [
-        text_of(row, "trial") for row in results.rows(f"SELECT DISTINCT trial FROM trials WHERE {where} ORDER BY 1")
-    ]
+    rows = results.rows(f"SELECT DISTINCT trial FROM trials WHERE {where} ORDER BY 1")
+    others = [text_of(row, "trial") for row in rows]
     return [f"the same configuration on other seeds: {', '.join(others)}"] if others else []
 
 
@@ -164,10 +164,9 @@ def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
 
 def configuration(row: Row) -> list[tuple[str, str]]:
     """Return the hyperparameters, those of one component in a line."""
-    values = {name: value for name, value in row.items() if name.startswith("config_") and name != "config_hash"}
     groups: dict[str, list[str]] = {}
-    for column, found in values.items():
-        if found is not None:
+    for column, found in row.items():
+        if column.startswith("config_") and column != "config_hash" and found is not None:
             part, _, rest = column.removeprefix("config_").partition("_")
             groups.setdefault(part, []).append(str(found) if rest == "name" else f"{label(rest)} {number(found)}")
     return [(part, " · ".join(words)) for part, words in groups.items()]
@@ -192,8 +191,8 @@ def rungs(decisions: Rows) -> Grid | None:
 def metrics(results: Results, trial: str) -> Grid | None:
     """Return each evaluation's metrics: mean ± standard deviation over replicates, on validation and test data."""
     present = set(results.columns("evaluations"))
-    columns = [name for name in (*HEADLINES, "posthoc_temperature_temperature", *headline_columns()) if name in present]
-    selected = ", ".join(f"avg({c}) AS {c}, stddev_samp({c}) AS {c}_sd" for c in columns)
+    columns = [name for name in (*HEADLINES, *NAMES, *headline_columns()) if name in present]
+    selected = ", ".join(spread_sql(name, name) for name in columns)
     rows = results.rows(
         f"SELECT split, epoch, {selected} FROM evaluations WHERE trial = '{trial}' GROUP BY split, epoch ORDER BY epoch"
     )
@@ -205,7 +204,7 @@ def metrics(results: Results, trial: str) -> Grid | None:
     by_key = {(text_of(row, "split"), int_of(row, "epoch")): row for row in rows}
     cells = [by_key.get(key, {}) for key in shown]
     lines = [
-        [metric_name(column), *(value(cell, column) for cell in cells)]
+        [NAMES.get(column) or label(column), *(value(cell, column) for cell in cells)]
         for column in columns
         if any(float_or_none(cell, column) is not None for cell in cells)
     ]
@@ -220,15 +219,12 @@ def posthoc(results: Results, trial: str) -> Grid | None:
     if not methods:
         return None
     columns = ["ece", "nll", *(f"posthoc_{name}_{metric}" for name in methods for metric in ("ece", "nll"))]
-    selected = ", ".join(f"avg({c}) AS {c}, stddev_samp({c}) AS {c}_sd" for c in columns)
+    selected = ", ".join(spread_sql(name, name) for name in columns)
     row = results.rows(f"SELECT {selected} FROM final WHERE trial = '{trial}' AND split = 'test'")[0]
     if row["nll"] is None:
         return None
-    rows = [["uncalibrated", value(row, "ece"), value(row, "nll")]]
-    rows += [
-        [name.replace("_", " "), value(row, f"posthoc_{name}_ece"), value(row, f"posthoc_{name}_nll")]
-        for name in methods
-    ]
+    named = {"uncalibrated": "", **{name.replace("_", " "): f"posthoc_{name}_" for name in methods}}
+    rows = [[words, value(row, f"{start}ece"), value(row, f"{start}nll")] for words, start in named.items()]
     return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
 
 
@@ -236,11 +232,6 @@ def files(folder: Path, trial: str) -> list[Path]:
     """Return the files that belong to the trial alone, within the sweep's folder."""
     found = (path for part in ("checkpoints", "tables") for path in sorted((folder / part).glob(f"**/*{trial}*")))
     return [path.relative_to(folder) for path in found]
-
-
-def metric_name(column: str) -> str:
-    """Return a column in words."""
-    return "fitted temperature" if column == "posthoc_temperature_temperature" else label(column)
 
 
 def value(row: Row, column: str) -> str:
@@ -301,9 +292,8 @@ def drawn(grid: Grid | None, absent: str) -> RenderableType:
 def listed(files: Sequence[Path], folder: Path) -> list[RenderableType]:
     """Return the first files' names."""
     if not files:
-        return [
-            Text(f"files: {folder}/tables (its rows are in files of all trials; no checkpoint is kept)", style="dim")
-        ]
+        words = f"files: {folder}/tables (its rows are in files of all trials; no checkpoint is kept)"
+        return [Text(words, style="dim")]
     lines = [Text("files", style="dim"), *(Text(f"  {path}") for path in files[:MOST_FILES])]
     if len(files) > MOST_FILES:
         lines.append(Text(f"  and {len(files) - MOST_FILES} more", style="dim"))

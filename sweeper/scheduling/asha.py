@@ -1,7 +1,7 @@
-"""Asynchronous successive halving (ASHA) in its stopping variant.
+"""Asynchronous successive halving (ASHA) in its two variants.
 
-It works as Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared once with everything that
-reached the rung before it, and either stops there or continues at once. It departs from Li et al. 2020
+**Stopping** works as Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared once with everything
+that reached the rung before it, and either stops there or continues at once. It departs from Li et al. 2020
 (arXiv:1810.05934), whose algorithm pauses trials and promotes the best of the paused ones when a worker falls free:
 
 * nothing is ever resumed after a stop, so an early comparison against few competitors is final;
@@ -24,24 +24,46 @@ order that it ranks by: its NonDominatedPriority returns the sorted trials' indi
 ε-net ranks where an order is meant, so what becomes of a trial there depends on when the worst one came. With
 priorities that are ranks the decisions are equal (`tests/sweeper/scheduling/test_multi_objective.py`), without standard
 errors and constraints and with raw distances.
+
+**Promotion** is Li et al.'s algorithm 2: a trial pauses at its rung, and when a worker is free, the best of the ⌊n/η⌋
+leading trials of a rung's n that was not promoted yet continues, from the highest rung down; where there is none, a new
+trial begins. A trial that its own arrival makes the one to promote continues without a pause, as the algorithm would
+have the worker that it frees promote it at once.
+
+It departs in this: trials are finite in number, so a worker may find nothing to do; once all trials have come to a rung
+and none is to be promoted, those that still pause are stopped. With `keep_at_least: k` the best k of every rung are
+promoted before that, once no other trial of the pool is on its way to that rung, so that small strata have a trial that
+finishes. Other pools, and trials that run beyond the rung, are not waited for.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
-from collections.abc import Mapping
+from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.journal.best import Objective
-from sweeper.journal.records import Decision
-from sweeper.scheduling.base import GraceEpochs, Measured, RungState, Scheduler
-from sweeper.scheduling.ranking import Constraint, Ranking, keeping, rank
-from trainables.registry import Hyperparameter
+from sweeper.journal.records import Decision, DecisionKind, Judged, Record
+from sweeper.scheduling.base import (
+    SCHEDULERS,
+    TOO_SMALL,
+    WITHIN,
+    GraceEpochs,
+    Measured,
+    RungState,
+    Scheduler,
+    Settled,
+    grace_before_the_end,
+)
+from sweeper.scheduling.ranking import Constraint, Ranking, rank
+from trainables.registry import Hyperparameter, hyperparameters_of
+
+#: Minus the score, and the order of arrival: the best trial of a rung has the smallest.
+Key = tuple[float, int]
 
 
 @dataclass(frozen=True)
@@ -75,7 +97,7 @@ class Halving(Scheduler):
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
         """Return successive halving by several objectives, or under constraints."""
-        return ranked(self, goals, constraints)
+        return RankedHalving(**vars(self), goals=goals, constraints=constraints)
 
     @property
     def smallest_pool(self) -> int:
@@ -93,39 +115,60 @@ class Halving(Scheduler):
 
 
 class Rung:
-    """The values seen at one rung, by configuration, kept in order so that a cut-off costs no sort."""
+    """The trials that reached a rung, in order so that neither a cut-off nor a place costs a sort, and who pauses."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self.values: dict[int, float] = {}
-        self._ordered: list[float] = []
+        self.keys: dict[int, Key] = {}
+        self._ordered: list[Key] = []
+        self._paused: list[tuple[Key, int]] = []
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.keys)
 
-    def add(self, configuration: int, value: float) -> None:
-        """Record a configuration's value once; a second one is ignored, for its decision has been made."""
-        if configuration not in self.values:
-            self.values[configuration] = value
-            insort(self._ordered, value)
+    def add(self, configuration: int, score: float) -> None:
+        """Record a configuration's arrival once; a second one is ignored, for its decision has been made."""
+        if configuration not in self.keys:
+            key = self.keys[configuration] = (-score, len(self))
+            insort(self._ordered, key)
+            insort(self._paused, (key, configuration))
 
-    def better_than(self, value: float) -> int:
-        """Return how many values are strictly larger than `value`."""
-        return len(self._ordered) - bisect_right(self._ordered, value)
+    def promote(self, configuration: int) -> None:
+        """Let a configuration leave for the next rung, if it pauses here."""
+        paused = (self.keys.get(configuration), configuration)
+        if paused in self._paused:
+            self._paused.remove(paused)
+
+    def better_than(self, score: float) -> int:
+        """Return how many scores are strictly larger."""
+        return bisect_left(self._ordered, (-score, -1))
 
     def quantile(self, share: float) -> float | None:
-        """Return the linearly interpolated quantile of the values, or `None` when there are none.
+        """Return the linearly interpolated quantile of the scores, or `None` when there are none.
 
         The interpolation follows `numpy.percentile` to the last bit, as Ray's scheduler uses it.
         """
         if not self._ordered:
             return None
-        position = share * (len(self._ordered) - 1)
+        position = share * (len(self) - 1)
         index = math.floor(position)
         weight = position - index
-        low = self._ordered[index]
-        high = self._ordered[min(index + 1, len(self._ordered) - 1)]
+        low, high = (-self._ordered[max(len(self) - 1 - at, 0)][0] for at in (index, index + 1))
         return low + (high - low) * weight if weight < 0.5 else high - (high - low) * (1 - weight)
+
+    def place(self, configuration: int) -> int:
+        """Return the place of a configuration among all that arrived, counted from 0."""
+        return bisect_left(self._ordered, self.keys[configuration])
+
+    def first(self, quota: int) -> tuple[int, int] | None:
+        """Return the best paused configuration and its place, if it is among the first `quota` of the rung."""
+        leader = self._paused[0][1] if self._paused else None
+        return None if leader is None or self.place(leader) >= quota else (leader, self.place(leader))
+
+    def place_of(self, score: float) -> tuple[int, int]:
+        """Return the place that a new arrival takes, and how many better ones pause."""
+        key = (-score, len(self))
+        return bisect_left(self._ordered, key), bisect_left(self._paused, (key, -1))
 
 
 class Rungs(RungState):
@@ -134,7 +177,7 @@ class Rungs(RungState):
     def __init__(self, halving: Halving) -> None:
         """Start with the empty rungs of `halving`."""
         super().__init__(halving)
-        self._share, self._keep_at_least = halving.quantile, halving.keep_at_least
+        self._halving = halving
         self.by_epoch = {epoch: Rung() for epoch in halving.rungs}
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
@@ -148,7 +191,7 @@ class Rungs(RungState):
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
-        cutoff_score = others.quantile(self._share)
+        cutoff_score = others.quantile(self._halving.quantile)
         if cutoff_score is None:
             reason = f"first trial at rung {rung}: nothing to compare with"
             return Decision(rung, "continue", reason, metric, None, 0)
@@ -159,9 +202,10 @@ class Rungs(RungState):
             f"{scheduler.metric} {metric:.6g} at rung {rung} is {relation} the cut-off {cutoff:.6g} "
             f"of {len(others)} competitor{'s' if len(others) != 1 else ''}"
         )
-        kept = self._keep_at_least is not None and others.better_than(scheduler.score(metric)) < self._keep_at_least
+        least = self._halving.keep_at_least
+        kept = least is not None and others.better_than(scheduler.score(metric)) < least
         if worse and kept:
-            reason += f", but among the best {self._keep_at_least}, which continue (keep_at_least)"
+            reason += f", but among the best {least}, which continue (keep_at_least)"
         stops = worse and not kept
         return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, len(others))
 
@@ -185,24 +229,9 @@ class RankedHalving(Halving):
         """Everything that a ranking uses."""
         return tuple(dict.fromkeys(each.metric for each in (*self.goals, *(c.goal for c in self.constraints))))
 
-    @property
-    def constrained_metrics(self) -> tuple[str, ...]:
-        """What the constraints use."""
-        return tuple(dict.fromkeys(each.goal.metric for each in self.constraints))
-
-    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
-        """Return the trials that keep to all constraints beside each other."""
-        return keeping(self.constraints, measured)
-
     def begin(self) -> RungState:
         """Return the state before the first record."""
         return RankedRungs(self)
-
-
-def ranked(halving: Halving, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> RankedHalving:
-    """Return `halving` with several objectives or constraints."""
-    settings = (halving.max_epochs, halving.grace_epochs, halving.reduction_factor, halving.keep_at_least)
-    return RankedHalving(halving.metric, halving.mode, *settings, goals, constraints)
 
 
 class RankedRungs(RungState):
@@ -271,3 +300,114 @@ def ranking(halving: RankedHalving, measured: list[Measured]) -> Ranking:
         violations += constraint.violations(column(constraint.goal.metric, 0))
     violations[~np.isfinite(costs).all(axis=1)] = np.inf
     return rank(costs, errors, violations, normalise=halving.normalise)
+
+
+@dataclass(frozen=True)
+class Promotion(Halving):
+    """Successive halving by promotion."""
+
+    def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> None:
+        """Return `None`: who is promoted from a ranking of several objectives, no paper says."""
+
+    @property
+    def pauses(self) -> bool:
+        """Every trial waits at its rung."""
+        return True
+
+    def begin(self) -> RungState:
+        """Return the state before the first record."""
+        return PausedRungs(self)
+
+
+class PausedRungs(Rungs):
+    """Who reached each rung, who was promoted from it, and who pauses there."""
+
+    def decided(self, configuration: int, decision: Decision) -> None:
+        """Note that a configuration left its rung."""
+        if decision.kind == "continue" and decision.rung is not None:
+            self.by_epoch[decision.rung].promote(configuration)
+
+    def leave(self, configuration: int) -> None:
+        """Let a configuration leave the rung at which it pauses."""
+        for rung in self.by_epoch.values():
+            rung.promote(configuration)
+
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+        """Let a trial continue if it is the one to promote now, and pause else."""
+        here = self.by_epoch[rung]
+        count, (place, better_paused) = len(here) + 1, here.place_of(self.scheduler.score(metric))
+        above = any(self._promotable(epoch) for epoch in self._before_the_end() if epoch > rung)
+        leads = place < self._quota(count) and not better_paused
+        kind: DecisionKind = "continue" if leads and not above else "pause"
+        return Decision(rung, kind, self._reason(metric, rung, place, count, kind), metric, None, count - 1)
+
+    def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
+        """Return the paused trial to promote when a worker is free, and the decision on it; `None` to begin another."""
+        least = self._halving.keep_at_least or 0
+        for epoch in reversed(self._before_the_end()):
+            here, found = self.by_epoch[epoch], self._promotable(epoch) or self.by_epoch[epoch].first(least)
+            if found is None:
+                continue
+            (configuration, place), count = found, len(here)
+            beyond = place >= self._quota(count)
+            if beyond and not settled(None, epoch):
+                continue
+            metric = self.scheduler.score(-here.keys[configuration][0])
+            reason = f"promoted: {self._reason(metric, epoch, place, count, 'continue')}"
+            if beyond:  # these words are in journals since 0.2: an audit makes them again
+                reason += f", for nothing else is left and the best {least} are kept (keep_at_least)"
+            return configuration, Decision(epoch, "continue", reason, metric, None, count - 1)
+        return None
+
+    def never_promoted(self, rung: int, configuration: int) -> Decision:
+        """Return the decision on a trial that pauses at a rung when nothing is left that could promote it."""
+        here = self.by_epoch[rung]
+        metric, count = self.scheduler.score(-here.keys[configuration][0]), len(here)
+        reason = f"never promoted: {self._reason(metric, rung, here.place(configuration), count, 'stop')}"
+        return Decision(rung, "stop", reason, metric, None, count - 1)
+
+    def apply(self, record: Record) -> None:
+        """Fold one journal record in; a judgement without a report is a promotion, or the end of a pause."""
+        super().apply(record)
+        if isinstance(record.body, Judged):
+            self.decided(record.body.configuration, record.body.decision)
+
+    def _before_the_end(self) -> tuple[int, ...]:
+        return self.scheduler.rungs[:-1]
+
+    def _promotable(self, epoch: int) -> tuple[int, int] | None:
+        return self.by_epoch[epoch].first(self._quota(len(self.by_epoch[epoch])))
+
+    def _quota(self, count: int) -> int:
+        return math.floor(count / self._halving.reduction_factor)
+
+    def _reason(self, metric: float, rung: int, place: int, count: int, kind: DecisionKind) -> str:
+        rule = {"stop": "stops"}.get(kind, f"{kind}s")
+        return (
+            f"{self.scheduler.metric} {metric:.6g} is number {place + 1} of {count} at rung {rung}, of which the first "
+            f"{self._quota(count)} are promoted; it {rule}"
+        )
+
+
+VARIANT = Hyperparameter(
+    "variant",
+    "text",
+    choices=("stopping", "promotion"),
+    source="stopping by default: no worker waits, and no trial is resumed",
+)
+
+
+@SCHEDULERS.add(
+    "asha",
+    apart=["variant"],
+    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, WITHIN, TOO_SMALL],
+    check=grace_before_the_end,
+)
+def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
+    """Asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung.
+
+    Return the scheduler in the variant that a search space names; `stopping` where it names none.
+
+    Source: Li et al. 2020 (arXiv:1810.05934); unless variant is promotion, the stopping variant of Ray Tune.
+    """
+    return (Promotion if variant == "promotion" else Halving)(metric, mode, **settings)

@@ -30,7 +30,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision, Judged, Record, Reported, Steered
-from sweeper.scheduling.ranking import Constraint
+from sweeper.scheduling.ranking import Constraint, keeping
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
 
@@ -139,11 +139,11 @@ class Scheduler(ABC):
     @property
     def constrained_metrics(self) -> tuple[str, ...]:
         """What the sweep's constraints use; none where it has none."""
-        return ()
+        return tuple(dict.fromkeys(each.goal.metric for each in self.constraints))
 
     def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
         """Return the trials that keep to the sweep's constraints, of complete ones with what they measured of them."""
-        return {*measured}
+        return keeping(self.constraints, measured)
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
         """Return the scheduler that compares several objectives, or keeps to constraints; `None` where it cannot.
@@ -258,11 +258,9 @@ def decide(
         metric: the objective's value, mean over replicates.
         measured: of the scheduler's `metrics`, where it has any.
     """
-    decision = _decide(state.pool(configuration), configuration, epoch, metric, measured)
+    decision = _in_pool(state.pool(configuration), configuration, epoch, metric, measured)
     stratum = state.stratum(configuration) if decision is not None else None
-    if decision is None or stratum is None:
-        return decision
-    return in_stratum(decision, stratum)
+    return decision if decision is None or stratum is None else in_stratum(decision, stratum)
 
 
 def in_stratum(decision: Decision, stratum: str) -> Decision:
@@ -272,11 +270,10 @@ def in_stratum(decision: Decision, stratum: str) -> Decision:
     return replace(decision, reason=reason, stratum=stratum)
 
 
-def _decide(
+def _in_pool(
     state: RungState, configuration: int, epoch: int, metric: float | None, measured: Measured | None
 ) -> Decision | None:
-    scheduler = state.scheduler
-    rungs, last = state.epochs, scheduler.max_epochs
+    scheduler, rungs, last = state.scheduler, state.epochs, state.scheduler.max_epochs
     if metric is None or not math.isfinite(metric):
         if epoch not in rungs and metric is None:
             return None
@@ -285,10 +282,10 @@ def _decide(
     if epoch >= last:
         reason, keeps = f"reached the last epoch, {last}", state.keeps_to_constraints(last, measured)
         reason += "" if keeps else ", but does not keep to the constraints"
-        told = {name: measured[name][0] for name in scheduler.constrained_metrics if measured and name in measured}
+        named = scheduler.constrained_metrics
+        told = {name: measured[name][0] for name in named if measured and name in measured} if named else None
         others = state.competitors(last)
-        constrained = told if scheduler.constrained_metrics else None
-        return Decision(last, "complete", reason, metric, None, others, feasible=keeps, constrained=constrained)
+        return Decision(last, "complete", reason, metric, None, others, feasible=keeps, constrained=told)
     return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None
 
 

@@ -71,15 +71,6 @@ class Stratified(Scheduler):
         return self.one_pool.constraints
 
     @property
-    def constrained_metrics(self) -> tuple[str, ...]:
-        """The same constraints in every stratum."""
-        return self.one_pool.constrained_metrics
-
-    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
-        """Return the trials that keep to the constraints, whatever their strata."""
-        return self.one_pool.keeping(measured)
-
-    @property
     def smallest_pool(self) -> int:
         """The fewest trials that a stratum should have."""
         return self.one_pool.smallest_pool

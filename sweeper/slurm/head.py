@@ -23,7 +23,7 @@ from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
-from sweeper.remote.tokens import create_token
+from sweeper.remote.cluster import create_token
 from sweeper.slurm.jobs import ROOM, Exchange, Head, Notice, cancel, ensure_workers, jobs_left, requeue
 from sweeper.slurm.settings import WORKERS
 from sweeper.slurm.worker import RayNode, address_here, answers, environment, free_port, ray_folder

@@ -1,20 +1,23 @@
 """What a site wants of its jobs: `slurm.yaml`, checked before anything is submitted, and the batch scripts made of it.
 
 It is looked for beside the search space, then in the user's configuration folder; `--slurm-file` names another.
-The scripts are plain shell that a user can read, change and submit by hand.
+The scripts, of the template `job.sh`, are plain shell that a user can read, change and submit by hand.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
+import jinja2
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -24,18 +27,16 @@ from trainables.registry.names import nearest
 FILE = "slurm.yaml"
 
 _TIME = re.compile(r"(\d+-)?\d{1,3}(:\d{2}){0,2}")
-_UNITS = {0: ("minutes",), 1: ("minutes", "seconds"), 2: ("hours", "minutes", "seconds")}
-_SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 def seconds_of(time: str) -> int:
     """Return the seconds of a time as Slurm writes it: `90` (minutes), `1:30:00`, `2-00:00:00`, `1-12` (days-hours)."""
     days, dash, rest = time.rpartition("-")
-    parts = rest.split(":")
-    units = ("hours", "minutes", "seconds") if dash else _UNITS[len(parts) - 1]
-    return int(days or 0) * _SECONDS["days"] + sum(
-        int(part) * _SECONDS[unit] for part, unit in zip(parts, units, strict=False)
-    )
+    parts = [int(part) for part in rest.split(":")]
+    if not dash and len(parts) < 3:  # without days one or two numbers begin with minutes
+        parts.insert(0, 0)
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _one_line(text: str) -> str:
@@ -168,56 +169,24 @@ def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[
         folder: what the jobs say to each other lies here, on a file system that all nodes share.
         command: of the driver, without Python.
     """
-    head = [*_python(settings, folder), "-m", "sweeper.slurm.head", str(folder), *command]
-    worker = [*_python(settings, folder), "-m", "sweeper.slurm.worker", str(folder)]
+    python = _python(settings, folder)
+    text = resources.files("sweeper.slurm").joinpath("job.sh").read_text("utf-8")
+    script = functools.partial(
+        jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).render,
+        site=settings,
+        name=PREFIX + name,
+        logs=f"{folder}/".replace("%", "%%"),  # `%` of the folder means itself
+        head=shlex.join([*python, "-m", "sweeper.slurm.head", str(folder), *command]),
+        worker=shlex.join([*python, "-m", "sweeper.slurm.worker", str(folder)]),
+        today=f"{datetime.now(UTC):%Y-%m-%d}",
+        quote=shlex.quote,
+    )
     if settings.nodes is not None:
-        asked = [*_options(settings), f"--nodes={settings.nodes}", "--ntasks-per-node=1", *_size(settings)]
-        body = [
-            "# On each node one process that trains; the driver beside them on the first.",
-            f"srun --overlap --nodes={settings.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 {shlex.join(worker)} &",
-            f"exec {shlex.join(head)}",
-        ]
-        return {HEAD: _script(settings, name, folder, asked, body)}
-    of_head = [*_options(settings.head), "--ntasks=1", f"--cpus-per-task={settings.head.cpus}"]
-    of_workers = [*_options(settings), f"--array=0-{(settings.workers or 1) - 1}", "--ntasks=1", *_size(settings)]
+        return {HEAD: script(asked=settings, shape="nodes")}
     return {
-        HEAD: _script(settings, name, folder, of_head, [f"exec {shlex.join(head)}"]),
-        WORKERS: _script(settings, name + OF_WORKERS, folder, of_workers, [f"exec {shlex.join(worker)}"]),
+        HEAD: script(asked=settings.head, shape="head"),
+        WORKERS: script(asked=settings, shape="array", name=PREFIX + name + OF_WORKERS),
     }
-
-
-def _script(settings: SlurmSettings, name: str, folder: Path, asked: Iterable[str], body: Sequence[str]) -> str:
-    log = "%A_%a" if any(option.startswith("--array") for option in asked) else "%j"
-    common = [
-        f"--job-name={PREFIX}{name}", f"--output={_log(folder, log)}", "--open-mode=append", "--requeue",
-        f"--signal=B:USR1@{settings.warning}",
-    ]  # fmt: skip
-    lines = [
-        "#!/bin/bash",
-        f"# {datetime.now(UTC):%Y-%m-%d}, by `sweeper submit --slurm`; `sweeper resume --slurm` submits it again.",
-        *(f"#SBATCH {option}" for option in [*common, *asked]),
-        "",
-        *(f"module load {module}" for module in settings.modules),
-        *settings.setup,
-        *([f"export SWEEPER_SLURM_INTERFACE={shlex.quote(settings.interface)}"] if settings.interface else []),
-        f"export SWEEPER_SLURM_SCRATCH={settings.scratch}",
-        *body,
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _options(asked: SlurmSettings | HeadSettings) -> list[str]:
-    named = {
-        "partition": asked.partition, "account": asked.account, "qos": asked.qos, "time": asked.time,
-        "constraint": asked.constraint, "mem": asked.memory,
-    }  # fmt: skip
-    return [*(f"--{key}={value}" for key, value in named.items() if value is not None), *asked.sbatch]
-
-
-def _size(settings: SlurmSettings) -> list[str]:
-    kind = f"{settings.gpu_type}:" if settings.gpu_type else ""
-    gpus = [f"--gres=gpu:{kind}{settings.gpus}"] if settings.gpus else []
-    return [f"--cpus-per-task={settings.cpus}", *gpus]
 
 
 def _python(settings: SlurmSettings, folder: Path) -> list[str]:
@@ -226,8 +195,3 @@ def _python(settings: SlurmSettings, folder: Path) -> list[str]:
         output = folder.parent.parent  # only home, /tmp and the current folder are there by themselves
         return ["apptainer", "exec", *cards, "--bind", str(output), settings.image, settings.python or "python"]
     return [settings.python or sys.executable]
-
-
-def _log(folder: Path, pattern: str) -> str:
-    """Return where a job's log lies as a line `#SBATCH` has it: `%` and blanks of the folder mean themselves."""
-    return shlex.quote(f"{folder}/".replace("%", "%%") + f"{pattern}.log")

@@ -21,7 +21,7 @@ from rich.text import Text
 from search_spaces import locate, packaged_files
 from sweeper.core.domains import DOMAINS
 from sweeper.core.errors import SweeperError
-from sweeper.core.json_types import Plain, part_of
+from sweeper.core.json_types import Plain, Values, part_of
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.file import read_document
@@ -114,23 +114,9 @@ def installed_registries() -> Registries:
 KINDS = ("losses", "architectures", "datasets", "optimizers", "posthoc", "metrics", "schedulers", "searchers")
 
 
-@dataclass(frozen=True)
-class SpaceEntry:
-    """A shipped search space file: its name and header."""
-
-    name: str
-    question: str
-    cost: str
-    command: str
-
-
-def list_spaces() -> list[SpaceEntry]:
-    """Return the shipped search space files, by name. Reads their headers only; nothing is checked or imported."""
-    entries = []
-    for name, path in packaged_files().items():
-        header = part_of(read_document(path).values, "header") or {}
-        entries.append(SpaceEntry(name, *(str(header.get(key, "")) for key in ("question", "cost", "command"))))
-    return entries
+def list_spaces() -> dict[str, Values]:
+    """Return the shipped search space files by name, each with its header; nothing is checked or imported."""
+    return {name: part_of(read_document(path).values, "header") or {} for name, path in packaged_files().items()}
 
 
 def list_components(kind: str, registries: Registries | None = None) -> list[Component]:
@@ -164,8 +150,8 @@ def spaces_table() -> Table:
     """Return the shipped search space files as a table for a terminal; names are whole, to be pasted."""
     name = Column("sweeper run …", no_wrap=True, overflow="fold")
     table = Table(name, "question", "cost", box=None, pad_edge=False)
-    for entry in list_spaces():
-        table.add_row(entry.name, entry.question, entry.cost)
+    for space, header in list_spaces().items():
+        table.add_row(space, str(header.get("question", "")), str(header.get("cost", "")))
     return table
 
 
@@ -240,68 +226,58 @@ def _of_values(values: Plain, path: str) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class TemplateOptions:
-    """What a new search space is to hold.
+#: The recipe of a new search space, where nothing is asked about it.
+USUAL_RECIPE = {"optimizer.lr": ["0.1"], "optimizer.momentum": ["0.9"], "optimizer.schedule": ["cosine"]}
 
-    Attributes:
+
+def template(
+    dataset: str = "digits",
+    losses: Sequence[str] = (),
+    architectures: Sequence[str] = (),
+    values: Mapping[str, Sequence[str]] | None = None,
+    *,
+    objective: str = "val_nll",
+    epochs: int = 27,
+    replicates: int = 2,
+) -> str:
+    """Return a search space file with a comment on each line that says what else it may hold.
+
+    Args:
         dataset: its name.
-        losses: their names.
-        architectures: their names.
+        losses: their names; cross-entropy and focal loss where none are named.
+        architectures: their names; `mlp` where none are named.
         values: path such as `loss.gamma` → the values to try, as YAML.
         objective: metric that trials are compared by.
         epochs: of a trial that is not stopped.
         replicates: seeds of each configuration.
-        samples: configurations drawn for each grid point.
-    """
-
-    dataset: str = "digits"
-    losses: Sequence[str] = ("cross_entropy", "focal")
-    architectures: Sequence[str] = ("mlp",)
-    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    objective: str = "val_nll"
-    epochs: int = 27
-    replicates: int = 2
-    samples: int = 1
-
-
-def template(options: TemplateOptions, registries: Registries | None = None) -> str:
-    """Return a search space file with a comment on each line that says what else it may hold.
 
     Raises:
         SweeperError: with every unknown name and every value that nothing takes.
     """
-    registries = registries or installed_registries()
+    registries, values = installed_registries(), values or {}
     components = {
-        "dataset": _chosen(registries.datasets, [options.dataset]),
-        "loss": _chosen(registries.losses, options.losses),
-        "architecture": _chosen(registries.architectures, options.architectures),
+        "dataset": _chosen(registries.datasets, [dataset]),
+        "loss": _chosen(registries.losses, losses or ["cross_entropy", "focal"]),
+        "architecture": _chosen(registries.architectures, architectures or ["mlp"]),
         "optimizer": _chosen(registries.optimizers, ["sgd"]),
     }
     faults = [fault for part, found in components.items() for fault in found if isinstance(fault, str)]
     named = {part: [c for c in found if isinstance(c, Component)] for part, found in components.items()}
-    for path in options.values:
+    for path in values:
         part, _, key = path.partition(".")
-        takers = [c for c in named.get(part, ()) if c.hyperparameter(key)]
-        if not takers:
+        if not any(c.hyperparameter(key) for c in named.get(part, ())):
             known = tuple(f"{p}.{h.name}" for p, found in named.items() for c in found for h in c.hyperparameters)
             faults.append(f"nothing takes {path!r}{did_you_mean(path, known)}")
     if faults:
         raise SweeperError("\n".join(faults), "see `sweeper spaces --losses`, `--architectures` and `--datasets`")
-    return _text(options, named)
+    text = resources.files("sweeper.space").joinpath("template.yaml").read_text("utf-8")
+    filled = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    shown = {"objective": objective, "epochs": epochs, "replicates": replicates, "tried": bool(values)}
+    return str(filled.render(shown, named=named, values={**USUAL_RECIPE, **values}, component=_as_yaml, others=_others))
 
 
 def _chosen(registry: Registry, names: Sequence[str]) -> list[Component | str]:
     return [registry[name] if name in registry else str(registry.fault(name)) for name in names]
-
-
-def _text(options: TemplateOptions, named: Mapping[str, Sequence[Component]]) -> str:
-    values = options.values
-    sgd = ["name: sgd", *([] if "optimizer.lr" in values else ["lr: 0.1"])]
-    sgd += [f"{key}: {_written(values[f'optimizer.{key}'])}" for key in _own("optimizer", values)]
-    text = resources.files("sweeper.space").joinpath("template.yaml").read_text("utf-8")
-    filled = jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    return str(filled.render(vars(options), sgd=sgd, named=named, component=_as_yaml, others=_others))
 
 
 def _own(part: str, values: Mapping[str, Sequence[str]]) -> list[str]:

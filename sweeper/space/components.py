@@ -91,7 +91,9 @@ def _resolve_hyperparameters(component: Component, given: dict[str, Node], path:
                 rule = f"{component.name} needs {description.name}"
                 found.append(Fault(place, rule, f"valid: {description.range_text}"))
             elif description.default is not None:
-                nodes[description.name] = _typed(Constant(description.default), description)
+                default = description.default
+                value = [*default] if isinstance(default, tuple) else default
+                nodes[description.name] = _typed(Constant(value), description)
         elif node is not INVALID:
             found += _value_faults(node, description, place)
             if not (isinstance(node, Constant) and node.value is None):  # null: the component decides
@@ -162,7 +164,7 @@ def _typed(node: Node, description: Hyperparameter) -> Node:
         step = None if node.step is None else number(node.step)
         return Interval(node.kind, number(node.low), number(node.high), step)
     value = node.value if isinstance(node, Constant) else None
-    if isinstance(value, (list, tuple)):  # a default may be a tuple
+    if isinstance(value, list):
         return Constant([number(v) for v in value if isinstance(v, (int, float))])
     return Constant(number(value)) if isinstance(value, (int, float)) else node
 
@@ -213,10 +215,9 @@ def resolve_components(
     labels: set[str] = set()
     for index, component in enumerate(value):
         place = join_path(path, index)
-        given = component if isinstance(component, dict) else {}
-        own = {key: given[key] for key in besides if key in given}
-        rest = {key: option for key, option in given.items() if key not in own} if own else component
-        found = resolve_plain_component(rest, registry, place, faults)
+        given: dict[str, Plain] = dict(component) if isinstance(component, dict) else {"name": component}
+        own = {key: given.pop(key) for key in besides if key in given}
+        found = resolve_plain_component(given, registry, place, faults)
         for key, word in own.items():
             if not isinstance(word, str) or not WORD.fullmatch(word):
                 rule = f"{key} = {word!r} must be a word of lower-case letters, digits and _"
@@ -281,23 +282,3 @@ def variants(space: Fields) -> list[dict[str, Plain]]:
         return []
     values = [[(key, value) for _, value in extremes(node) or [("", plain(node))]] for key, node in part.nodes.items()]
     return [dict(combination) for combination in itertools.product(*values)]
-
-
-def rehearsed_axes(
-    axes: Mapping[str, Plain], stand_in: Mapping[str, Plain], known: tuple[str, ...], said: list[str]
-) -> dict[str, Plain] | None:
-    """Return the part `dataset` of a rehearsal's space: the axes that its stand-in has; None where it has none.
-
-    Args:
-        axes: the part of the real space, domains and all.
-        stand_in: the rehearsal's data set.
-        known: the options that the stand-in takes.
-        said: takes what is left out.
-    """
-    if stand_in.get("name") == axes.get("name"):
-        return dict(axes)
-    domains = domains_of(dict(axes))
-    lost = [key for key in domains if key not in known]
-    said += [f"no {key}: the stand-in for the data has none" for key in lost]
-    kept = {key: axes[key] for key in domains if key in known}
-    return {**stand_in, **kept} if kept else None

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
 
 
-#: Random configurations that are examined where a sweep has none yet: enough to meet every branch.
+#: Configurations that are examined before a sweep starts: enough to meet every branch, and for shares to converge.
 EXAMPLES = 2000
 
 
@@ -112,7 +112,12 @@ class Configurations(Sequence[Configuration]):
                 elif isinstance(record.body, Suggested):
                     found = {record.body.configuration: dict(record.body.values)}
                 for number, values in found.items():
-                    self._require_fit(record.sequence, number, values)
+                    if (reason := self._misfit(values)) is not None:
+                        raise SweeperError(
+                            f"record {record.sequence} of the journal in {self._journal} gives configuration {number}, "
+                            f"which is none of the search space: {reason}",
+                            "restore sweep.yaml and journal as they were when the sweep was driven",
+                        )
                 self._found |= found
                 self._newest = max(self._newest, record.sequence)
         return index in self._found
@@ -121,15 +126,6 @@ class Configurations(Sequence[Configuration]):
         """Raise SweeperError where a configuration cannot be one of the space."""
         if (reason := self._misfit(values)) is not None:
             raise SweeperError(f"it is no configuration of the search space: {reason}", "give what the space has")
-
-    def _require_fit(self, sequence: int, number: int, values: Configuration) -> None:
-        reason = self._misfit(values)
-        if reason is not None:
-            raise SweeperError(
-                f"record {sequence} of the journal in {self._journal} gives configuration {number}, which is none of "
-                f"the search space: {reason}",
-                "restore sweep.yaml and journal as they were when the sweep was driven",
-            )
 
 
 def configurations(spec: SweepSpec, samples: int | None = None) -> Configurations:
@@ -174,9 +170,9 @@ def examples(spec: SweepSpec) -> Configurations:
     return configurations(spec, EXAMPLES if spec.searcher.learns else None)
 
 
-def configuration(spec: SweepSpec, i: int) -> Configuration:
-    """Return configuration `i`. Raises IndexError when the sweep has fewer."""
-    return configurations(spec)[i]
+def looked_at(spec: SweepSpec) -> list[Configuration]:
+    """Return the first of what there is to examine: more would only repeat the same few components."""
+    return examples(spec)[:EXAMPLES]
 
 
 def column_types(space: Fields) -> dict[str, type]:

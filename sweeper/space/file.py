@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -110,17 +111,12 @@ class Document:
 
     def line_of(self, path: str) -> int | None:
         """Return the line of `path`, or of the nearest part of the file that encloses it."""
-        while path and path not in self.overridden:
-            if path in self.lines:
-                return self.lines[path]
-            path = parent_path(path)
-        return None
-
-    def forget_lines(self, path: str) -> None:
-        """Drop the lines of `path` and all below it: they come from the command line now."""
-        self.overridden.add(path)
-        for known in [p for p in self.lines if p == path or p.startswith((f"{path}.", f"{path}["))]:
-            del self.lines[known]
+        enclosing = [path]
+        while path := parent_path(path):
+            enclosing.append(path)
+        if self.overridden.intersection(enclosing):
+            return None
+        return next((self.lines[each] for each in enclosing if each and each in self.lines), None)
 
 
 def read_document(path: Path) -> Document:
@@ -268,13 +264,6 @@ class _Builder:
         self.document.faults.append(Fault(path, rule, remedy, line))
 
 
-def parse_value(text: str, path: str) -> tuple[Plain, list[Fault]]:
-    """Parse the value of an override as YAML; `path` names it in faults."""
-    document = Document()
-    value = _parse_yaml(text, path, document)
-    return value, [Fault(path, f"--set: {fault.rule}", fault.remedy) for fault in document.faults]
-
-
 def _type_name(value: Plain) -> str:
     names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "mapping"}
     return names.get(type(value), type(value).__name__)
@@ -292,11 +281,13 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
             rule = f"--set {override!r} is not of the form key=value"
             document.faults.append(Fault("", rule, "write e.g. --set scheduler.max_epochs=9"))
             continue
-        value, faults = parse_value(text, path.strip())
+        read = Document()
+        value = _parse_yaml(text, path.strip(), read)
+        faults = [Fault(path.strip(), f"--set: {fault.rule}", fault.remedy) for fault in read.faults]
         faults = faults or _set(document.values, keys, "", value)
         document.faults += faults
         if not faults:
-            document.forget_lines(path.strip())
+            document.overridden.add(path.strip())
 
 
 def _split_path(path: str) -> list[str | int] | None:
@@ -312,22 +303,18 @@ def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> lis
     """Set the value at `keys` below `here`, the mapping at `path`, creating mappings; return why that cannot be."""
     key, *below = keys
     place = join_path(path, key)
-    if isinstance(key, int):
-        if not isinstance(here, list) or key >= len(here):
-            size = f"a list of {len(here)}" if isinstance(here, list) else "not a list"
-            return [Fault(place, f"--set: {path} is {size}", "indices count from 0")]
-        if below:
-            return _set(here[key], below, place, value)
-        here[key] = value
-        return []
-    if not isinstance(here, dict):
+    if isinstance(key, int) and (not isinstance(here, list) or key >= len(here)):
+        size = f"a list of {len(here)}" if isinstance(here, list) else "not a list"
+        return [Fault(place, f"--set: {path} is {size}", "indices count from 0")]
+    if isinstance(key, str) and not isinstance(here, dict):
         known = "a list; use [index]" if isinstance(here, list) else f"{here!r}, not a mapping"
         return [Fault(place, f"--set: {path} is {known}")]
-    if below:
-        inner = {} if here.get(key) is None else here[key]
-        here[key] = (
-            inner if isinstance(inner, (dict, list)) or place not in SHORT_FORMS else {SHORT_FORMS[place]: inner}
-        )
-        return _set(here[key], below, place, value)
-    here[key] = value
-    return []
+    level: Any = here
+    if not below:
+        level[key] = value
+        return []
+    if isinstance(key, str):
+        inner = {} if level.get(key) is None else level[key]
+        short = place in SHORT_FORMS and not isinstance(inner, (dict, list))
+        level[key] = {SHORT_FORMS[place]: inner} if short else inner
+    return _set(level[key], below, place, value)

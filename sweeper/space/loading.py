@@ -22,13 +22,11 @@ from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, 
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space import notify as notify_targets
-from sweeper.space import objectives as goals
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.configurations import falls_back, in_one_pool, size_faults, within_faults
-from sweeper.space.evaluation import check_evaluation
+from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
-from sweeper.space.objectives import objective_faults
 from sweeper.space.parts import SearcherSettings, worker_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
@@ -54,12 +52,7 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
     if isinstance(given.get(WARM_START.name), str):
         given[WARM_START.name] = [given[WARM_START.name]]
     values["searcher"] = resolve_plain_component(given, registry, "searcher", faults)
-    if values["searcher"]:
-        values["searcher"] = {
-            key: [*value] if isinstance(value, tuple) else value for key, value in values["searcher"].items()
-        }
-        nodes = written_method(values["searcher"]).suit(nodes, faults)
-    return nodes
+    return written_method(values["searcher"]).suit(nodes, faults) if values["searcher"] else nodes
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
@@ -99,21 +92,25 @@ def load_spec(
     if overrides and not document.faults:
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
-    declined = loop_faults(document.values, rehearsed=rehearse) if "loop" in document.values else []
-    if declined:
-        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in declined], str(path))
+    if "loop" in document.values:
+        _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
-    faults = worker_faults(spec)  # a sweep that was begun so can still be read, and resumed with another setting
-    if faults:
-        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in faults], str(path))
+    # A sweep that was begun so can still be read, and resumed with another setting.
+    _refuse(worker_faults(spec), document, str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
     faults = size_faults(spec)
     if faults and falls_back(spec):
         return _checked(Document(values=in_one_pool(spec.model_dump(mode="json"))), str(path), registries)
-    if faults:
-        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in faults], str(path))
+    _refuse(faults, document, str(path))
     return spec
+
+
+def _refuse(faults: Sequence[Fault], document: Document, source: str) -> None:
+    """Raise InvalidSearchSpace with these faults, if any, each with its line of the file."""
+    if faults:
+        lined = [f if f.line is not None else dataclasses.replace(f, line=document.line_of(f.path)) for f in faults]
+        raise InvalidSearchSpace(lined, source)
 
 
 def build_spec(
@@ -163,7 +160,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        goals.written_out(values, registries)
+        write_out_goals(values, registries)
         space, found = _check_names(values, document.values.get("space"), registries)
         faults += found
         try:
@@ -171,12 +168,9 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
         except ValidationError as error:
             faults += structural_faults(error)
         faults += _cross_rules(values, registries)
-        if not faults:
-            faults = _rehearsal_faults(spec, registries)
-            if not faults:
-                return spec
-    lined = [f if f.line is not None else dataclasses.replace(f, line=document.line_of(f.path)) for f in faults]
-    raise InvalidSearchSpace(lined, source)
+        faults = faults or _rehearsal_faults(spec, registries)
+    _refuse(faults, document, source)
+    return spec
 
 
 def _check_names(values: dict[str, Plain], space: Plain, registries: Registries) -> tuple[Fields | Plain, list[Fault]]:

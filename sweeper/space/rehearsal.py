@@ -17,7 +17,7 @@ from typing import Any
 from sweeper.core.domains import DOMAINS, grid_size, parse
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Values, part_of
-from sweeper.space.components import PART, rehearsed_axes
+from sweeper.space.components import PART, domains_of
 from trainables.registry import Registry
 
 #: What a rehearsal's name ends with.
@@ -67,9 +67,8 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     }
     scaled["space"] = {**values["space"], **{key: _each(values["space"][key], parts[key]) for key in parts}}
     if PART in values["space"]:
-        known = options_of(scaled["dataset"]["name"])
-        axes = rehearsed_axes(scaled["space"].pop(PART), scaled["dataset"], known, said)
-        scaled["space"] |= {} if axes is None else {PART: axes}
+        axes = _rehearsed_axes(scaled["space"].pop(PART), scaled["dataset"], said)
+        scaled["space"] |= {PART: axes} if axes else {}
     said[:] = dict.fromkeys(said)
     if grid_size(parse(scaled["space"], "", [])) > GRID_POINTS:
         scaled["space"] = _thinned(scaled["space"])
@@ -274,11 +273,16 @@ def known_splits(dataset: Values) -> tuple[str, ...]:
     return DATASETS[dataset["name"]].splits
 
 
-def options_of(name: str) -> tuple[str, ...]:
-    """Return the names of the options that a data set takes."""
+def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
+    """Return the part `dataset` of a rehearsal's space: the axes that its stand-in has; empty where it has none."""
+    if stand_in["name"] == axes["name"]:
+        return axes
     from trainables.datasets.base import DATASETS
 
-    return tuple(hyperparameter.name for hyperparameter in DATASETS[name].hyperparameters)
+    varied, known = domains_of(axes), _defaults(DATASETS, stand_in["name"])
+    said += [f"no {key}: the stand-in for the data has none" for key in varied if key not in known]
+    kept = {key: axes[key] for key in varied if key in known}
+    return {**stand_in, **kept} if kept else {}
 
 
 def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str]) -> Values:

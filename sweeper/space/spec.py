@@ -60,6 +60,7 @@ LEFT_OUT_AT_DEFAULT = {
     "resources": ("workers",),
     "training": ("sync_batch_norm",),
     "searcher": ("warm_start",),
+    "confirms": ("round",),
 }
 
 
@@ -276,8 +277,7 @@ class SweepSpec(Part):
         scheduler = chosen.built(goal.metric, goal.mode)
         if self.objectives or self.constraints:
             goals = tuple(Goal(each.metric, each.mode) for each in self.objectives or (goal,))
-            comparing = scheduler.comparing(goals, tuple(each.constraint for each in self.constraints))
-            scheduler = scheduler if comparing is None else comparing
+            scheduler = scheduler.comparing(goals, tuple(each.constraint for each in self.constraints)) or scheduler
         if not isinstance(within, list):
             return scheduler
         known = None if self.searcher.learns else configurations(self)
@@ -308,12 +308,10 @@ class SweepSpec(Part):
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}
         for part, keys in LEFT_OUT_AT_DEFAULT.items():
-            usual = type(getattr(self, part))().model_dump(mode="json")
-            for key in keys:
-                if values[part][key] == usual[key]:
+            given = getattr(self, part)
+            for key in keys if given is not None else ():
+                if getattr(given, key) == type(given).model_fields[key].get_default(call_default_factory=True):
                     del values[part][key]
-        if self.confirms is not None and self.confirms.round == 1:
-            del values["confirms"]["round"]
         for part in ("checkpoint", "keep", "searcher"):
             if getattr(self, part) == type(self).model_fields[part].default:
                 del values[part]

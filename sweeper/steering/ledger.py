@@ -18,9 +18,9 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from sweeper.analysis.comparison import Comparison
 from sweeper.analysis.statistics.looks import Finding, Known, Looks, needed
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.fields import Written
+from sweeper.journal.fields import Flag, Number, Whole, Written
 from sweeper.results import Results
 from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import user_name
@@ -54,10 +54,10 @@ class Tested(Written):
     """One metric of a look: its comparison's key, place and level; the pairs that were new; whether it was shown."""
 
     key: str
-    place: int
-    level: float
-    pairs: Mapping[str, float]
-    shown: bool
+    place: Whole
+    level: Number
+    pairs: Mapping[str, Number]
+    shown: Flag
     sentence: str
 
 
@@ -75,11 +75,11 @@ class Look(Written):
     """
 
     identity: str
-    time: float
+    time: Number
     by: str
     what: str
     tests: Sequence[Tested]
-    tables: Mapping[str, float]
+    tables: Mapping[str, Number]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _read(file: Path) -> Look:
         ) from error
 
 
-def all_looks(outputs: Sequence[Path]) -> Looks:
+def all_looks(outputs: Collection[Path]) -> Looks:
     """Return the looks at all sweeps of some output folders, as one account."""
     files = {
         file.name: file for output in {each.resolve() for each in outputs} for file in output.glob("*/looks/*.json")
@@ -146,11 +146,12 @@ def look_at_comparison(found: Comparison, sweeps: Sequence[Results]) -> Answer:
     Nothing is recorded where nothing is new since the last time.
     """
     tested = [each for each in found.metrics if each.split == "test"]
+    if not tested:
+        return Answer()
     names = [_identity(each) for each in sweeps]
     flips, basis = names[0] > names[1], f"{found.unit} {found.epoch or 'end'}"
-
-    def judge(account: Looks) -> tuple[Look | None, Answer]:
-        tests, answers, news = list[Tested](), dict[str, Finding](), False
+    tests, answers, news = dict[str, Tested](), dict[str, Finding](), False
+    with _alone(sweeps) as account:
         for each in tested:
             key = f"{' '.join(sorted(names))} {basis} {each.split}_{each.metric}"
             pairs = {unit: -value if flips else value for unit, value in each.pairs.items()}
@@ -159,30 +160,24 @@ def look_at_comparison(found: Comparison, sweeps: Sequence[Results]) -> Answer:
             if flips:
                 limits = seen.interval and (-seen.interval[1], -seen.interval[0])
                 seen = Finding(-seen.mean, seen.n, seen.level, seen.evidence, seen.shown, limits)
-            news = news or new
-            known = account.known[key]
+            news, known = news or new, account.known[key]
             better = found.names[(seen.mean > 0) == larger_is_better(each.metric)]
             sentence = _sentence(f"{label(each.split)} {label(each.metric)}", seen, known, better)
             fresh = {unit: value for unit, value in pairs.items() if unit not in before}
-            tests.append(Tested(key, known.place, known.level, fresh, seen.shown, sentence))
+            tests[each.metric] = Tested(key, known.place, known.level, fresh, seen.shown, sentence)
             answers[each.metric] = seen
-        look = _look(f"compare {' and '.join(found.names)}", tests, {}) if news else None
-        said = {each.metric: test.sentence for each, test in zip(tested, tests, strict=True)}
-        earlier = [name for name, test in zip(answers, tests, strict=True) if account.known[test.key].shown]
-        return look, Answer(said, (), answers, [name for name in earlier if not answers[name].shown])
-
-    return _recorded(sweeps, judge) if tested else Answer()
+        what = f"compare {' and '.join(found.names)}"
+        notes = _record(sweeps, what, [*tests.values()], {}) if news else []
+    shown_before = [name for name, test in tests.items() if account.known[test.key].shown and not test.shown]
+    return Answer({name: test.sentence for name, test in tests.items()}, notes, answers, shown_before)
 
 
 def look_at_table(sweeps: Sequence[Results], what: str, configurations: int) -> Answer:
     """Record that test data of so many configurations of sweeps were shown, e.g. as a leaderboard; return notes."""
-
-    def judge(account: Looks) -> tuple[Look | None, Answer]:
-        shown = {_identity(each): configurations for each in sweeps}
+    shown = {_identity(each): configurations for each in sweeps}
+    with _alone(sweeps) as account:
         news = [account.table(name, count) for name, count in shown.items()]
-        return (_look(what, [], shown) if any(news) else None), Answer()
-
-    return _recorded(sweeps, judge) if sweeps else Answer()
+        return Answer(notes=_record(sweeps, what, [], shown) if any(news) else [])
 
 
 def look_at_rows(sweeps: Sequence[Results], query: str, rows: pa.Table) -> Answer:
@@ -223,31 +218,27 @@ def _sentence(metric: str, seen: Finding, known: Known, better: str) -> str:
     return f"{metric}: no difference is shown, {value}"
 
 
-def _look(what: str, tests: Sequence[Tested], tables: Mapping[str, float]) -> Look:
-    return Look(secrets.token_hex(8), time.time(), author(), what, tests, tables)
-
-
-def _recorded(sweeps: Sequence[Results], judge: Callable[[Looks], tuple[Look | None, Answer]]) -> Answer:
-    """Judge by the account of all looks so far, and record the look in every sweep's folder."""
-    sweeps = [*{each.folder: each for each in sweeps}.values()]
-    outputs = [each.folder.parent for each in sweeps]
-    with _alone(outputs):
-        look, answer = judge(all_looks(outputs))
-        faults = {} if look is None else {each.name: _written(each.paths, look) for each in sweeps}
-    notes = [f"this look at test data is not recorded in {name}: {fault}" for name, fault in faults.items() if fault]
-    return replace(answer, notes=notes)
-
-
 @contextmanager
-def _alone(outputs: Sequence[Path]) -> Iterator[None]:
-    """Let nobody else look at sweeps of these folders meanwhile, where their file systems have locks."""
+def _alone(sweeps: Sequence[Results]) -> Iterator[Looks]:
+    """Yield the account of all looks so far at sweeps of these output folders.
+
+    Nobody else looks at them meanwhile, where their file systems have locks.
+    """
+    outputs = {each.folder.parent.resolve() for each in sweeps}
     with ExitStack() as stack:
-        for each in sorted({each.resolve() for each in outputs}):
+        for each in sorted(outputs):
             with suppress(OSError):  # NoLocksError is one
                 descriptor = os.open(each, os.O_RDONLY)
                 stack.callback(os.close, descriptor)
                 lock_open_file(descriptor, patience=PATIENCE_SECONDS)
-        yield
+        yield all_looks(outputs)
+
+
+def _record(sweeps: Sequence[Results], what: str, tests: Sequence[Tested], tables: Mapping[str, float]) -> list[str]:
+    """Record a look in every sweep's folder; return where that cannot be, and why."""
+    look = Look(secrets.token_hex(8), time.time(), author(), what, tests, tables)
+    faults = {paths.name: _written(paths, look) for paths in {each.folder: each.paths for each in sweeps}.values()}
+    return [f"this look at test data is not recorded in {name}: {fault}" for name, fault in faults.items() if fault]
 
 
 def _written(paths: SweepPaths, look: Look) -> str | None:

@@ -22,7 +22,7 @@ from typing import Any
 from sweeper.core.domains import grid_size
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
-from sweeper.journal.fields import Json, Written
+from sweeper.journal.fields import Json, Number, Values, Written
 from sweeper.journal.records import Drawn, Steered
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.results import Results
@@ -64,12 +64,12 @@ class SteeringRequest(Written):
     """
 
     identity: str
-    time: float
+    time: Number
     by: str
     asked: str
-    trials: Mapping[str, float]
-    settings: Mapping[str, Any]
-    added: Sequence[Mapping[str, Any]]
+    trials: Mapping[str, Number]
+    settings: Values
+    added: Sequence[Values]
 
 
 def pending(paths: SweepPaths) -> list[SteeringRequest]:

@@ -23,8 +23,7 @@ from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.places import Place, fetch, objects
 from sweeper.storage.store_journal import JOURNAL, StoredJournal
-from sweeper.storage.store_objects import StoreArrivals
-from sweeper.tables.large_tables import Arrivals
+from sweeper.tables.large_tables import StoreArrivals
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store, patiently
 from trainables.worker.checkpoints import CHECKPOINTS, INCOMING
@@ -45,7 +44,7 @@ class SharedFolder:
     """A sweep whose folder all its machines share: there is nothing to mirror."""
 
     store: Store | None = None
-    arrivals: Arrivals | None = None
+    arrivals: StoreArrivals | None = None
 
     def __init__(self, paths: SweepPaths) -> None:
         """Stand in for a mirror of the sweep in `paths`."""

@@ -6,6 +6,9 @@ those of the results folder, except that `tables` holds the files themselves, si
 
 A copy lies in the cache and carries its address in a file; elsewhere that file means nothing, since a stranger's folder
 must not say from where this machine fetches what. Predictions are fetched only when somebody reads them.
+
+Who can write to a store chooses the names in it. Only names of known patterns become files; others stay in the store. A
+name that would leave its folder is refused aloud: nobody puts it there by accident.
 """
 
 from __future__ import annotations
@@ -21,14 +24,21 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name
+from sweeper.storage.lease import LEASE
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.store_journal import fetch_journal, read_terms
-from sweeper.storage.store_objects import KEPT, WHOLE_FILES, kept_file, local_path, trial_of
 from sweeper.tables.generations import link_recalibrations
+from sweeper.tables.large_tables import KEPT, is_table_file, kept_file, trial_of
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import Entry, StoreError, is_store_address
 from trainables.files.stores.object_store import Store
 from trainables.registry.names import hint
+
+#: Files of a sweep that are uploaded unchanged.
+WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
+
+_DAMAGED_RECORD = re.compile(r"\d{10}-([a-z]+(-c\d+)?(-e\d+)?\.json|\d{10}\.records)\.damaged")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\\]")
 
 DRIVING, READING = "driving", "reading"
 
@@ -181,6 +191,34 @@ def _fetch_records(store: Store, paths: SweepPaths) -> dict[str, Entry]:
     raise StoreError(f"the journal in {store.uri} changes faster than it can be read", "try again later")
 
 
+def local_path(paths: SweepPaths, name: str) -> Path | None:
+    """Return the file that an object becomes in a sweep's folder; `None` for one that stays in the store.
+
+    The journal's objects are unpacked by `sweeper.storage.store_journal`.
+
+    Raises SweeperError when the name would leave the folder.
+    """
+    require_plain(name)
+    first, _, rest = name.partition("/")
+    if name in WHOLE_FILES or name == LEASE:
+        return paths.root / name
+    if first == "journal" and _DAMAGED_RECORD.fullmatch(rest):
+        return paths.journal / rest
+    table, _, file = rest.partition("/")
+    if first == "tables" and is_table_file(table, file):
+        return (paths.recalibrations if table == RECALIBRATIONS else paths.tables.resolve() / table) / file
+    return None
+
+
+def require_plain(name: str) -> None:
+    """Raise SweeperError when an object's name has a part that is empty, `.` or `..`, or unprintable characters."""
+    if not {"", ".", ".."}.isdisjoint(name.split("/")) or _UNPRINTABLE.search(name):
+        raise SweeperError(
+            f"the store holds an object whose name would leave the sweep's folder: {name!r}",
+            "nothing was written; somebody put it there: remove it, and find out who can write to this store",
+        )
+
+
 def objects(paths: SweepPaths) -> dict[str, Path]:
     """Return what a sweep's folder has that its store must have too, the journal apart: name → file.
 
@@ -242,10 +280,9 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
     if store is None or not (trials is None or trials):
         return
     wanted = {
-        paths.tables.resolve() / table / file[1]: (name, entry)
-        for table in KEPT
-        for name, entry in store.entries(f"tables/{table}", recursive=False).items()
-        if (file := kept_file(name)) is not None and (trials is None or trial_of(file[1]) in (None, *trials))
+        paths.tables.resolve() / KEPT / file: (name, entry)
+        for name, entry in store.entries(f"tables/{KEPT}", recursive=False).items()
+        if (file := kept_file(name)) is not None and (trials is None or trial_of(file) in (None, *trials))
     }
     if trials is None:
         for path in {*kept_files(paths)} - wanted.keys():
@@ -254,9 +291,8 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
 
 
 def kept_files(paths: SweepPaths) -> Iterator[Path]:
-    """Yield the files that a copy has of the tables that it fetches last."""
-    for table in KEPT:
-        yield from (paths.tables.resolve() / table).glob("c*.parquet")
+    """Yield the files that a copy has of the table that it fetches last."""
+    return (paths.tables.resolve() / KEPT).glob("c*.parquet")
 
 
 def fetch_changed(store: Store, wanted: Mapping[Path, tuple[str, Entry]]) -> None:

@@ -95,11 +95,8 @@ def _upgrade(paths: SweepPaths) -> None:
     """Give files of earlier versions the columns that they lack, empty: readers need one schema for all."""
     for path in sorted(paths.recalibrations.glob("*.parquet")):
         written = pq.read_schema(path)
-        if missing := [field for field in RECALIBRATIONS_SCHEMA if field.name not in written.names]:
-            table = pq.read_table(path)
-            for field in missing:
-                table = table.append_column(field, pa.nulls(len(table), field.type))
-            rows = table.select(RECALIBRATIONS_SCHEMA.names).to_batches()
+        if not {*RECALIBRATIONS_SCHEMA.names} <= {*written.names}:
+            rows = pq.read_table(path, schema=RECALIBRATIONS_SCHEMA).to_batches()
             write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata(written.metadata), rows, durable=True)
 
 
@@ -185,7 +182,7 @@ class Generations:
             self._take_up()
         current = self.current
         for folder in self._numbered():
-            if current is not None and folder != current and not _missing(folder, current):
+            if current is not None and folder != current and _trial_files(folder) <= _trial_files(current):
                 shutil.rmtree(folder)
         self.unproven = [folder for folder in self._numbered() if folder != current]
         # A linked folder is not the driver's: someone may be writing recalibrations there at this moment.
@@ -261,11 +258,6 @@ class Generations:
 def _trial_files(generation: Path) -> set[tuple[str, str]]:
     """Return (table, name) of the files of a generation that trials wrote: nothing else begins with a trial's name."""
     return {(table, part.name) for table in TABLES for part in (generation / table).glob("c*.parquet")}
-
-
-def _missing(generation: Path, current: Path) -> bool:
-    """Return whether a generation has files of trials that the current one lacks."""
-    return not _trial_files(generation) <= _trial_files(current)
 
 
 def carry(part: Path, folder: Path) -> None:

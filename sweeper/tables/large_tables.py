@@ -1,19 +1,26 @@
-"""The tables that trials write themselves: published once their evaluation is journaled, carried over on a rebuild."""
+"""The tables that trials write themselves: published once their evaluation is journaled, carried over on a rebuild.
+
+In a folder that all machines share trials leave them in `incoming`; from a store `StoreArrivals` brings them there.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.tables.generations import Generations, carry
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import RECALIBRATIONS, TABLES
+from sweeper.tables.generations import INCOMING, Generations, carry
 from trainables.files.atomic import own_temporary_names, replacing
+from trainables.files.stores.object_store import Store
 from trainables.worker.trial_tables import part_name, write_parquet
 
 #: The tables whose rows never travel through the journal. A sweep may leave one of them without any file.
@@ -38,33 +45,157 @@ LOOKS = 3
 MERGED_KEY = b"evaluations"
 
 
-class Arrivals(Protocol):
-    """Brings files that trials left in a store to `incoming`, where no folder is shared.
+#: The table whose files stay in a store.
+KEPT = "predictions"
 
-    The files of the tables `kept` never come: they are published where they are.
+_FILE = re.compile(rf"tables/{KEPT}/(c\d{{5,}}[A-Za-z0-9_.-]{{0,199}}\.parquet)")
+_ONE_EVALUATION = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
+_TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")
+
+#: A table, and the name of a file of it.
+_Name = tuple[str, str]
+
+
+def kept_file(name: str) -> str | None:
+    """Return the file of an object that is a published file of that table; `None` for any other object."""
+    match = _FILE.fullmatch(name)
+    return match[1] if match else None
+
+
+def trial_of(file: str) -> str | None:
+    """Return the trial whose evaluation a file holds; `None` where it holds several, as older releases merged them."""
+    return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
+
+
+def is_table_file(table: str, name: str) -> bool:
+    """Return whether `name` can be a file of the table `table`: one file name, of a table that sweeps have."""
+    return table in (*TABLES, RECALIBRATIONS) and _TABLE_FILE.fullmatch(name) is not None
+
+
+class StoreArrivals:
+    """Trials' tables in a store: small ones are fetched, those of `KEPT` published where they are. Safe from threads.
+
+    No driver ever reads a file of `KEPT`: they are too large to pass through it. A trial puts one below `incoming`;
+    once its evaluation is journaled the store gives it its final name, below `tables`; the content stays where it is.
     """
 
-    @property
-    def kept(self) -> Collection[str]:
-        """The tables whose files stay in the store."""
+    def __init__(self, store: Store, incoming: Path) -> None:
+        """Begin with nothing.
 
-    def publish(self, table: str, names: Collection[str], *, only: bool) -> None:
-        """Give files of such a table their final names soon; with `only`, take those of all others away."""
-
-    def lost(self, table: str) -> Sequence[str]:
-        """Return the files of such a table that were found nowhere."""
+        Args:
+            store: of the sweep.
+            incoming: the folder, here, into which files are fetched, and of those that the driver itself brings: of
+                reused trials.
+        """
+        self._store, self._folder = store, incoming
+        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._published: set[str] = set()
+        self._wanted: set[str] = set()
+        self._withdrawn: set[str] = set()
+        self._lost: set[str] = set()
+        self._requested: set[_Name] = set()
+        self._fetched: set[_Name] = set()
 
     def request(self, table: str, name: str) -> None:
-        """Ask for a file of a table."""
+        """Request a file of a table that a trial has uploaded. Raises SweeperError when it is no table's file."""
+        if not is_table_file(table, name):
+            raise SweeperError(
+                f"the journal names a file that is not a table file: {table}/{name}",
+                "nothing was fetched; a record that says so was not written by a sweep",
+            )
+        with self._lock:
+            self._requested.add((table, name))
 
     def pending(self, table: str, name: str) -> bool:
-        """Return whether a requested file may still arrive."""
+        """Return whether a requested file has not arrived yet."""
+        return (table, name) in self._requested
 
     def forget(self, table: str, name: str) -> None:
-        """Cancel a request for a file."""
+        """Cancel a request for a file that is here already."""
+        with self._lock:
+            self._requested.discard((table, name))
+
+    def fetch(self) -> None:
+        """Fetch what was requested. Raises StoreError."""
+        with self._lock:
+            wanted = {*self._requested}
+        self._store.download_all({_waiting(*each): self._folder / each[0] / each[1] for each in wanted})
+        with self._lock:
+            self._fetched |= wanted
+            self._requested -= wanted
+
+    def taken_in(self) -> set[_Name]:
+        """Return what was fetched and is no longer in `incoming`: it is in a table, or nobody wants it."""
+        with self._lock:
+            return {each for each in self._fetched if not (self._folder / each[0] / each[1]).exists()}
+
+    def remove(self, done: Collection[_Name]) -> None:
+        """Remove from the store what trials put there, once the tables that have it are there. Raises StoreError."""
+        self._store.delete([_waiting(*each) for each in done])
+        with self._lock:
+            self._fetched.difference_update(done)
+
+    def begin(self, found: Iterable[str]) -> None:
+        """Learn what is published from a listing of the store. Raises StoreError."""
+        for name, file in ((name, kept_file(name)) for name in found):
+            if file is not None:
+                self._published.update(self._evaluations(name, file))
+
+    def publish(self, names: Collection[str], *, only: bool) -> None:
+        """Have the files of journaled evaluations published soon; with `only`, have all others withdrawn."""
+        with self._lock:
+            self._wanted.update({*names} - self._published)
+            if only:
+                self._withdrawn |= self._published.difference(names)
+
+    def lost(self) -> list[str]:
+        """Return the files of journaled evaluations that were found nowhere."""
+        with self._lock:
+            return sorted(self._lost)
+
+    def work(self) -> None:
+        """Do what is asked for. Raises StoreError; the rest is done the next time.
+
+        One thread at a time: the driver at its end and the mirror would both bring the same file, and one of them
+        remove it while the other reads it.
+        """
+        with self._working:
+            with self._lock:
+                wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
+            self._store.move_all({_final(each): _waiting(KEPT, each) for each in withdrawn})
+            for name in wanted:
+                path = self._folder / KEPT / name
+                if path.exists():
+                    self._store.put(_waiting(KEPT, name), path)
+                    path.unlink()
+            absent = self._store.move_all({_waiting(KEPT, each): _final(each) for each in wanted})
+            lost = {each for each in wanted if _waiting(KEPT, each) in absent and not self._store.exists(_final(each))}
+            with self._lock:
+                self._wanted -= wanted
+                self._withdrawn -= withdrawn
+                self._published = (self._published - withdrawn) | (wanted - lost)
+                self._lost |= lost
+
+    def _evaluations(self, name: str, file: str) -> list[str]:
+        """Return the evaluations in a published file, by the names that their own files have."""
+        if trial_of(file) is not None:
+            return [file]
+        try:
+            whole = pa.BufferReader(self._store.get(name) or b"")
+            listed: bytes = (pq.read_metadata(whole).metadata or {}).get(MERGED_KEY, b"")
+        except pa.ArrowInvalid:
+            return []  # gone meanwhile, or damaged: its evaluations are missing
+        return listed.decode().split()
 
 
-_PART = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
+def _waiting(table: str, name: str) -> str:
+    return f"{INCOMING}/{table}/{name}"
+
+
+def _final(name: str) -> str:
+    return f"tables/{KEPT}/{name}"
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -75,17 +206,18 @@ class LargeTables:
     """
 
     def __init__(
-        self, generations: Generations, schemas: Mapping[str, pa.Schema], arrivals: Arrivals | None = None
+        self, generations: Generations, schemas: Mapping[str, pa.Schema], arrivals: StoreArrivals | None = None
     ) -> None:
         self._generations, self._schemas, self._arrivals = generations, schemas, arrivals
-        self._kept: dict[str, set[str]] = {table: set() for table in (arrivals.kept if arrivals is not None else ())}
-        self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES if table not in self._kept}
+        self._kept: set[str] = set()
+        here = [table for table in LARGE_TABLES if arrivals is None or table != KEPT]
+        self._waiting: dict[str, dict[str, int]] = {table: {} for table in here}
         self._published = dict.fromkeys(self._waiting, 0)
         self._lost: dict[str, list[str]] = {table: [] for table in ALWAYS_WRITTEN if table in self._waiting}
 
     def missing(self) -> dict[str, list[str]]:
         """Return, by table, the names of the files of journaled evaluations that are not there, nor on their way."""
-        found = {table: [*names] for table in self._kept if self._arrivals and (names := self._arrivals.lost(table))}
+        found = {KEPT: names} if self._arrivals is not None and (names := self._arrivals.lost()) else {}
         for table, lost in self._lost.items():
             present = {path.name for path in (self._generations.incoming / table).iterdir()}
             awaited = (name for name in self._waiting[table] if name not in present and not self._comes(table, name))
@@ -101,15 +233,13 @@ class LargeTables:
                 waiting[name] = LOOKS
                 if self._arrivals is not None:
                     self._arrivals.request(table, name)
-            for kept in self._kept.values():
-                kept.add(name)
+            self._kept.add(name)
 
     def publish_kept(self, *, only: bool = False) -> None:
         """Have what was expected published where it stays; with `only`, what was not is taken away from there."""
-        for table, names in self._kept.items():
-            if self._arrivals is not None:
-                self._arrivals.publish(table, {*names}, only=only)
-            names.clear()
+        if self._arrivals is not None:
+            self._arrivals.publish(self._kept, only=only)
+        self._kept.clear()
 
     def publish(self, generation: Path, *, everything: bool = False) -> None:
         """Rename what has arrived into `generation`; large numbers of small files are merged first.
@@ -137,7 +267,9 @@ class LargeTables:
         """
         for table, waiting in self._waiting.items():
             # Merged files first: a single one that is inside a merged one as well must not count twice.
-            for part in sorted((before / table).glob("c*.parquet"), key=lambda p: bool(_PART.fullmatch(p.name))):
+            for part in sorted(
+                (before / table).glob("c*.parquet"), key=lambda p: bool(_ONE_EVALUATION.fullmatch(p.name))
+            ):
                 if not waiting or (after / table / part.name).exists():
                     continue
                 names = self._sound(part)

@@ -22,7 +22,7 @@ from sweeper.core.schemas import record_batch
 from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import Generations
-from sweeper.tables.large_tables import Arrivals, LargeTables
+from sweeper.tables.large_tables import LargeTables, StoreArrivals
 from sweeper.tables.rows import SCALAR_TABLES, JournalRows, TrialsTable
 from trainables.worker.trial_tables import write_parquet
 
@@ -84,7 +84,9 @@ class RebuiltParts:
     def add(self, sequence: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take in the rows of record `sequence`; records come in order."""
         while self._known and self._known[-1][1] < sequence:
-            self._leave(self._known.pop())
+            if self._known.pop() == self._open:
+                self._write()
+                self._open = None
         here = self._known[-1] if self._known and self._known[-1][0] <= sequence else None
         if here != self._open or (here is None and self._buffer.full):
             self._write()
@@ -98,11 +100,6 @@ class RebuiltParts:
             # The journal lost its last records since this part was named: their numbers will be given again.
             self._open = self._open[0], self._newest
         self._write()
-
-    def _leave(self, part: tuple[int, int]) -> None:
-        if part == self._open:
-            self._write()
-            self._open = None
 
     def _write(self) -> None:
         self._buffer.write(self._after, part_name(*self._open) if self._open else None)
@@ -147,7 +144,7 @@ class ParquetSink:
         seeds: ReplicateSeeds,
         *,
         clock: Callable[[], float] = time.monotonic,
-        arrivals: Arrivals | None = None,
+        arrivals: StoreArrivals | None = None,
     ) -> None:
         self._paths, self._schemas, self._clock, self._arrivals = paths, schemas, clock, arrivals
         self._trials = TrialsTable(paths.name, schemas["trials"], configurations, seeds)

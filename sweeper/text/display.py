@@ -15,8 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from sweeper.core.errors import SweeperError
 
@@ -115,6 +117,18 @@ def as_html(look: RenderableType) -> str:
     console = SafeConsole(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False, force_terminal=False)
     console.print(look)
     return console.export_html(inline_styles=True, code_format=FRAME)
+
+
+def plain_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str], note: str = ""
+) -> RenderableType:
+    """Return a table for a terminal that cuts nothing, the columns `left` aligned to the left, and a note below it."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return Group(table, Text(), Text(note)) if note else table
 
 
 FORMATS = ("table", "json", "csv", "parquet")

@@ -31,11 +31,7 @@ SPLIT = "test"
 
 _SIDE, _MARGIN = 360, 45
 
-_NAMES = ("lower", "upper", "n", "confidence", "accuracy")
-
 Bins = Sequence[Row]
-
-_Row = tuple[float, float, int, float | None, float | None]
 
 #: The attached tables, one file each; predictions are large and stay in the results folder.
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
@@ -83,7 +79,7 @@ class Diagrams:
         """Begin with nothing read."""
         self._folder = paths.tables / "reliability"
         self._read: set[str] = set()
-        self._rows: dict[int, tuple[int, dict[tuple[int, int], _Row]]] = {}
+        self._rows: dict[int, tuple[int, dict[tuple[int, int], Row]]] = {}
 
     def gather(self, drawn: Mapping[int, str]) -> None:
         """Read the files that have appeared since; of each trial the bins of its latest evaluation are kept.
@@ -94,17 +90,15 @@ class Diagrams:
         for path in sorted(self._folder.glob("*.parquet")):
             if path.name not in self._read:
                 try:
-                    columns = pq.read_table(path, filters=[("split", "=", SPLIT)]).to_pydict()
+                    rows = pq.read_table(path, filters=[("split", "=", SPLIT)]).to_pylist()
                 except FileNotFoundError:
                     continue  # merged or compacted meanwhile: its rows come again under another name
                 except (OSError, ValueError):
                     self._read.add(path.name)  # damaged: the next process that opens the sweep quarantines it
                     continue
                 self._read.add(path.name)
-                keys = zip(columns["trial"], columns["epoch"], columns["replicate"], columns["bin"], strict=True)
-                values = zip(*(columns[name] for name in _NAMES), strict=True)
-                for key, row in zip(keys, values, strict=True):
-                    self._take(*key, row, drawn)
+                for row in rows:
+                    self._take(row, drawn)
 
     def due(self, state: SweepState) -> Iterator[tuple[int, int, Bins]]:
         """Yield (configuration, epoch, merged bins) of ended trials, each once; what was yielded is forgotten."""
@@ -113,21 +107,17 @@ class Diagrams:
             trial = state.trials[index]
             if trial.status in ENDED and trial.last_evaluation_epoch == epoch:
                 del self._rows[index]
-                yield (
-                    index,
-                    epoch,
-                    merged([{"bin": place[1], **dict(zip(_NAMES, row, strict=True))} for place, row in rows.items()]),
-                )
+                yield index, epoch, merged([*rows.values()])
 
-    def _take(self, trial: str, epoch: int, replicate: int, number: int, row: _Row, drawn: Mapping[int, str]) -> None:
-        index = configuration_index(trial)
+    def _take(self, row: Row, drawn: Mapping[int, str]) -> None:
+        index, epoch = configuration_index(row["trial"]), row["epoch"]
         if drawn.get(index) == str(epoch):
             return
         latest, rows = self._rows.get(index, (0, {}))
         if epoch > latest:
             latest, rows = self._rows[index] = epoch, {}
         if epoch == latest:
-            rows[replicate, number] = row  # files that were merged repeat what single ones held
+            rows[row["replicate"], row["bin"]] = row  # files that were merged repeat what single ones held
 
 
 def merged(rows: Bins) -> Bins:

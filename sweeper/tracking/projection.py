@@ -31,7 +31,7 @@ from sweeper.journal.records import Ended
 from sweeper.journal.segments import contents, last_sequence
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import headline
+from sweeper.results.listing import headline
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.spec import SweepSpec, spec_of
 from sweeper.storage.metadata import read_manifest, read_specification

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.core.ids import trial_name
-from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate, TrackedSweep, Tracker, TrackerKind
+from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, Tracker, TrackerKind
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -80,18 +80,19 @@ class TensorBoardTracker(Tracker):
             yield Event(wall_time=update.start_time / 1000, file_version="brain.Event:2")
             if update.params:
                 yield _hyperparameters(update)
-        yield from map(_scalar, update.points)
+        for point in update.points:
+            yield _event(point.timestamp, tag=point.key, simple_value=point.value, step=point.step)
         if update.status in ENDED and self._statuses.get(update.place) != update.status and update.params:
             yield _end(update)
         self._statuses[update.place] = update.status
 
 
-def _scalar(point: Point) -> Event:
+def _event(milliseconds: int, step: int = 0, **value: Any) -> Event:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    value = Summary.Value(tag=point.key, simple_value=point.value)
-    return Event(wall_time=point.timestamp / 1000, step=point.step, summary=Summary(value=[value]))
+    summary = Summary(value=[Summary.Value(**value)])
+    return Event(wall_time=milliseconds / 1000, step=step, summary=summary)
 
 
 def _hyperparameters(update: RunUpdate) -> Event:
@@ -116,12 +117,9 @@ def _end(update: RunUpdate) -> Event:
 
 
 def _plugin_event(milliseconds: int, tag: str, content: Any) -> Event:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams.metadata import create_summary_metadata
 
-    value = Summary.Value(tag=tag, metadata=create_summary_metadata(content))
-    return Event(wall_time=milliseconds / 1000, summary=Summary(value=[value]))
+    return _event(milliseconds, tag=tag, metadata=create_summary_metadata(content))
 
 
 def _number(text: str) -> float | None:

@@ -1,6 +1,6 @@
 """Time to λ_max at a residual of 1e-3 and Tr(H) to a standard error of 2 %, beside curvlinops and PyHessian.
 
-`python -m tests.benchmarks.bench_curvature [--rows mlp resnet8 resnet18 quickstart] [--rounds 5] [--threads 1]`
+`python -m tests.benchmarks.bench_curvature [--rows mlp resnet8 resnet18 quickstart lanes] [--rounds 5] [--threads 1]`
 
 All contenders take the same network, data, loss (cross-entropy) and cores, in turns within one run. What the two
 packages must be told to reach the precision is found beforehand and not timed: PyHessian's tolerance for the
@@ -8,6 +8,7 @@ residual, the number of probes from 60 pilot probes (neither states an error). T
 needed times a measured time per product, for the packages only; this project's are run in full.
 The quickstart row weighs curvature against training in a sweep of 48 configurations × 2 seeds, half mlp, half
 resnet8, of which about 17 and 9 pass the rungs at 3 and 9 of 27 epochs.
+The lanes row takes eight mlps with focal losses of different γ, on 128 samples, together and one by one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from trainables.curvature import CurvatureSettings, measure_curvature
+from trainables.curvature.lanes import Lane, measure_lanes
 from trainables.datasets import load_dataset
 from trainables.losses import build_loss
 from trainables.models import build_model
@@ -259,6 +261,29 @@ def quickstart_share(rounds: int) -> None:
               f"| share {seconds_spent / (seconds_spent + training):.0%} | |")  # fmt: skip
 
 
+def lanes_share(rounds: int, count: int = 8) -> None:
+    """Processor time of lanes measured together, beside one by one, in turns within one run."""
+    plain, problem, lanes = build_loss("cross_entropy"), Problem("mlp"), []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        model = build_model("mlp", tuple(problem.inputs.shape[1:]), 10)
+        fit(model, problem.inputs, problem.targets, 20)
+        losses = {"cross_entropy": plain, "training": build_loss("focal", gamma=1 + seed / 4)}
+        lanes.append(Lane(model.eval(), losses, seed))
+    data = problem.inputs, problem.targets
+    for steps in (8, 32):
+        settings = CurvatureSettings(samples=128, lanczos_steps=steps)
+        ratios = []
+        for _ in range(rounds):
+            began = time.process_time()
+            for lane in lanes:
+                measure_curvature(lane.model, *data, lane.losses, settings=settings, seed=lane.seed)
+            between = time.process_time()
+            assert None not in measure_lanes(lanes, *data, settings=settings)
+            ratios.append((between - began) / (time.process_time() - between))
+        print(f"| lanes | {count} mlps, {steps} steps | one by one over together: ×{spread(ratios)} | | |")
+
+
 def hardware() -> str:
     lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -268,7 +293,7 @@ def hardware() -> str:
 def main() -> None:
     """Run the chosen rows and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("mlp", "resnet8", "resnet18", "quickstart")
+    names = ("mlp", "resnet8", "resnet18", "quickstart", "lanes")
     parser.add_argument("--rows", nargs="+", choices=names, default=list(names))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
@@ -279,6 +304,8 @@ def main() -> None:
     for row in arguments.rows:
         if row == "quickstart":
             quickstart_share(arguments.rounds)
+        elif row == "lanes":
+            lanes_share(arguments.rounds)
         elif row == "resnet18":
             compare_by_product(min(arguments.rounds, 3))
         else:

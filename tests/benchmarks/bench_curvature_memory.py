@@ -59,7 +59,7 @@ def one(network: str, way: str) -> None:
     model = build_model(network, (3, 32, 32), 10)
     model = segmented(model) if way == "segments" else model
     inputs, targets = torch.randn(SAMPLES, 3, 32, 32), torch.arange(SAMPLES) % 10
-    hessian._LARGEST_CHUNK = int(way.split()[-1]) if way.startswith("chunks") else SAMPLES
+    hessian.LARGEST_CHUNK = int(way.split()[-1]) if way.startswith("chunks") else SAMPLES
     seconds = 0.0
     with no_graphs_kept(), second_order(torch.device("cpu")):
         surface = Surface(model, inputs, targets, batch_size=1)

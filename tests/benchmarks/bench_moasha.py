@@ -25,7 +25,7 @@ from sweeper.analysis.replays import Curves, read_curves
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision
 from sweeper.results import load
-from sweeper.scheduling.asha import Halving, RankedHalving, ranked
+from sweeper.scheduling.asha import Halving, RankedHalving
 from sweeper.scheduling.base import Measured, RungState, Scheduler
 from sweeper.scheduling.ranking import hypervolume
 from sweeper.scheduling.simulation import play
@@ -93,7 +93,7 @@ def compare(
 ) -> tuple[Floats, Floats]:
     """Return hypervolumes [seeds, 2], ours first, and the epochs [seeds, 3]: ours, theirs, those compared at."""
     halving = Halving(goals[0].metric, goals[0].mode, curves.max_epochs, grace, factor)
-    ours = ranked(halving, tuple(goals), ())
+    ours = halving.comparing(tuple(goals), ())
     theirs = Moasha(halving.metric, halving.mode, curves.max_epochs, grace, factor, goals=tuple(goals))
     last = np.stack([curves.last(g.metric) * (1 if g.mode == "min" else -1) for g in goals], axis=1)
     sound = np.isfinite(last).all(axis=1)

@@ -14,7 +14,7 @@ neural-pipeline-search==0.17.0 more-itertools==10.8.0`. What is missing is left 
    (bootstrap).
 2. **Disagreements.** Each arrival of our sweeps is shown to Syne Tune's ASHA and Optuna's halving, after the same
    arrivals before. What differs is compared with what the rules, written down here, would give.
-3. **Fragility.** What `sweeper.scheduling.fragility` predicts of each stop, against sweeps with other seeds and orders.
+3. **Fragility.** What `sweeper.scheduling.simulation` predicts of stops, against sweeps with other seeds and orders.
 4. **Seeds.** `confirm`, its rounds and `instead_of`, against five fixed seeds; nothing is stopped early here. **Own**:
    the same and fragility on three spaces of this project, by validation NLL and ECE (`public.trained`).
    **Racing** gives more seeds to who is near a rung's cut-off (`public.racing`), beside five for all: not built.
@@ -34,13 +34,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import RungState, Scheduler
-from sweeper.scheduling.fragility import chances
 from sweeper.scheduling.median_stopping import MedianStopping
-from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.run_to_end import RunToEnd
-from sweeper.scheduling.simulation import play
+from sweeper.scheduling.simulation import chances, play
 from tests.benchmarks.public.curves import Floats, Task, hpo_bench, lcdb, taskset
 from tests.benchmarks.public.peers import Peer, PeerState, installed
 from tests.benchmarks.public.racing import race

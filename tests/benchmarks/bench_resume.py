@@ -27,10 +27,10 @@ from unittest import mock
 
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import evaluation_columns, table_schemas
-from sweeper.execution.attempt import folded
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.driver.context import Fold
 from sweeper.execution.options import MARK
+from sweeper.execution.resuming import folded
 from sweeper.journal import segments
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import Journal, read_journal

@@ -184,9 +184,9 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
 def _drawn(spec: SweepSpec, index: int) -> Any:
     from sweeper.core.domains import choices_of
     from sweeper.search.base import Suggestion
-    from sweeper.space.configurations import configuration
+    from sweeper.space.configurations import configurations
 
-    values = configuration(spec, index)
+    values = configurations(spec)[index]
     return Suggestion(values, choices_of(spec.space, values) or {})
 
 

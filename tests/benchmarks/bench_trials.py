@@ -116,10 +116,10 @@ def peak() -> float:
 def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -> dict[str, float]:
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
     import sweeper.execution.driver.assignments
-    from sweeper.execution.assembly import open_tables
     from sweeper.execution.driver.context import DriverSettings
     from sweeper.execution.driver.driver import Driver
     from sweeper.execution.ray.executor import execute
+    from sweeper.execution.resuming import open_tables
     from sweeper.journal.journal import Journal
     from sweeper.journal.state import SweepState
     from sweeper.space.loading import load_spec

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from unittest import mock
 
-from sweeper.execution.local.processes import ForkServer
+from sweeper.execution.fork_server import ForkServer
 from tests.patience import patient
 from trainables.worker.fork_server import PRELOADED, serve
 
@@ -97,5 +97,5 @@ def _drive(folder: Path, arguments: list[str]) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.argv = ["sweeper", *arguments]
-    with mock.patch("sweeper.execution.local.processes.ForkServer", ForkedServer):
+    with mock.patch("sweeper.execution.fork_server.ForkServer", ForkedServer):
         main()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.driver.failures import STORAGE
+from sweeper.execution.driver.judging import STORAGE
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.places import DRIVING, local_copy, place_of

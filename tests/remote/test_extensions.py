@@ -22,21 +22,21 @@ from tests.faults.cluster import LocalCluster, local_cluster
 from tests.remote.services import can_hide
 
 SPACE = """
-dataset: {name: "own_data:spirals", samples: 400}
+dataset: {name: "own_components:spirals", samples: 400}
 objective: {metric: val_worst_class_gap, mode: min}
 scheduler: {name: none, max_epochs: 2}
 samples: 2
 replicates: {count: 2, packing: fused}
 space:
-  loss: {grid: ["own_loss:Poly1", {name: tempered, power: {uniform: [0.5, 1]}}]}
-  architecture: {choice: [{name: "own_network:GatedMlp", width: 16}]}
+  loss: {grid: ["own_components:Poly1", {name: tempered, power: {uniform: [0.5, 1]}}]}
+  architecture: {choice: [{name: "own_components:GatedMlp", width: 16}]}
   optimizer: {name: sgd, lr: 0.1, momentum: 0.9, batch_size: 64}
 resources: {cpu: 1, gpu: 0}
 evaluation:
   bootstrap: 0
   curvature: false
-  metrics: ["own_metric:worst_class_gap", "where:node", "where:files_seen"]
-  posthoc: ["own_method:BiasCorrected"]
+  metrics: ["own_components:worst_class_gap", "where:node", "where:files_seen"]
+  posthoc: ["own_components:BiasCorrected"]
 """
 
 WHERE = '''
@@ -122,7 +122,7 @@ def test_own_components_of_every_kind_run_on_nodes_that_do_not_see_them(tmp_path
     results = Results(output / "own")
     rows = results.rows("select * from final where split = 'test'")
     assert len(rows) == 8 and {row["status"] for row in rows} == {"completed"}
-    assert {row["config_loss_name"] for row in rows} == {"own_loss:Poly1", "tempered"}
+    assert {row["config_loss_name"] for row in rows} == {"own_components:Poly1", "tempered"}
     assert {row["packing"] for row in rows} == {"fused"}
     assert len({row["node"] for row in rows}) == 2, "both nodes measured"
     assert {row["files_seen"] for row in rows} == {0.0}

@@ -32,8 +32,7 @@ from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
 from sweeper.storage.store_journal import StoredJournal
-from sweeper.storage.store_objects import StoreArrivals
-from sweeper.tables.large_tables import MERGED_KEY
+from sweeper.tables.large_tables import MERGED_KEY, StoreArrivals
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
@@ -397,7 +396,7 @@ def _published(store: Store, machine: Path, names: list[str], *, only: bool = Fa
     """A driver on a fresh machine has learnt what there is, and was told what is journaled."""
     kept = StoreArrivals(store, machine)
     kept.begin(store.entries())
-    kept.publish("predictions", names, only=only)
+    kept.publish(names, only=only)
     kept.work()
     return kept
 
@@ -405,11 +404,11 @@ def _published(store: Store, machine: Path, names: list[str], *, only: bool = Fa
 def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) -> None:
     one, two, three, four = (part_name("c00001", 0, epoch) for epoch in (1, 3, 9, 27))
     store.put_all({f"incoming/predictions/{name}": name.encode() for name in (one, two, three)})
-    assert _published(store, tmp_path, [one]).lost("predictions") == []
+    assert _published(store, tmp_path, [one]).lost() == []
     assert {*store.entries("tables")} == {f"tables/predictions/{one}"}
     # Killed between the copy and the removal: it is there twice.
     store.put(f"tables/predictions/{two}", two.encode())
-    assert _published(store, tmp_path, [one, two, four]).lost("predictions") == [four]
+    assert _published(store, tmp_path, [one, two, four]).lost() == [four]
     assert {*store.entries("tables")} == {f"tables/predictions/{name}" for name in (one, two)}
     # The journal was cut off before the second: readers must not see it until it is measured again.
     _published(store, tmp_path, [one], only=True)
@@ -417,7 +416,7 @@ def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) 
     # That of a reused trial comes from the driver's machine.
     (tmp_path / "predictions").mkdir()
     (tmp_path / "predictions" / four).write_text(four)
-    assert _published(store, tmp_path, [one, two, three, four], only=True).lost("predictions") == []
+    assert _published(store, tmp_path, [one, two, three, four], only=True).lost() == []
     found = store.entries("tables")
     assert {name: store.get(name) for name in found} == {
         f"tables/predictions/{name}": name.encode() for name in (one, two, three, four)
@@ -430,7 +429,7 @@ def test_files_that_an_older_release_merged_are_known_by_their_evaluations(store
     whole = pa.table({"trial": ["c00001", "c00002"]}).replace_schema_metadata({MERGED_KEY: " ".join(names)})
     pq.write_table(whole, tmp_path / "merged")
     store.put("tables/predictions/c00001-r0-e00001-and-1-more.parquet", tmp_path / "merged")
-    assert _published(store, tmp_path, names, only=True).lost("predictions") == []
+    assert _published(store, tmp_path, names, only=True).lost() == []
     assert {*store.entries()} == {"tables/predictions/c00001-r0-e00001-and-1-more.parquet"}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
+from sweeper.execution.driver.judging import CRASH, PREEMPTED, Failure
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold

@@ -41,7 +41,7 @@ def write_packages(folder: Path, *, hidden: int = 64, pieces: int = 4000, epochs
     import torch
 
     from tests.trainables.models.tiny_bert import write_tiny_bert
-    from trainables.datasets.table import tokenized
+    from trainables.datasets.own_tables import tokenized
     from trainables.extensions.libraries import required_library
 
     rows, others = descriptions(SECTIONS), descriptions(ELSEWHERE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sweeper.planning.plan import simulate_strata
 from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.simulation import simulate_strata
 
 
 def simulate(

@@ -217,6 +217,7 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
 Folded = Mapping[nn.Module, BatchNorm]
 
 _MAX_BYTES = 128 * 2**20  # of per-class gradients at a time
+_TEMPORARIES = 8  # tensors of a loss's second derivative that are alive at once, about
 
 
 def logit_hessian(value: Tensor, logits: Tensor) -> Tensor | None:
@@ -230,18 +231,24 @@ def logit_hessian(value: Tensor, logits: Tensor) -> Tensor | None:
     if not gradient.requires_grad:
         return logits.new_zeros(count, classes, classes)
 
-    def times(vector: Tensor) -> Tensor:
-        return torch.autograd.grad(gradient, logits, vector, retain_graph=True)[0]
-
     slopes = torch.linspace(1, -2, classes, dtype=logits.dtype, device=logits.device)
     for period in (2, 3) if count > 1 else ():
         inside = (torch.arange(count, device=logits.device) % period == 0).to(logits.dtype)[:, None]
-        image = times(inside * slopes)
+        (image,) = _images(gradient, logits, (inside * slopes)[None])
         if float((image * (1 - inside)).abs().max()) > 1e-9 * float(image.abs().max()):
             return None
-    columns = torch.eye(classes, dtype=logits.dtype, device=logits.device)
-    blocks = torch.stack([times(column.expand_as(logits)) for column in columns], dim=2)
+    columns = torch.eye(classes, dtype=logits.dtype, device=logits.device)[:, None].expand(-1, count, -1)
+    size = max(1, _MAX_BYTES // (_TEMPORARIES * logits.numel() * logits.element_size()))
+    blocks = torch.cat([_images(gradient, logits, part) for part in columns.split(size)]).permute(1, 2, 0)
     return (blocks + blocks.transpose(1, 2)) / 2
+
+
+def _images(gradient: Tensor, logits: Tensor, vectors: Tensor) -> Tensor:
+    """Return the products [m, n, K] of a Hessian in the logits with `vectors` [m, n, K], in one traversal if it can."""
+    try:
+        return torch.autograd.grad(gradient, logits, vectors, retain_graph=True, is_grads_batched=True)[0]
+    except RuntimeError:  # a user's own function may have no rule for that
+        return torch.stack([torch.autograd.grad(gradient, logits, each, retain_graph=True)[0] for each in vectors])
 
 
 #: A layer, and its share of J_i J_iᵀ [n, K, K].

@@ -29,7 +29,7 @@ from trainables.curvature.gauss_newton import (
 # resnet8 and 1.05 for mlp, and the products' own temporaries come on top.
 _GRAPH_GROWTH = 3.0
 _DOUBLE_DIMENSION = 1_000_000  # beyond it, Lanczos vectors in double precision would be gigabytes
-_LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
+LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
 _PLANNED_BYTES = 4 * 2**30  # the memory that chunks are cut for, wherever they run: their size decides the last digits
 _CPU_SHARE, _CPU_LIMIT = 0.25, 4 * 2**30  # of what is free: other trials run on the same machine
 _CUDA_SHARE = 0.6  # of what is left of the process's share of the card
@@ -109,7 +109,7 @@ def chunk_size(samples: int, bytes_per_sample: float, beside: int, batch_size: i
     takes half of it.
     """
     fits = max(0, _PLANNED_BYTES - beside) / max(bytes_per_sample, 1.0)
-    size = int(min(_LARGEST_CHUNK, samples, fits if samples <= fits else fits / 2))
+    size = int(min(LARGEST_CHUNK, samples, fits if samples <= fits else fits / 2))
     return max(1, size // batch_size) * batch_size
 
 
@@ -144,6 +144,7 @@ class Surface:
         basis_type: the type to keep vectors of that dimension in.
         arithmetic: the type of products' factors, which bounds what is known of a residual; bfloat16 where it is set.
         samples: how many samples the mean runs over.
+        graph_bytes: what the graphs of all samples take, about.
         batch_size: the partition over which a batch-coupled loss is taken.
         by_layer: whether each layer's share of J_i J_iᵀ is kept, too.
     """
@@ -173,6 +174,7 @@ class Surface:
         self.dimension = sum(p.numel() for p in self.parameters)
         self.basis_type = torch.float64 if self.dimension <= _DOUBLE_DIMENSION else self.parameters[0].dtype
         reserved = basis_rows * self.dimension * self.basis_type.itemsize
+        self.graph_bytes = per_sample * self.samples
         size = chunk_size(self.samples, per_sample, reserved, batch_size)
         budget = max(0, graph_budget(self.device) - reserved)
         kept = kept_chunks(self.samples, size, per_sample, budget)
@@ -195,6 +197,17 @@ class Surface:
         if chunk.kept:
             chunk.logits = logits
         return logits
+
+    def mean_loss(self, loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor | None = None) -> Tensor:
+        """Return some samples' share of the mean of `loss` over all, summed over their batches.
+
+        What the loss treats as constant is fixed at these logits, or at those of `at`.
+        """
+        total = logits.new_zeros(())
+        batches = (each.split(self.batch_size) for each in (logits, targets, (logits if at is None else at).detach()))
+        for z, y, known in zip(*batches, strict=True):
+            total = total + frozen(loss, known, y)(z, y) * (len(y) / self.samples)
+        return total
 
     def gram(self, index: int) -> Tensor:
         """Return J_i J_iᵀ [n, K, K] of each sample of chunk `index`, computed once for all losses."""
@@ -301,8 +314,10 @@ def hessian_vector_product(
 class HessianOperator:
     """The Hessian of one mean loss over a `Surface`: its gradient and its products, which are counted."""
 
-    def __init__(self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1) -> None:
-        """Freeze what the loss treats as constant, batch by batch, and take the gradient.
+    def __init__(
+        self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1, gradient: Tensor | None = None
+    ) -> None:
+        """Freeze what the loss treats as constant, batch by batch, and take the gradient unless it is known.
 
         Raises CurvatureUnavailable when the gradient is not finite or cannot be differentiated.
         """
@@ -310,19 +325,22 @@ class HessianOperator:
         self.loss = loss
         self.width = vectors_per_pass
         self.products = 0
-        self.gradient = torch.zeros(
-            sum(p.numel() for p in surface.parameters), dtype=torch.float64, device=surface.device
-        )
         self._gradients: dict[int, list[Tensor | None]] = {}
+        self.gradient = self._whole_gradient() if gradient is None else gradient
+
+    def _whole_gradient(self) -> Tensor:
+        surface = self.surface
+        total = torch.zeros(surface.dimension, dtype=torch.float64, device=surface.device)
         for index, chunk in enumerate(surface.chunks):
             gradients = self._chunk_gradients(chunk)
             if index == 0 and cannot_differentiate(g for g in gradients if g is not None):
                 raise CurvatureUnavailable("the network or the loss has an operation without a second derivative")
             if chunk.kept:
                 self._gradients[index] = gradients
-            self.gradient += flatten([None if g is None else g.detach() for g in gradients], surface.parameters)
-        if not bool(torch.isfinite(self.gradient).all()):
+            total += flatten([None if g is None else g.detach() for g in gradients], surface.parameters)
+        if not bool(torch.isfinite(total).all()):
             raise CurvatureUnavailable("the gradient of the loss has entries that are not finite")
+        return total
 
     def product(self, vector: Tensor) -> Tensor:
         """Return H·vector [P] in float64. Raises CurvatureUnavailable when it is not finite."""
@@ -365,12 +383,12 @@ class HessianOperator:
     def logit_blocks(self, chunk: Chunk) -> Tensor | None:
         """Return the mean loss's Hessian in each sample's logits [n, K, K], or None where it couples samples."""
         logits = self.surface.logits(chunk).detach().requires_grad_()
-        return logit_hessian(self.mean_loss(logits, chunk.targets), logits)
+        return logit_hessian(self.surface.mean_loss(self.loss, logits, chunk.targets), logits)
 
     def _chunk_gradients(self, chunk: Chunk) -> list[Tensor | None]:
         logits = self.surface.logits(chunk)
         try:
-            value = self.mean_loss(logits, chunk.targets)
+            value = self.surface.mean_loss(self.loss, logits, chunk.targets)
             return list(
                 torch.autograd.grad(
                     value, self.surface.parameters, create_graph=True, retain_graph=True, allow_unused=True
@@ -378,18 +396,6 @@ class HessianOperator:
             )
         except (RuntimeError, NotImplementedError) as error:
             raise unavailable("the gradient for curvature", error) from error
-
-    def mean_loss(self, logits: Tensor, targets: Tensor, at: Tensor | None = None) -> Tensor:
-        """Return the chunk's share of the mean over all samples, summed over its batches.
-
-        What the loss treats as constant is fixed at these logits, or at those of `at`.
-        """
-        size = self.surface.batch_size
-        total = logits.new_zeros(())
-        fixed = (logits if at is None else at).detach().split(size)
-        for z, y, known in zip(logits.split(size), targets.split(size), fixed, strict=True):
-            total = total + frozen(self.loss, known, y)(z, y) * (len(y) / self.surface.samples)
-        return total
 
 
 def frozen(loss: LossFunction, logits: Tensor, targets: Tensor) -> LossFunction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 import torch
@@ -76,6 +76,10 @@ class Lanczos:
         return float(self.values.sum())
 
 
+#: A run that yields each vector [P] whose product it needs, and is sent that product.
+Asking = Generator[Tensor, Tensor, Lanczos]
+
+
 def lanczos(
     product: Product,
     start: Tensor,
@@ -85,7 +89,28 @@ def lanczos(
     generator: torch.Generator,
     arithmetic: torch.dtype | None = None,
 ) -> Lanczos:
+    """Run `asking_lanczos` on an operator, from its arguments and `product`, vector [P] → its image [P]."""
+    run = asking_lanczos(start, steps=steps, tolerance=tolerance, generator=generator, arithmetic=arithmetic)
+    return answered(run, product)
+
+
+def answered(run: Asking, product: Product) -> Lanczos:
+    """Return the outcome of a run whose products are `product`'s."""
+    vector = next(run)
+    while True:
+        try:
+            vector = run.send(product(vector))
+        except StopIteration as end:
+            found: Lanczos = end.value
+            return found
+
+
+def asking_lanczos(
+    start: Tensor, *, steps: int, tolerance: float, generator: torch.Generator, arithmetic: torch.dtype | None = None
+) -> Asking:
     """Run at most `steps` products from `start` [P]; stop early once both ends have converged.
+
+    Yields each vector whose product it needs and is sent that, so that several runs can share a product.
 
     Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min. Where the Krylov space
     is exhausted (an invariant subspace), it continues from a random direction, so that eigenvectors orthogonal to
@@ -103,7 +128,7 @@ def lanczos(
     precision = ROUNDINGS * max(torch.finfo(kind).eps for kind in (basis.dtype, arithmetic or basis.dtype))
     for step in range(steps):
         basis[step] = vector
-        image = product(vector).to(basis)
+        image = (yield vector).to(basis)
         diagonal.append(float(vector.double() @ image.double()))
         image = _project_out(image, basis[: step + 1])
         remainder = float(image.norm())

@@ -6,7 +6,7 @@ The density is found by stochastic Lanczos quadrature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainables.curvature.blocks import Blocks, block_rows
 from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, second_order
-from trainables.curvature.lanczos import Lanczos, Product, gradient_start, lanczos
+from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, asking_lanczos, gradient_start, lanczos
 from trainables.curvature.sharpness import fisher_trace, sam_sharpness
 from trainables.curvature.split import GaussNewton, gauss_newton_split
 from trainables.curvature.statistics.base import (
@@ -113,20 +113,35 @@ def of_each_loss(
     names the `stage`, when the model cannot be copied or run, or has no trainable parameter.
     """
     found: dict[str, Found] = {}
-    done: list[tuple[LossFunction, str]] = []
-    chosen = evenly_spaced(len(targets), settings.samples)
     with memory_failures(stage), second_order(next(model.parameters()).device):
-        data = inputs[chosen.to(inputs.device)], targets[chosen.to(targets.device)]
-        surface = Surface(model, *data, batch_size=settings.batch_size, basis_rows=basis_rows)
-        if settings.precision == ROUNDED:
-            surface.arithmetic = torch.bfloat16
-        for label, given in losses.items():
-            fixed = settings.weights == FIXED and hasattr(given, "with_fixed_weights")
-            loss = AtFixedWeights(given) if fixed else given
-            same = next((earlier for other, earlier in done if same_loss(loss, other)), None)
+        surface = surface_of(model, inputs, targets, settings, basis_rows)
+        for label, loss, same in distinct_losses(losses, settings):
             found[label] = compute(surface, loss) if same is None else copy(found[same])
-            done.append((loss, label))
     return found
+
+
+def surface_of(
+    model: nn.Module, inputs: Tensor, targets: Tensor, settings: CurvatureSettings, basis_rows: int
+) -> Surface:
+    """Return the network over `settings.samples` spaced samples, see `Surface`."""
+    chosen = evenly_spaced(len(targets), settings.samples)
+    data = inputs[chosen.to(inputs.device)], targets[chosen.to(targets.device)]
+    surface = Surface(model, *data, batch_size=settings.batch_size, basis_rows=basis_rows)
+    if settings.precision == ROUNDED:
+        surface.arithmetic = torch.bfloat16
+    return surface
+
+
+def distinct_losses(
+    losses: Mapping[str, LossFunction], settings: CurvatureSettings
+) -> Iterator[tuple[str, LossFunction, str | None]]:
+    """Yield label and loss, its weights fixed where the settings say so, and the label of an earlier equal loss."""
+    done: list[tuple[LossFunction, str]] = []
+    for label, given in losses.items():
+        fixed = settings.weights == FIXED and hasattr(given, "with_fixed_weights")
+        loss = AtFixedWeights(given) if fixed else given
+        yield label, loss, next((earlier for other, earlier in done if same_loss(loss, other)), None)
+        done.append((loss, label))
 
 
 class Tempered:
@@ -174,31 +189,47 @@ def same_loss(first: LossFunction, second: LossFunction) -> bool:
 def _measure(
     surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int, blocks: Blocks | None
 ) -> tuple[dict[str, float], list[dict[str, object]]]:
-    generator = torch.Generator().manual_seed(seed)
     operator = HessianOperator(surface, loss, settings.vectors_per_pass)
-    ends = lanczos(
-        operator.product,
+    generator = torch.Generator().manual_seed(seed)
+    ends = answered(asking_ends(operator, settings, generator), operator.product)
+    surface.by_layer = blocks is not None
+    trace = _trace(operator, ends, settings, generator, blocks)
+    found = measurement(operator, ends, trace, settings, seed)
+    return statistics_of(found, settings), [] if blocks is None else block_rows(found, blocks, settings, seed)
+
+
+def asking_ends(operator: HessianOperator, settings: CurvatureSettings, generator: torch.Generator) -> Asking:
+    """Return the Lanczos run, from the gradient, for both ends of the spectrum."""
+    surface = operator.surface
+    return asking_lanczos(
         gradient_start(operator.gradient, generator).to(surface.basis_type),
         steps=min(settings.lanczos_steps, max(1, settings.max_matvecs - 2)),  # two probes have a standard error
         tolerance=settings.residual_tolerance,
         generator=generator,
         arithmetic=surface.arithmetic,
     )
-    surface.by_layer = blocks is not None
-    trace = _trace(operator, ends, settings, generator, blocks)
-    found = Measurement(
+
+
+def measurement(
+    operator: HessianOperator, ends: Lanczos, trace: TraceEstimate, settings: CurvatureSettings, seed: int
+) -> Measurement:
+    """Return what statistics are computed from."""
+    return Measurement(
         operator,
         ends,
         trace,
-        surface.samples,
+        operator.surface.samples,
         cache(lambda: _gauss_newton(operator, trace, settings, seed)),
         lambda adaptive: sam_sharpness(
             operator, settings.adaptive_rho if adaptive else settings.rho, adaptive=adaptive
         ),
         cache(lambda: fisher_trace(operator, settings.trace_probes, seed)),
     )
-    values = {name: STATISTICS[name].build(found) for name in statistic_names(settings.statistics)}
-    return values, [] if blocks is None else block_rows(found, blocks, settings, seed)
+
+
+def statistics_of(found: Measurement, settings: CurvatureSettings) -> dict[str, float]:
+    """Return every statistic that the settings ask for, by name."""
+    return {name: STATISTICS[name].build(found) for name in statistic_names(settings.statistics)}
 
 
 def _gauss_newton(

@@ -46,7 +46,7 @@ def _mean_loss(operator: HessianOperator, moved: Tensor) -> float:
     weights = {n: p + step for n, p, step in zip(surface.names, surface.parameters, steps, strict=True)}
     for chunk in surface.chunks:
         logits = torch.func.functional_call(surface.network, weights, (chunk.inputs,))
-        total += float(operator.mean_loss(logits, chunk.targets, at=surface.logits(chunk)))
+        total += float(surface.mean_loss(operator.loss, logits, chunk.targets, at=surface.logits(chunk)))
     return total
 
 

@@ -80,7 +80,9 @@ class GaussNewtonOperator:
             logits, self._surface.parameters, cotangent, create_graph=True, retain_graph=True, allow_unused=True
         )
         free = logits.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self._operator.mean_loss(free, chunk.targets), free, create_graph=True)
+        (slope,) = torch.autograd.grad(
+            self._surface.mean_loss(self._operator.loss, free, chunk.targets), free, create_graph=True
+        )
         return cotangent, list(rows), free, slope
 
 

@@ -45,6 +45,8 @@ Folder = Annotated[str | None, Hyperparameter(source="SWEEPER_DATA, else ~/.cach
 Download = Annotated[bool, Hyperparameter(source="nothing is fetched unless asked")]
 
 FOLDER_VARIABLE = "SWEEPER_DATA"
+WRITABLE = f"set {FOLDER_VARIABLE} to a writable folder"
+AGAIN = "delete it and give the data set download: true"
 CHUNK_BYTES = 2**20
 UNPACKED = "unpacked "
 TIMEOUT_SECONDS = 60
@@ -87,7 +89,7 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
     path = folder / source.file_name
     if path.is_file():
         if not _checked_before(path, source.checksum):
-            _require_checksum(path, source.checksum, "delete it and give the data set download: true")
+            _require_checksum(path, source.checksum, AGAIN)
             _remember_check(path, source.checksum)
     elif download:
         with locked(path):
@@ -190,21 +192,15 @@ def _remember_check(path: Path, checksum: str) -> None:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock next to `path`, waiting for other processes of this node; a read-only folder needs none."""
-    _make_folder(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataSetUnavailableError(path.parent, f"the folder cannot be created ({error})", WRITABLE) from error
     if not os.access(path.parent, os.W_OK):
         yield
         return
     with file_lock(path.with_name(f".{path.name}.lock")):
         yield
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataSetUnavailableError(
-            folder, f"the folder cannot be created ({error})", f"set {FOLDER_VARIABLE} to a writable folder"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -218,9 +214,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
         try:
             folder = guard.enter_context(temporary_folder(path.parent))
         except OSError as error:
-            raise DataSetUnavailableError(
-                path.parent, f"the folder cannot be written ({error})", f"set {FOLDER_VARIABLE} to a writable folder"
-            ) from error
+            raise DataSetUnavailableError(path.parent, f"the folder cannot be written ({error})", WRITABLE) from error
         yield folder
 
 
@@ -239,9 +233,7 @@ def extracted(archive: Path, member: str) -> Path:
         with temporary_beside(target) as temporary:
             unpack(archive, temporary)
             if not (temporary / member).exists():
-                raise DataSetUnavailableError(
-                    archive, f"does not contain {member}", "delete it and give the data set download: true"
-                )
+                raise DataSetUnavailableError(archive, f"does not contain {member}", AGAIN)
             (temporary / member).rename(target)
     return target
 
@@ -268,9 +260,7 @@ def unpack(archive: Path, folder: Path) -> None:
         else:
             shutil.unpack_archive(archive, folder, "gztar", filter="data")
     except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
-        raise DataSetUnavailableError(
-            archive, f"cannot be unpacked ({error})", "delete it and give the data set download: true"
-        ) from error
+        raise DataSetUnavailableError(archive, f"cannot be unpacked ({error})", AGAIN) from error
 
 
 def prepared_arrays(

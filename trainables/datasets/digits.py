@@ -70,17 +70,11 @@ def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def digit_arrays() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
-    """Return images uint8 [N, 8, 8] with values 0 to 16, classes [N], and the indices of train, val and test; copies.
+    """Return images uint8 [N, 8, 8] with values 0 to 16, classes [N], and the indices of train, val and test.
 
     Raises:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
     """
-    images, targets, parts = _splits()
-    return images.copy(), targets.copy(), tuple(part.copy() for part in parts)
-
-
-@functools.lru_cache(maxsize=1)
-def _splits() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
     images, targets = read_digits(digits_file())
     return images, targets, tuple(stratified_split(targets, HELD_OUT_FRACTIONS, SPLIT_SEED))
 
@@ -133,7 +127,7 @@ def load_digits_32(augment: Augment = True) -> DataSet:
     Raises:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
     """
-    images, targets, parts = _splits()
+    images, targets, parts = digit_arrays()
     return enlarged_digits("digits_32", images, targets, parts, (3, 32, len(CLASS_NAMES)), augment)
 
 

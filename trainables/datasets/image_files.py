@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class StoredImages:
         """
         path, offset, size = self.place(index)
         try:
-            found = os.pread(_opened(str(path), os.getpid()).fileno(), size, offset)
+            found = os.pread(_opened(path, os.getpid()).fileno(), size, offset)
         except OSError as error:
             raise DataSetUnavailableError(path, f"cannot be read ({error})", "restore the file") from error
         if len(found) != size:
@@ -95,24 +95,10 @@ def arrays_of(
     }
 
 
-class _File:
-    """A file that stays open; its descriptor is closed with it."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-
-
 @functools.lru_cache(maxsize=OPEN_FILES)
-def _opened(path: str, process: int) -> _File:
-    """Return an open file; a forked process opens its own."""
-    return _File(path)
+def _opened(path: Path, process: int) -> BinaryIO:
+    """Return an open file, closed when others took its place; a forked process opens its own."""
+    return path.open("rb", buffering=0)
 
 
 EXTENSIONS = frozenset({".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
@@ -261,13 +247,8 @@ def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredIma
         names, classes = [file for file, _ in found], [targets[Path(file).stem] for file, _ in found]
         return arrays_of(names, range(len(names)), [0] * len(names), [size for _, size in found], classes)
 
-    settings = f"files 1 {root} {hash_of(targets)}"
-    return StoredImages(root, prepared_arrays(name, [root], settings, build))
-
-
-def hash_of(targets: Mapping[str, int]) -> str:
-    """Return a digest of a table of classes."""
-    return hashlib.sha256(repr(sorted(targets.items())).encode()).hexdigest()
+    digest = hashlib.sha256(repr(sorted(targets.items())).encode()).hexdigest()
+    return StoredImages(root, prepared_arrays(name, [root], f"files 1 {root} {digest}", build))
 
 
 def _images(folder: Path) -> list[tuple[str, int]]:

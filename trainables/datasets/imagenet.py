@@ -19,8 +19,8 @@ from trainables.datasets.base import DATASETS, DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, Folder, data_folder
 from trainables.datasets.image_files import StoredImages, class_folders, listed_files, listed_folders
 from trainables.datasets.images import images_on_paper
+from trainables.datasets.own_images import DECODING, Decoding, class_names, streamed_dataset
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
-from trainables.datasets.streamed_images import DECODING, Decoding, class_names, streamed_dataset
 
 SPLIT_SEED = 42
 KAGGLE = Path("ILSVRC") / "Data" / "CLS-LOC"
@@ -63,8 +63,8 @@ def load_imagenet(folder: Folder = None, image_size: Annotated[int, "[1, inf)"] 
             root, f"lacks images of some of the {len(ids)} classes of its class index", REMEDY
         )
     test, val = stratified_split(official.targets, (0.5,), SPLIT_SEED)
-    parts = {"train": (0, np.arange(len(train), dtype=np.int64)), "val": (1, val), "test": (1, test)}
-    return streamed_dataset("imagenet", [train, official], parts, _names(root, ids), Decoding(image_size, **options))
+    parts = {"train": (train, np.arange(len(train), dtype=np.int64)), "val": (official, val), "test": (official, test)}
+    return streamed_dataset("imagenet", parts, _names(root, ids), Decoding(image_size, **options))
 
 
 def _from_shards(root: Path, shards: Sequence[Path]) -> tuple[StoredImages, StoredImages, list[str]]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,10 +42,7 @@ def words_of(text: str) -> list[str]:
 
 def frequent_words(texts: Iterable[Sequence[str]], size: int) -> list[str]:
     """Return the `size` most frequent words, most frequent first; ties by first appearance."""
-    counts: Counter[str] = Counter()
-    for words in texts:
-        counts.update(words)
-    return [word for word, _ in sorted(counts.items(), key=lambda item: -item[1])[:size]]
+    return [word for word, _ in Counter(chain.from_iterable(texts)).most_common(size)]
 
 
 def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> NDArray[np.int32]:
@@ -80,7 +78,7 @@ def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id
         raise DataSetUnavailableError(file, "the word vectors are missing", "check word_vectors, or leave it out")
     ids = {word: first_id + number for number, word in enumerate(words)}
     found: dict[int, NDArray[np.float32]] = {}
-    dimension = 0
+    dimension, damaged = 0, "download the file again"
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             word, _, numbers = line.rstrip().partition(" ")
@@ -89,22 +87,16 @@ def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id
             try:
                 vector = np.array(numbers.split(" "), np.float32)
             except ValueError as error:
-                raise DataSetUnavailableError(
-                    file, f"line {number} contains no numbers", "download the file again"
-                ) from error
+                raise DataSetUnavailableError(file, f"line {number} contains no numbers", damaged) from error
             dimension = dimension or len(vector)
             if len(vector) != dimension:
-                raise DataSetUnavailableError(
-                    file,
-                    f"line {number} has {len(vector)} numbers; {dimension} are expected",
-                    "download the file again",
-                )
+                rule = f"line {number} has {len(vector)} numbers; {dimension} are expected"
+                raise DataSetUnavailableError(file, rule, damaged)
             found[ids[word]] = vector
     if not found:
         raise DataSetUnavailableError(file, "contains none of the words", "give word vectors in GloVe's format")
     matrix = np.zeros((vocabulary, dimension), np.float32)
-    for row, vector in found.items():
-        matrix[row] = vector
+    matrix[[*found]] = [*found.values()]
     return torch.from_numpy(matrix)
 
 

@@ -164,8 +164,13 @@ def kept_choice(folder: Path, key: str, measure: Callable[[], str]) -> str:
     if found is not None:
         return found
     answer = measure()
+    text = json.dumps({"answer": answer, "measured_for": json.loads(key)}, indent=1)
     try:
-        _write_first(place, json.dumps({"answer": answer, "measured_for": json.loads(key)}, indent=1))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            write_new_bytes(place, text.encode())
+        if _read(place) is None:
+            write_text(place, text)
     except OSError:
         return answer
     return _read(place) or answer
@@ -176,14 +181,3 @@ def _read(place: Path) -> str | None:
         return str(json.loads(place.read_text())["answer"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # missing, or cut off by a full disk: measured again
-
-
-def _write_first(place: Path, text: str) -> None:
-    """Write a file under a temporary name and rename it to `place`, unless a sound file is already there."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_file(place.parent) as temporary:
-        temporary.write_text(text)
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, place)  # fails where the name is taken, in one step
-        if _read(place) is None:
-            temporary.replace(place)

@@ -28,9 +28,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trainables.files.atomic import temporary_name
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 #: Seconds between two tries for a lock that another has; the pause doubles.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
@@ -53,15 +56,8 @@ class LockHeldError(Exception):
     """Another has the lock."""
 
 
-class HasDescriptor(Protocol):
-    """An open file."""
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-
-
 def lock_open_file(
-    file: int | HasDescriptor,
+    file: FileDescriptorLike,
     *,
     shared: bool = False,
     patience: float = math.inf,
@@ -81,31 +77,20 @@ def lock_open_file(
         NoLocksError: its file system has no locks.
         OSError: it cannot be locked for another reason.
     """
-    try:
-        return _lock(file, shared, patience, sleep, clock)
-    except OSError as error:
-        if error.errno not in LOCKLESS:
-            raise
-        raise NoLocksError(error.errno, error.strerror) from error
-
-
-def _lock(
-    file: int | HasDescriptor, shared: bool, patience: float, sleep: Callable[[float], None], clock: Callable[[], float]
-) -> bool:
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    if patience == math.inf:
-        with _waiting():
-            fcntl.flock(file, kind)
-        return True
+    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if patience < math.inf else 0)
     deadline, pause = clock() + patience, SHORTEST_PAUSE
     with _waiting():
         while True:
             try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                fcntl.flock(file, kind)
                 return True
             except BlockingIOError:
                 if clock() >= deadline:
                     return False
+            except OSError as error:
+                if error.errno not in LOCKLESS:
+                    raise
+                raise NoLocksError(error.errno, error.strerror) from error
             sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -153,30 +138,22 @@ def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -
 
 
 class Claim:
-    """The right that an open lock file stands for, held until its release: a lock, or a heartbeat."""
+    """The right that an open lock file stands for: a lock, which falls with the open file.
 
-    def __init__(self, heartbeat: Heartbeat | None) -> None:
-        """Note what stands for the lock; `None` where it is one."""
-        self._heartbeat = heartbeat
+    Attributes:
+        locked: whether it is a lock; where it is a heartbeat, another process can take the right over.
+        lost: whether another process is known to have taken it over.
+    """
 
-    @property
-    def locked(self) -> bool:
-        """Whether it is a lock; where it is not, another process can take the right over."""
-        return self._heartbeat is None
-
-    @property
-    def lost(self) -> bool:
-        """Whether another process is known to have taken the right over."""
-        return self._heartbeat is not None and self._heartbeat.lost
+    locked = True
+    lost = False
 
     def release(self) -> None:
-        """End the right, but for the lock itself, which falls with the open file."""
-        if self._heartbeat is not None:
-            self._heartbeat.release()
+        """End the right, but for the lock itself."""
 
 
 def claimed(
-    file: int | HasDescriptor, stand_in: Path, *, shared: bool = False, patience: float = math.inf
+    file: FileDescriptorLike, stand_in: Path, *, shared: bool = False, patience: float = math.inf
 ) -> Claim | None:
     """Take the right that an open lock file stands for; return `None` if another still has it after `patience`.
 
@@ -189,11 +166,11 @@ def claimed(
     Raises OSError when it can be neither locked nor renewed.
     """
     try:
-        return Claim(None) if lock_open_file(file, shared=shared, patience=patience) else None
+        return Claim() if lock_open_file(file, shared=shared, patience=patience) else None
     except NoLocksError:
         heartbeat = Heartbeat(stand_in)
     with _waiting():
-        return Claim(heartbeat) if heartbeat.take(patience) else None
+        return heartbeat if heartbeat.take(patience) else None
 
 
 BEAT_SECONDS = 5.0
@@ -250,8 +227,10 @@ class Beating:
         return json.dumps(holder).encode()
 
 
-class Heartbeat(Beating):
+class Heartbeat(Beating, Claim):
     """The right that the file at `path` stands for."""
+
+    locked = False
 
     def __init__(
         self, path: Path, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep

@@ -15,8 +15,22 @@ SWITCH = 0.2  # |γ| below which focal and inverse focal change places (Ghosh et
 LOWEST, HIGHEST = -2.0, 20.0  # γ is kept within (Ghosh et al. 2022)
 
 
+class SignedFocal(FocalTypeLoss):
+    """Focal loss with given γ [N] that may be negative: AdaFocal with every sample's γ fixed."""
+
+    name = "signed_focal"
+
+    def __init__(self, gamma: Number, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
+        super().__init__(smoothing, smoothing_form)
+        self.gamma = gamma
+
+    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
+        """Return the log weight of focal loss, γ·log(1 − u), for γ ≥ 0, and of inverse focal loss, |γ|·log(1 + u)."""
+        return gamma * torch.where(gamma >= 0, log_complement, -torch.log1p(log_p.exp()))
+
+
 @LOSSES.add("adafocal")
-class AdaFocal(FocalTypeLoss):
+class AdaFocal(SignedFocal):
     """Focal loss with γ per confidence bin, driven by the validation set's calibration gap.
 
     Focal loss with γ of the bin that p_y falls in; a negative γ stands for the weight (1 + p_y)^|γ|.
@@ -44,7 +58,7 @@ class AdaFocal(FocalTypeLoss):
         smoothing: Smoothing = 0.0,
         smoothing_form: SmoothingForm = "uniform",
     ) -> None:
-        super().__init__(smoothing, smoothing_form)
+        FocalTypeLoss.__init__(self, smoothing, smoothing_form)  # γ is each bin's
         self.rate = rate
         self.bin_gammas = torch.as_tensor(gamma, dtype=torch.float64).unsqueeze(-1).expand(bins)
         self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
@@ -54,10 +68,6 @@ class AdaFocal(FocalTypeLoss):
         p = true_log_p.exp().unsqueeze(-1)
         index = (p >= self.edges.to(p)).sum(-1)
         return self.bin_gammas.to(p).gather(0, index)
-
-    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
-        """Return γ·log(1 − u), or |γ|·log(1 + u) where γ is negative."""
-        return signed_log_modulation(log_p, log_complement, gamma)
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return the loss with the per-sample γ of these logits."""
@@ -80,25 +90,6 @@ class AdaFocal(FocalTypeLoss):
         """Take over γ and edges."""
         self.bin_gammas = torch.as_tensor(state["gammas"])
         self.edges = torch.as_tensor(state["edges"])
-
-
-class SignedFocal(FocalTypeLoss):
-    """Focal loss with given γ [N] that may be negative: AdaFocal with every sample's γ fixed."""
-
-    name = "signed_focal"
-
-    def __init__(self, gamma: Number, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.gamma = gamma
-
-    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
-        """Return γ·log(1 − u), or |γ|·log(1 + u) where γ is negative."""
-        return signed_log_modulation(log_p, log_complement, gamma)
-
-
-def signed_log_modulation(log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
-    """Return the log weight of focal loss for γ ≥ 0 and of inverse focal loss with |γ| below."""
-    return gamma * torch.where(gamma >= 0, log_complement, -torch.log1p(log_p.exp()))
 
 
 def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """What a training loss is, and the registry of all of them by their names in a search space.
 
 Adding one: a file of this folder with a subclass of `Loss` under the decorator that describes it; no other file lists
-them. The arguments of its constructor are its hyperparameters, see `trainables.registry.signatures`.
+them. The arguments of its constructor are its hyperparameters, see `trainables.registry.hyperparameters`.
 
     @LOSSES.add("quarter", "a quarter of the Brier score", "Brier 1950")
     class Quarter(Loss):

@@ -77,7 +77,7 @@ class FocalTypeLoss(Loss):
         return -(soft * weight * log_p).sum(-1)
 
 
-@LOSSES.add("focal", constant_gamma=lambda given: number_in(given, "gamma"))
+@LOSSES.add("focal", constant_gamma=lambda given: number_in(given, "gamma", None))
 class Focal(FocalTypeLoss):
     """Cross-entropy weighted by (1 − p_y)^γ.
 

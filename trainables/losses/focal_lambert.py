@@ -16,7 +16,7 @@ NEWTON_STEPS = 12  # quadratic from a tight bound: float64 accuracy after 6
 
 def _constant_gamma(given: Options) -> float | None:
     """Return γ as a built loss says it, else as it follows from p₀."""
-    gamma, p0 = number_in(given, "gamma"), number_in(given, "p0")
+    gamma, p0 = number_in(given, "gamma", None), number_in(given, "p0", None)
     return lambert_gamma(p0).item() if gamma is None and p0 is not None else gamma
 
 

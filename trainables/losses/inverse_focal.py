@@ -23,7 +23,7 @@ REVERSES = (
 
 def check_gradient(values: Mapping[str, object]) -> str | None:
     """Return why γ is refused, or `None`: beyond 3.5911 it needs `allow_reversed_gradient`."""
-    gamma = number_in(values, "gamma")
+    gamma = number_in(values, "gamma", None)
     if gamma is None or gamma <= LARGEST_GAMMA or values.get("allow_reversed_gradient", False):
         return None
     return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -18,6 +19,7 @@ BANDWIDTHS = torch.cat(
 
 
 @LOSSES.add("kde_xe")
+@dataclass(eq=False)
 class KernelCalibrationError(Loss):
     """Cross-entropy plus a kernel estimate of calibration error; quadratic in the batch size.
 
@@ -42,17 +44,10 @@ class KernelCalibrationError(Loss):
 
     batch_coupled = True
 
-    def __init__(
-        self,
-        weight: Annotated[Number, "[0, inf)"] = 0.3,
-        variant: Literal["canonical", "top_label"] = "canonical",
-        norm: Annotated[int, "[1, 2]"] = 1,
-        bandwidth: Annotated[Number | None, "(0, inf)"] = None,
-    ) -> None:
-        self.weight = weight
-        self.variant = variant
-        self.norm = norm
-        self.bandwidth = bandwidth
+    weight: Annotated[Number, "[0, inf)"] = 0.3
+    variant: Literal["canonical", "top_label"] = "canonical"
+    norm: Annotated[int, "[1, 2]"] = 1
+    bandwidth: Annotated[Number | None, "(0, inf)"] = None
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return CE_j + λ·‖…‖_p^p of sample j, [N]; each depends on the whole batch."""

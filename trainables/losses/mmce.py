@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -14,6 +15,7 @@ KERNEL_WIDTH = 0.4  # of the Laplacian kernel (Kumar et al. 2018)
 
 
 @LOSSES.add("mmce", apart=["right"])
+@dataclass(eq=False)
 class MaximumMeanCalibrationError(Loss):
     """Cross-entropy plus a kernel penalty on calibration error; quadratic in the batch size.
 
@@ -33,15 +35,9 @@ class MaximumMeanCalibrationError(Loss):
 
     batch_coupled = True
 
-    def __init__(
-        self,
-        weight: Annotated[Number, "[0, inf)"] = 2.0,
-        variant: Literal["weighted", "plain"] = "weighted",
-        right: Tensor | None = None,
-    ) -> None:
-        self.weight = weight
-        self.variant = variant
-        self.right = right
+    weight: Annotated[Number, "[0, inf)"] = 2.0
+    variant: Literal["weighted", "plain"] = "weighted"
+    right: Tensor | None = None
 
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropy plus the weighted penalty, a scalar, for logits [N, K] and targets [N]."""

@@ -21,6 +21,7 @@ miscalibration, discrimination and uncertainty, the first two never negative.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -40,9 +41,12 @@ Norm = Annotated[
 MANY = 1024
 
 
+@cache
 def bin_edges(bins: int) -> Floats:
-    """Return the `bins` + 1 edges of equal-width bins on [0, 1]."""
-    return np.linspace(0.0, 1.0, bins + 1)
+    """Return the `bins` + 1 edges of equal-width bins on [0, 1], not to be written to."""
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    edges.flags.writeable = False
+    return edges
 
 
 def equal_width_bin(confidence: Floats, bins: int, closed: Closed = "right") -> Integers:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers, always_measured, require_probabilities
-from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps, stable_order
+from trainables.metrics.binning import equal_mass_starts, equal_width_bin, norm_of_gaps, stable_order
 from trainables.metrics.evaluate import evaluate_probabilities
 
 #: Metrics whose repetitions are computed together; any other name recomputes `evaluate_probabilities` each time.
@@ -95,21 +95,27 @@ def _fast_spreads(
     repeats: dict[str, list[Floats]] = {name: [] for name in names}
     for start in range(0, repetitions, block):
         drawn = place.take(rng.integers(0, len(order), size=(min(block, repetitions - start), len(order))))
-        for name, found in _repeated_metrics(values, labels, drawn, names, bins).items():
+        for name, found in _repeated_metrics(values, labels, _counts(drawn), names, bins).items():
             repeats[name].append(found)
     return {name: float(np.concatenate(found).std(ddof=1)) for name, found in repeats.items()}
 
 
+def _counts(drawn: Integers) -> Floats:
+    """Return how often each sample is in each of the resamples `drawn` [R, N], [R, N]."""
+    places = drawn + np.arange(len(drawn))[:, None] * drawn.shape[1]
+    return np.bincount(places.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+
+
 def _repeated_metrics(
-    values: Floats, labels: Integers, drawn: Integers, names: Sequence[str], bins: int
+    values: Floats, labels: Integers, counts: Floats, names: Sequence[str], bins: int
 ) -> dict[str, Floats]:
-    """Return each metric [R] on resamples `drawn` [R, N] of samples that ascend in confidence."""
+    """Return each metric [R] on resamples with `counts` [R, N] of samples that ascend in confidence."""
     samples, classes = values.shape
     confidence = values.max(axis=1)
     gap = confidence - (values.argmax(axis=1) == labels)
     found: dict[str, Floats] = {}
     if "ada_ece" in names:
-        found["ada_ece"] = _equal_mass_gaps(gap[None], np.arange(samples)[None], drawn, bins) / samples
+        found["ada_ece"] = _equal_mass_gaps(gap[None], np.arange(samples)[None], counts, bins) / samples
     if "cw_ece" in names or "cw_ada_ece" in names:
         of_class = np.ascontiguousarray(values.T)
         gaps = of_class.copy()
@@ -117,25 +123,16 @@ def _repeated_metrics(
     if "cw_ada_ece" in names:
         # samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself
         orders = stable_order(of_class)
-        found["cw_ada_ece"] = _equal_mass_gaps(gaps, orders, drawn, bins) / (samples * classes)
-    if set(names) - set(found):
-        times = _times(drawn)
+        found["cw_ada_ece"] = _equal_mass_gaps(gaps, orders, counts, bins) / (samples * classes)
     if "ece" in names or "mce" in names:
         index = equal_width_bin(confidence, bins)
         columns = np.hstack([_one_column_a_bin(index, each, bins) for each in (gap, np.ones(samples))])
-        sums, counts = np.hsplit((columns.T @ times).T, 2)
-        found |= {"ece": norm_of_gaps(sums, counts, "mean"), "mce": norm_of_gaps(sums, counts, "maximum")}
+        sums, sizes = np.hsplit(counts @ columns, 2)
+        found |= {"ece": norm_of_gaps(sums, sizes, "mean"), "mce": norm_of_gaps(sums, sizes, "maximum")}
     if "cw_ece" in names:
+        times = np.ascontiguousarray(counts.T)
         found["cw_ece"] = _equal_width_gaps(of_class, gaps, times, bins) / (samples * classes)
     return {name: found[name] for name in names}
-
-
-def _times(drawn: Integers) -> Floats:
-    """Return how often each sample is in each of the resamples `drawn` [R, N], samples first [N, R]."""
-    repetitions, samples = drawn.shape
-    places = drawn + np.arange(repetitions)[:, None] * samples
-    counts = np.bincount(places.ravel(), minlength=drawn.size).astype(np.float64)
-    return np.ascontiguousarray(counts.reshape(drawn.shape).T)
 
 
 def _equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -> Floats:
@@ -172,34 +169,39 @@ def _equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) 
     return total
 
 
-def _equal_mass_gaps(gaps: Floats, orders: Integers, drawn: Integers, bins: int) -> Floats:
+def _equal_mass_gaps(gaps: Floats, orders: Integers, counts: Floats, bins: int) -> Floats:
     """Return Σ_k Σ_b |Σ gap| [R] over the equal-mass bins of each class in each resample.
+
+    No resample is sorted: the draws of sorted samples, all resamples one after the other, are counted up to the ends
+    of the bins. The last sample of a bin may be drawn several times; what of these draws is beyond its end is the next
+    one's.
 
     Args:
         gaps: probability less outcome [K, N].
         orders: the samples of each class as they are to be sorted [K, N].
-        drawn: samples of each resample [R, N].
+        counts: of each sample in each resample [R, N].
         bins: their number.
     """
-    repetitions, samples = drawn.shape
+    import torch
+
+    def running_sum(values: Floats) -> Floats:
+        summed: Floats = torch.from_numpy(values.ravel()).cumsum(0).numpy()  # numpy's own takes three times as long
+        return summed
+
+    repetitions, samples = counts.shape
     total: Floats = np.zeros(repetitions)
-    # places in 16 bits are sorted several times as fast
-    ranks = np.empty(samples, dtype=np.uint16 if samples <= 2**16 else np.int64)
     block = min(repetitions, max(1, _CACHED // samples))
-    sorted_ranks = np.empty((block, samples), dtype=ranks.dtype)
-    index, drawn_gaps = np.empty((block, samples), dtype=np.int64), np.empty((block, samples))
-    for gap, order in zip(gaps, orders, strict=True):
-        ranks[order] = np.arange(samples, dtype=ranks.dtype)
-        ascending = gap[order]
-        for start in range(0, repetitions, block):
-            rows = drawn[start : start + block]
-            own, at, found = (each[: len(rows)] for each in (sorted_ranks, index, drawn_gaps))
-            # Memory that is written again is in the cache; only with a mode numpy writes to it directly.
-            ranks.take(rows, out=own, mode="wrap")
-            own.sort(axis=1)
-            at[:] = own
-            ascending.take(at, out=found, mode="wrap")
-            total[start : start + block] += np.abs(group_sums(found, bins, axis=1)).sum(axis=1)
+    starts = equal_mass_starts(samples, bins)
+    for first in range(0, repetitions, block):
+        rows = counts[first : first + block]
+        ends = np.append(np.add.outer(np.arange(len(rows)) * samples, starts), len(rows) * samples)
+        for gap, order in zip(gaps, orders, strict=True):
+            ascending = gap[order]
+            drawn = rows.take(order, axis=1)
+            number, summed = running_sum(drawn), running_sum(drawn * ascending)
+            last = number.searchsorted(ends)
+            up_to = summed[last] - (number[last] - ends) * ascending[last % samples]
+            total[first : first + block] += np.abs(np.diff(up_to)).reshape(len(rows), bins).sum(axis=1)
     return total
 
 

@@ -1,10 +1,14 @@
-"""Pre-activation residual networks for small images: PreResNet-56 of basic blocks and of bottlenecks.
+"""Pre-activation residual networks for small images: PreResNet-56 of basic blocks and of bottlenecks, and wide ones.
 
 He et al., "Identity Mappings in Deep Residual Networks", 2016: normalisation and activation come before each
 convolution. Depth counts 6n+2 layers of basic blocks. The selective paper's released code names "PreResNet-56" a
 network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its authors' rule): here
 `preresnet56_bottleneck`. Its shortcuts of another shape project the block's raw input, where He et al. project the
 activated one (section 4.1); `shortcut: raw` builds that network, the default is that of He et al.
+
+Wide residual networks (Zagoruyko and Komodakis, "Wide Residual Networks", 2016) are such networks with k times 16, 32,
+64 channels behind a stem of 16, depth 6n+4. mukhoti's released WRN-26-10 has post-activation blocks and counts its
+depth 6n+2: four blocks a stage, like WRN-28-10.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image, staged
-from trainables.models.resnet_cifar import depth_fault
+from trainables.models.resnet import ThreeStageResNet, depth_fault, three_widths
 
 EXPANSION = 4
 
@@ -129,7 +133,7 @@ def preresnet(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="preresnet")
-    channels = [max(1, round(base * width)) for base in (16, 32, 64)]
+    channels = three_widths(width)
     blocks = (depth - 2) // 6
     return PreActivationResNet(in_channels, classes, blocks, channels, channels[0], bottleneck, shortcut=shortcut)
 
@@ -147,3 +151,66 @@ ARCHITECTURES.add(
     "selective",
     stand_in=SMALL,
 )(partial(preresnet, depth=56, bottleneck=True))
+
+
+STEM_CHANNELS = 16
+
+#: Stand-in for these networks in a rehearsal.
+SMALL_WIDE = {"name": "wide_resnet", "depth": 10, "width": 0.25}
+
+
+@ARCHITECTURES.add(
+    "wide_resnet", check=partial(depth_fault, default=28, beyond=4, valid="10, 16, 22, 28, 40"), stand_in=SMALL_WIDE
+)
+def wide_resnet(
+    input_shape: tuple[int, ...],
+    classes: int,
+    depth: Annotated[int, "[10, inf)"] = 28,
+    width: Annotated[float, "(0, inf)"] = 10,
+    dropout: Annotated[float, "[0, 1)"] = 0.0,
+) -> PreActivationResNet:
+    """Wide ResNet of any depth 6n+4.
+
+    Build WRN-`depth`-`width`.
+
+    Source: Zagoruyko & Komodakis 2016.
+
+    Args:
+        input_shape: (channels, height, width); sides of at least 4 pixels.
+        classes: number of classes K.
+        depth: 6n+4 [Zagoruyko & Komodakis 2016].
+        width: the widening factor k [Zagoruyko & Komodakis 2016].
+        dropout: rate between the two convolutions of a block [Zagoruyko & Komodakis 2016, Table 4].
+
+    Raises:
+        ValueError: the shape is not an image of at least 4x4.
+    """
+    in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wide_resnet")
+    return PreActivationResNet(
+        in_channels, classes, (depth - 4) // 6, three_widths(width), STEM_CHANNELS, dropout=dropout
+    )
+
+
+@ARCHITECTURES.add("wrn_26_10", stand_in=SMALL_WIDE)
+def wide_resnet_26(
+    input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 10
+) -> ThreeStageResNet:
+    """Mukhoti's WRN-26-10, post-activation.
+
+    Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks a stage, projections.
+
+    Source: mukhoti.
+
+    Args:
+        width: the widening factor k [Zagoruyko & Komodakis 2016].
+
+    Raises:
+        ValueError: the shape is not an image of at least 4x4.
+    """
+    in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wrn_26_10")
+    return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, three_widths(width), identity_shortcuts=False)
+
+
+ARCHITECTURES.add(
+    "wrn_28_10", "WRN-28-10, pre-activation", "selective; Zagoruyko & Komodakis 2016", stand_in=SMALL_WIDE
+)(partial(wide_resnet, depth=28))

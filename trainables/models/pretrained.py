@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainables.extensions.libraries import register_missing_operators
 from trainables.models.base import ARCHITECTURES, require_image
-from trainables.models.resnet_cifar import SMALL_RESNET
+from trainables.models.resnet import SMALL_RESNET
 from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry.names import nearest
 

@@ -1,20 +1,23 @@
 """What can be chosen by name: components, their hyperparameters, and the registries that hold them."""
 
-from trainables.registry.component import (
-    SPLITS,
-    Component,
-    DataSetSize,
+from trainables.registry.hyperparameters import (
+    ExtensionError,
     Hyperparameter,
     HyperparameterValue,
     Kind,
-    Options,
     hyperparameter_values,
+    hyperparameters_of,
     number_in,
 )
 from trainables.registry.registry import (
     FITTED_ON,
     LABEL,
     OWN,
+    SPLITS,
+    Component,
+    Configuration,
+    DataSetSize,
+    Options,
     Registry,
     column_label,
     entry_label,
@@ -22,10 +25,9 @@ from trainables.registry.registry import (
     is_import_path,
     permit_only,
 )
-from trainables.registry.signatures import ExtensionError, hyperparameters_of
 
 __all__ = [
-    "FITTED_ON", "LABEL", "OWN", "SPLITS", "Component", "DataSetSize", "ExtensionError", "Hyperparameter",
-    "HyperparameterValue", "Kind", "Options", "Registry", "column_label", "entry_label", "hyperparameter_values",
-    "hyperparameters_of", "importing_nothing", "is_import_path", "number_in", "permit_only",
+    "FITTED_ON", "LABEL", "OWN", "SPLITS", "Component", "Configuration", "DataSetSize", "ExtensionError",
+    "Hyperparameter", "HyperparameterValue", "Kind", "Options", "Registry", "column_label", "entry_label",
+    "hyperparameter_values", "hyperparameters_of", "importing_nothing", "is_import_path", "number_in", "permit_only",
 ]  # fmt: skip

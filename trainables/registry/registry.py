@@ -11,17 +11,143 @@ A name may also be a user's own: an import path, `my_losses:Tilted`, or an entry
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from trainables.registry.component import TAGS, Component, Hyperparameter
+from trainables.registry.hyperparameters import ExtensionError, Hyperparameter, catalogue_words, hyperparameters_of
 from trainables.registry.names import did_you_mean
-from trainables.registry.signatures import ExtensionError, catalogue_words, hyperparameters_of
+
+#: The splits that every data set has.
+SPLITS = ("train", "val", "test")
+
+#: Every tag and what it says of a component.
+TAGS = {
+    "batch_coupled": "a loss whose samples' values depend on each other",
+    "stateful": "a loss that keeps a state between batches",
+    "needs_model": "a loss that is computed from the network and the inputs, not from logits",
+    "third_order": "a loss whose gradient differentiates the network three times, as often as its `probes` say",
+    "text": "a network that takes token ids, and with them the data set's vocabulary and word vectors",
+    "translation": "a network that translates sentences, or a data set of pairs of them",
+    "follows_data": "a network whose computation depends on the values of its inputs, not on their shape alone",
+}
+
+
+@dataclass(frozen=True)
+class DataSetSize:
+    """How large a data set is, known without its files.
+
+    Attributes:
+        input_shape: of one network input.
+        classes: number of classes K.
+        train, val, test: samples of each split.
+        text: whether inputs are token ids.
+        further: samples of the splits besides these three, by name.
+    """
+
+    input_shape: tuple[int, ...]
+    classes: int
+    train: int
+    val: int
+    test: int
+    text: bool = False
+    further: Mapping[str, int] = field(default_factory=dict)
+
+    def samples(self, split: str) -> int:
+        """Return the samples of `split`; one whose size is not said counts as many as the test split."""
+        return {"train": self.train, "val": self.val, "test": self.test, **self.further}.get(split, self.test)
+
+
+#: A component's hyperparameters by name.
+Options = Mapping[str, Any]
+
+#: What a replicate is made of: `loss`, `architecture` and `optimizer`, each a name with its hyperparameters.
+Configuration = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Component:
+    """A named, buildable thing.
+
+    Attributes:
+        name: in a search space.
+        build: makes it, from what its kind is given and its hyperparameters.
+        hyperparameters: what it takes.
+        summary: one line for `sweeper spaces`.
+        source: paper and section, or the package that a user's own comes from.
+        check: adds a rule over several hyperparameters at once.
+        tags: marks that the project's own code looks at; `TAGS` says what each means.
+        columns: what a post-hoc method's `parameters` hold, which become columns; what a metric fills besides its own.
+        splits: the names of a data set's splits, which `evaluation.splits` may ask for.
+        size: a data set's size on paper, from all of its options: what a plan works with before anything is
+            downloaded. `None` where only the files know it.
+        stand_in: what a rehearsal trains with in its place; empty for the component itself. Of a network the name and
+            hyperparameters of a smaller one, of a data set options of `digits_stand_in`, or a function of its own
+            options that gives them. `None`: a network stays as it is, data are taken for images like CIFAR's.
+        constant_gamma: the γ of a loss of these hyperparameters whose risk minimiser the focal map Ψ^γ turns back into
+            the posterior; `None` where no map does, as for a γ that changes by sample or epoch.
+        build_many: makes several of it at once, of a list of what `build` is given, with its hyperparameters in common;
+            `None` where that is no faster.
+        found: opens a data set's file and says in a sentence what it holds, for `sweeper validate`; `None` where it is
+            no file of the user's.
+        lanes: why a network or loss cannot be trained as lanes, replicates side by side; empty where it can.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    hyperparameters: tuple[Hyperparameter, ...] = ()
+    summary: str = ""
+    source: str = ""
+    check: Callable[[Options], str | None] | None = None
+    tags: frozenset[str] = field(default_factory=frozenset)
+    columns: tuple[str, ...] = ()
+    splits: tuple[str, ...] = SPLITS
+    size: Callable[[Options], DataSetSize | None] | None = None
+    stand_in: Options | Callable[[Options], Options] | None = None
+    lanes: str = ""
+    build_many: Callable[..., list[Any]] | None = None
+    constant_gamma: Callable[[Options], float | None] | None = None
+    found: Callable[[Options], str] | None = None
+
+    def __post_init__(self) -> None:
+        """Take defaults from the signature of `build`, their one place; an empty list there stands for none."""
+        try:
+            arguments = inspect.signature(self.build).parameters
+        except ValueError:  # of a builtin such as `dict`, which has none
+            return
+        known = {name: each.default for name, each in arguments.items() if each.default not in (each.empty, ())}
+        filled = (replace(h, default=known.get(h.name)) if h.default is None else h for h in self.hyperparameters)
+        object.__setattr__(self, "hyperparameters", tuple(filled))
+
+    def hyperparameter(self, name: str) -> Hyperparameter | None:
+        """Return the description of hyperparameter `name`, or `None`."""
+        return next((h for h in self.hyperparameters if h.name == name), None)
+
+    def faults(self, values: Options) -> list[str]:
+        """Return every rule that concrete `values` break, one sentence each."""
+        known = tuple(h.name for h in self.hyperparameters)
+        found = [
+            f"{self.name} takes no hyperparameter {key!r}{did_you_mean(key, known)}"
+            for key in values
+            if key not in known
+        ]
+        for description in self.hyperparameters:
+            if description.name in values:
+                fault = description.fault(values[description.name])
+                found += [fault] if fault else []
+            elif description.required:
+                found.append(f"{self.name} needs {description.name} ({description.range_text})")
+        if not found and self.check is not None:
+            fault = self.check(values)
+            found += [fault] if fault else []
+        return found
+
 
 #: Keys of a post-hoc method in an evaluation: what its columns are called, so that one method may stand twice, and the
 #: split that it is fitted on, `val` where it says none.
@@ -148,8 +274,8 @@ class Registry(Mapping[str, Component]):
     ) -> Callable[[Built], Built]:
         """Return a decorator that registers a function or class under `name`; what it returns is what it was given.
 
-        Its hyperparameters are what its signature and docstring declare, see `trainables.registry.signatures`. A class
-        has every tag that it has an attribute of that name for which is true, and its `name` becomes this.
+        Its hyperparameters are what its signature and docstring declare, see `trainables.registry.hyperparameters`. A
+        class has every tag that it has an attribute of that name for which is true, and its `name` becomes this.
 
         Args:
             name: in a search space.
@@ -199,7 +325,7 @@ class Registry(Mapping[str, Component]):
         return name not in self._components
 
     def has_tag(self, name: str, tag: str) -> bool:
-        """Return whether one of the project's components has a tag of `trainables.registry.component.TAGS`."""
+        """Return whether one of the project's components has a tag of `TAGS`."""
         return name in self._components and tag in self._components[name].tags
 
     def trusts(self, name: str) -> bool:

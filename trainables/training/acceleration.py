@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.models import ARCHITECTURES
-from trainables.registry.component import Configuration
+from trainables.registry import Configuration
 from trainables.training.mixing import mixes
 
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"

@@ -7,7 +7,9 @@ its columns empty and its reason in a text column; it never ends the trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +19,8 @@ from torch import Tensor, nn
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, spectral_density
 from trainables.curvature.blocks import block_names
+from trainables.curvature.hessian import LossFunction
+from trainables.curvature.lanes import Curvature
 from trainables.curvature.measure import Tempered, measure_by_block
 from trainables.curvature.statistics.base import TEMPERED, temperature_labels
 from trainables.datasets.base import DataSet, Split, evaluation_batches
@@ -413,6 +417,25 @@ def temperatures_of(row: Row, settings: EvaluationSettings) -> dict[str, float]:
     return {label: value for label, value in found.items() if isinstance(value, float)}
 
 
+def curvature_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]:
+    """Return label → what is measured of a network trained with `loss`; a regulariser is left out."""
+    available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
+    return {label: each for label, each in available.items() if label in settings.losses}
+
+
+_known: ContextVar[Mapping[int, Curvature] | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def known_curvature(found: Mapping[int, Curvature]) -> Iterator[None]:
+    """Within this context curvature is not measured again of those networks, by id, whose it `found`."""
+    before = _known.set(found)
+    try:
+        yield
+    finally:
+        _known.reset(before)
+
+
 def curvature_columns(
     model: nn.Module,
     loss: Loss,
@@ -428,8 +451,7 @@ def curvature_columns(
     """
     if settings is None:
         return {}, {}
-    available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
-    losses = {label: each for label, each in available.items() if label in settings.losses}
+    losses: dict[str, LossFunction] = {**curvature_losses(loss, settings)}
     if TEMPERED in settings.losses:
         losses |= {f"{TEMPERED}_{label}": Tempered(value) for label, value in temperatures.items()}
     inputs, targets = curvature_subset(dataset.val, settings.samples)
@@ -438,7 +460,9 @@ def curvature_columns(
     tables: dict[str, list[Row]] = {"blocks": []} if settings.blocks else {}
     try:
         blocks = block_names(layer_numbers(model)) if settings.blocks else None
-        for label, (values, rows) in measure_by_block(*given, settings=settings, seed=seed, blocks=blocks).items():
+        known = (_known.get() or {}).get(id(model))
+        found = known or measure_by_block(*given, settings=settings, seed=seed, blocks=blocks)
+        for label, (values, rows) in found.items():
             columns |= {f"hessian_{label}_{name}": value for name, value in values.items()}
             tables.get("blocks", []).extend({"loss": label, **row} for row in rows)
     except CurvatureUnavailable as error:
@@ -447,8 +471,8 @@ def curvature_columns(
         return columns, tables
     tables["spectra"] = []
     try:
-        found = spectral_density(*given, settings=settings, seed=seed)
+        densities = spectral_density(*given, settings=settings, seed=seed)
     except CurvatureUnavailable as error:
         return {**columns, "spectrum_unavailable": str(error)}, tables
-    spectra = [{"loss": label, "samples": len(targets), **row} for label, rows in found.items() for row in rows]
+    spectra = [{"loss": label, "samples": len(targets), **row} for label, rows in densities.items() for row in rows]
     return columns, {**tables, "spectra": spectra}

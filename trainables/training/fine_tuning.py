@@ -96,12 +96,17 @@ def freeze_layers(model: nn.Module, count: int) -> None:
             parameter.requires_grad_(False)
 
 
-def hold_frozen(model: nn.Module) -> None:
-    """Let what is frozen compute as in evaluation: batch norms by their statistics, which stay, and without dropout."""
-    for module in model.modules():
-        parameters = [*module.parameters()]
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
-            module.eval()
+def frozen_modules(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of which no parameter is trained.
+
+    They compute as in evaluation while the others train: batch norms by their statistics, which stay, and without
+    dropout.
+    """
+    return [
+        module
+        for module in model.modules()
+        if (parameters := [*module.parameters()]) and not any(parameter.requires_grad for parameter in parameters)
+    ]
 
 
 def scale_by_depth(model: nn.Module, optimizer: torch.optim.Optimizer, decay: float) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, batches, epoch_order
 from trainables.losses import build_loss
 from trainables.models import build_for
-from trainables.registry.component import Configuration
+from trainables.registry import Configuration
 from trainables.training.acceleration import (
     PLAIN,
     TrainingSettings,
@@ -32,7 +32,7 @@ from trainables.training.fine_tuning import (
     KeptWeights,
     SharpnessAware,
     freeze_layers,
-    hold_frozen,
+    frozen_modules,
     radius_of,
     scale_by_depth,
 )
@@ -205,6 +205,7 @@ class Replicate:
         self._sharpness: SharpnessAware | None = None
         self._mixing = Mixing(configuration, seed, self.loss, dataset) if mixes(self.recipe) else None
         self.optimizer = self._fine_tuned()
+        self._frozen = frozen_modules(self.model)
         if training.compile:
             begin_network(
                 (configuration["architecture"], self.recipe["batch_size"], dataset.input_shape, dataset.classes)
@@ -277,8 +278,10 @@ class Replicate:
         lr = learning_rate(self.recipe, self.epoch, self.max_epochs)
         set_learning_rate(self.optimizer, lr)
         self.loss.begin_epoch(self.epoch, self.max_epochs)
-        self.model.train()
-        hold_frozen(self.model)
+        if not self.model.training:  # lanes are not set back: their predictions are not their networks' own
+            self.model.train()
+        for module in self._frozen:
+            module.eval()
         return lr
 
     def _begun(self) -> EpochProgress:

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from trainables.datasets.base import DataSet
 from trainables.losses import Loss, build_loss
-from trainables.registry import Options
-from trainables.registry.component import Configuration
+from trainables.registry import Configuration, Options
 
 IMAGE_DIMENSIONS = 3
 

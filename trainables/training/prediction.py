@@ -23,7 +23,7 @@ from trainables.datasets.splits.base import EvaluationSplit, build_split
 from trainables.losses import Loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
-from trainables.metrics.binning import calibration_error
+from trainables.metrics.binning import equal_width_bin, norm_of_gaps
 from trainables.registry import Options
 
 #: A row of the `epochs` table: column → value.
@@ -162,11 +162,11 @@ def gradient_norm_counts(norms: ArrayLike) -> list[int]:
 
 def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float]:
     """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
-    return epoch_metrics_of_lanes(logits[None], targets, [bins])[0]
+    return epoch_metrics_of_lanes(logits[None], targets, bins)[0]
 
 
-def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: Sequence[int]) -> list[dict[str, float]]:
-    """Return `epoch_metrics` of every lane of `logits` [L, N, K], for targets [N] and each lane's bins."""
+def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[dict[str, float]]:
+    """Return `epoch_metrics` of every lane of `logits` [L, N, K], for targets [N]."""
     arrays, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
     with np.errstate(invalid="ignore"):  # a diverged lane's are not looked at
         log_probabilities = log_softmax64(arrays)
@@ -174,16 +174,15 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: Sequence[int])
     of_label = np.take_along_axis(log_probabilities, labels[None, :, None], axis=2)[:, :, 0]
     confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
     correct = (prediction == labels).astype(np.float64)
-    return [
-        {
-            "val_nll": float(-of_label[lane].mean()),
-            "val_accuracy": float(correct[lane].mean()),
-            "val_ece": calibration_error(confidence[lane], correct[lane], count),
-        }
-        if math.isfinite(float(arrays[lane].sum()))
-        else {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
-        for lane, count in enumerate(bins)
-    ]
+    index = equal_width_bin(confidence, bins) + bins * np.arange(len(arrays))[:, None]
+    sums, counts = (
+        np.bincount(index.ravel(), weights, bins * len(arrays)).reshape(-1, bins)
+        for weights in ((confidence - correct).ravel(), None)
+    )
+    columns = (-of_label.mean(axis=1), correct.mean(axis=1), norm_of_gaps(sums, counts, "mean"))
+    finite = np.isfinite(arrays.sum(axis=(1, 2)))
+    rows = np.where(finite[:, None], np.stack(columns, axis=1), math.nan).tolist()
+    return [dict(zip(("val_nll", "val_accuracy", "val_ece"), row, strict=True)) for row in rows]
 
 
 #: The metrics of each split; `val_nll`, `val_accuracy` and `val_ece` are in every epoch row anyway.

@@ -17,7 +17,7 @@ import torch
 
 from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
-from trainables.training.lanes.cohort import Cohort
+from trainables.training.lanes.cohort import Cohort, curvature_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
 from trainables.training.ranks.group import Crew
 from trainables.worker.trial import Trial, replicate_of
@@ -166,8 +166,12 @@ class CohortWorker(Worker):
         # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables, and after the
         # checkpoints of those before it: after a kill, who is ahead of the others is who began before them.
         before: Future[None] | None = None
-        with ThreadPoolExecutor(WRITERS) as writers:
+        together = [(each, slot.trial.stage) for slot in due if slot.trial.evaluates for each in slot.trial.networks]
+        started = time.monotonic()
+        with curvature_together(together, self.settings.evaluation), ThreadPoolExecutor(WRITERS) as writers:
+            share = (time.monotonic() - started) / len(due)
             for slot in due:
+                slot.spent += share
                 try:
                     report, write = self._made(slot, at_once, before)
                     before = writers.submit(write)

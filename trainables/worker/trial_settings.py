@@ -14,8 +14,7 @@ from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import shared_dataset
 from trainables.extensions.code import take_up
-from trainables.registry import OWN, permit_only
-from trainables.registry.component import Configuration, Options
+from trainables.registry import OWN, Configuration, Options, permit_only
 from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, data_place, gpu_fault, prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.packing import SEQUENTIAL

@@ -11,7 +11,7 @@ Each judge's docstring states its rule; `sweeper claims` prints them.
 
 from __future__ import annotations
 
-from sweeper.analysis.claims import curvature, losses, posthoc, trajectories  # noqa: F401  (registers them)
+from sweeper.analysis.claims import curvature, losses, posthoc  # noqa: F401  (registers them)
 from sweeper.analysis.claims.base import CLAIMS
 
 __all__ = ["CLAIMS"]

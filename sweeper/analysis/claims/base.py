@@ -2,18 +2,21 @@
 
 To add one, write a judge in the file of its subject; its name is the claim's, its docstring states claim and rule::
 
-    @claim("mukhoti")
-    def focal_beats_cross_entropy(rows: Rows) -> Verdict:
+    @claim("mukhoti", "test")
+    def focal_beats_cross_entropy(test: Rows) -> Estimates:
         '''Focal loss has a smaller ECE than cross-entropy.
 
         Rule: on each network, test ECE of cross-entropy minus focal loss's; holds where …
-        '''
-        test = of_split(trained_to_the_end(rows), "test")
-        found = differences(test, "ece", is_loss("focal"), losses(["cross_entropy"]))
-        return verdict_of(found, "test ECE minus focal loss's", missing="both losses are needed on one network")
 
-Claims are judged network by network; `verdict_of` makes one verdict of several estimates. A new file is imported by the
-package.
+        Estimated: test ECE minus focal loss's
+
+        Missing: both losses are needed on one network
+        '''
+        return differences(test, "ece", is_loss("focal"), losses(["cross_entropy"]))
+
+A judge is given networks that were trained to the end. Claims are judged network by network; `verdict_of` makes one
+verdict of several estimates, with the last two texts. A judge whose words depend on what it finds makes its own. A new
+file is imported by the package.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
 from sweeper.analysis.claims.numbers import (
     ANY_LOSS,
@@ -34,8 +38,10 @@ from sweeper.analysis.claims.numbers import (
     difference,
     mean_correlation,
     mean_over,
+    of_split,
     other_settings,
     readings,
+    trained_to_the_end,
     trial_mean,
 )
 from sweeper.analysis.statistics.differences import SIGNIFICANT
@@ -73,6 +79,16 @@ class Verdict:
         return {"claim": self.claim, **asdict(self)}
 
 
+#: What was estimated, by network or comparison.
+Estimates = Mapping[str, Estimate]
+
+#: With further figures, by name, which the verdict does not rest on.
+Detailed = tuple[Estimates, Mapping[str, object]]
+
+#: Rows that were trained to the end → what is estimated from them, or a whole verdict, which need not name the claim.
+Judge = Callable[[Rows], Estimates | Detailed | Verdict]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim of a paper that a sweep's tables can speak for or against.
@@ -80,7 +96,11 @@ class Claim:
     Attributes:
         name: as headers and the command line write it.
         paper: short name of the paper.
-        decide: rows of its table → verdict, which need not name the claim; pure. Its docstring states claim and rule.
+        decide: the judge; pure. Its docstring states the claim, its rule, what is estimated, and what is missing where
+            nothing can be.
+        split: whose rows the judge takes; of all where empty.
+        form: of the numbers.
+        positive_holds: whether the claim's side of 0 is above it.
         weights: the judge needs the mean focal weights, which are computed from stored predictions.
         table: whose rows the judge takes: those of the view `final`; with traces of `blocks` by layer; or of `epochs`
             with their configuration.
@@ -88,23 +108,40 @@ class Claim:
 
     name: str
     paper: str
-    decide: Callable[[Rows], Verdict]
+    decide: Judge
+    split: str = ""
+    form: str = ".3g"
+    positive_holds: bool = True
     weights: bool = False
     table: Literal["final", "epochs", "blocks"] = "final"
 
     def judge(self, rows: Rows) -> Verdict:
         """Return what the rows of its table say."""
-        return replace(self.decide(rows), claim=self.name)
+        held = trained_to_the_end(rows)
+        found = self.decide(of_split(held, self.split) if self.split else held)
+        if not isinstance(found, Verdict):
+            estimates, details = found if isinstance(found, tuple) else (found, {})
+            what, missing = self._texts["Estimated"], self._texts["Missing"]
+            found = verdict_of(
+                estimates, what, missing=missing, form=self.form, positive_holds=self.positive_holds, details=details
+            )
+        return replace(found, claim=self.name)
 
     @property
     def statement(self) -> str:
         """The claim, one sentence."""
-        return " ".join(inspect.cleandoc(self.decide.__doc__ or "").partition("\n\n")[0].split())
+        return self._texts[""]
 
     @property
     def rule(self) -> str:
         """When it holds and when it does not, decided before looking; as one line."""
-        return " ".join(inspect.cleandoc(self.decide.__doc__ or "").partition("Rule: ")[2].split())
+        return self._texts["Rule"]
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The paragraphs of the judge's docstring by their first word; the first has none."""
+        first, *others = (" ".join(each.split()) for each in inspect.cleandoc(self.decide.__doc__ or "").split("\n\n"))
+        return {"": first, **{word: text for word, _, text in (each.partition(": ") for each in others)}}
 
 
 def undecided(sentence: str, n: int = 0) -> Verdict:
@@ -115,16 +152,12 @@ def undecided(sentence: str, n: int = 0) -> Verdict:
 #: The claims by name, filled in by `claim`.
 CLAIMS: dict[str, Claim] = {}
 
-Decide = Callable[[Rows], Verdict]
 
+def claim(paper: str, split: str = "", **options: Any) -> Callable[[Judge], Judge]:
+    """Register the function below as the judge of a claim, which is called like it; options as of a `Claim`."""
 
-def claim(
-    paper: str, *, weights: bool = False, table: Literal["final", "epochs", "blocks"] = "final"
-) -> Callable[[Decide], Decide]:
-    """Register the function below as the judge of a claim, which is called like it and stands in its docstring."""
-
-    def register(decide: Decide) -> Decide:
-        CLAIMS[decide.__name__] = Claim(decide.__name__, paper, decide, weights, table)
+    def register(decide: Judge) -> Judge:
+        CLAIMS[decide.__name__] = Claim(decide.__name__, paper, decide, split, **options)
         return decide
 
     return register
@@ -151,7 +184,7 @@ def by_network(rows: Rows) -> dict[str, list[Row]]:
 
 
 def verdict_of(
-    found: Mapping[str, Estimate],
+    found: Estimates,
     what: str,
     *,
     missing: str,
@@ -200,7 +233,7 @@ def _side(found: Estimate, sign: int, among: int) -> str:
     return FAILS if found.p * among < SIGNIFICANT else UNDECIDED
 
 
-def _counts(found: Mapping[str, Estimate]) -> str:
+def _counts(found: Estimates) -> str:
     """Return how many of what were compared each time: `16 settings`, or `12 to 16 configurations`."""
     parts = []
     for unit in dict.fromkeys(each.unit for each in found.values()):
@@ -243,28 +276,25 @@ def means(rows: Rows, reading: Reading) -> dict[str, Estimate]:
     return found
 
 
+def points_of(rows: Rows, x: Reading, column: Reading, besides: Sequence[str] = ANY_LOSS) -> list[Point]:
+    """Return `x` and the mean of a column of each configuration that has both; strata agree in all but `besides`."""
+    points = []
+    for held in by_trial(rows).values():
+        a, b = trial_mean(held[:1], x), trial_mean(held, column)
+        if a is not None and b is not None:
+            points.append(Point(other_settings(held[0], besides), a, b))
+    return points
+
+
 def correlations(
-    rows: Rows,
-    x: Callable[[Row], float | None],
-    column: str | Callable[[Row], float | None],
-    *,
-    pool: bool = True,
-    besides: Sequence[str] = ANY_LOSS,
+    rows: Rows, x: Reading, column: Reading, *, pool: bool = True, besides: Sequence[str] = ANY_LOSS
 ) -> dict[str, Estimate]:
     """Return each network's rank correlation of `x` and a column over its configurations, at equal other settings.
 
     With `pool`, where no four agree in all but `besides` (the loss), all of a network are taken together.
     """
-    found = {}
-    for network, held in by_network(rows).items():
-        points = []
-        for of_one in by_trial(held).values():
-            a, b = x(of_one[0]), trial_mean(of_one, column)
-            if a is not None and b is not None:
-                points.append(Point(other_settings(of_one[0], besides), a, b))
-        if points:
-            found[network] = mean_correlation(points, pool=pool)
-    return found
+    found = {network: points_of(held, x, column, besides) for network, held in by_network(rows).items()}
+    return {network: mean_correlation(points, pool=pool) for network, points in found.items() if points}
 
 
 def losses(names: Sequence[str]) -> dict[str, Ours]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +15,16 @@ from sweeper.analysis.claims.base import (
     FAILS,
     HOLDS,
     UNDECIDED,
+    Detailed,
+    Estimates,
     Verdict,
     by_network,
     claim,
     correlations,
-    is_loss,
     undecided,
     verdict_of,
 )
-from sweeper.analysis.claims.numbers import (
-    Estimate,
-    Point,
-    clusters,
-    difference,
-    number,
-    of_split,
-    trained_to_the_end,
-    trial_mean,
-)
+from sweeper.analysis.claims.numbers import Estimate, Point, clusters, difference, number, of_split, trial_mean
 from sweeper.analysis.claims.posthoc import plain_gamma
 from sweeper.analysis.statistics.basics import PERMUTATIONS
 from sweeper.analysis.statistics.differences import SIGNIFICANT
@@ -43,8 +36,8 @@ LAYER_TRACE = "trace of "
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
 
 
-@claim("curvature", weights=True)
-def curvature_falls_with_gamma(rows: Rows) -> Verdict:
+@claim("curvature", "val", weights=True)
+def curvature_falls_with_gamma(val: Rows) -> Verdict:
     """The largest eigenvalue of the validation Hessian falls as the focal loss's γ grows.
 
     Rule: ρ(γ, λ_max) over each network's configurations, averaged over strata that differ in nothing else. Holds where
@@ -55,7 +48,7 @@ def curvature_falls_with_gamma(rows: Rows) -> Verdict:
     from hard ones, whose weights are near 1: the second reading leans against the claim as the training loss's own
     leans towards it.
     """
-    held = [row for row in of_split(trained_to_the_end(rows), "val") if plain_gamma(row) is not None]
+    held = [row for row in val if plain_gamma(row) is not None]
     cross, scaled, mechanical = (
         correlations(held, plain_gamma, reading, pool=False) for reading in (CROSS_ENTROPY, _per_weight, TRAINING)
     )
@@ -77,34 +70,25 @@ def curvature_falls_with_gamma(rows: Rows) -> Verdict:
     )
 
 
-@claim("curvature")
-def every_loss_controls_curvature(rows: Rows) -> Verdict:
+@claim("curvature", "val", form=".2f", positive_holds=False)
+def every_loss_controls_curvature(val: Rows) -> Estimates:
     """Every calibration loss lowers the curvature of cross-entropy, as focal loss does.
 
     Rule: for each family, ln λ_max minus that of cross-entropy under the same other settings (network, learning rate
     …), each setting once; at one setting, over configurations or, of one each, replicates. Holds where every family's
     95 % interval lies below 0, does not hold where one lies above 0 even at 95 % for all together (Bonferroni), and is
     undecided otherwise. A family counts with all its hyperparameters pooled.
+
+    Estimated: ln of λ_max of cross-entropy's Hessian, minus cross-entropy training's
+
+    Missing: cross-entropy and at least one other loss are needed, with cross-entropy's Hessian
     """
-    val = of_split(trained_to_the_end(rows), "val")
-    reference = clusters([row for row in val if is_loss("cross_entropy")(row)], _log_eigenvalue)
-    families = {}
-    for name in sorted({str(row["config_loss_name"]) for row in val} - {"cross_entropy"}):
-        of_it = clusters([row for row in val if is_loss(name)(row)], _log_eigenvalue)
-        if of_it and reference:
-            families[name] = difference(of_it, reference)
-    return verdict_of(
-        families,
-        "ln of λ_max of cross-entropy's Hessian, minus cross-entropy training's",
-        missing="cross-entropy and at least one other loss are needed, with cross-entropy's Hessian",
-        form=".2f",
-        positive_holds=False,
-    )
-
-
-def _log_eigenvalue(row: Row) -> float | None:
-    value = number(row, CROSS_ENTROPY)
-    return math.log(value) if value is not None and value > 0 else None
+    log_eigenvalue = partial(_log, column=CROSS_ENTROPY)
+    by_loss = {
+        name: clusters(held, log_eigenvalue) for name, held in grouped(val, itemgetter("config_loss_name")).items()
+    }
+    reference = by_loss.pop("cross_entropy", {})
+    return {str(name): difference(held, reference) for name, held in sorted(by_loss.items()) if held and reference}
 
 
 def _per_weight(row: Row) -> float | None:
@@ -131,8 +115,8 @@ AT_ONCE = 500
 ONE_SIDED = 0.025
 
 
-@claim("curvature")
-def ece_smallest_at_intermediate_trace(rows: Rows) -> Verdict:
+@claim("curvature", "val")
+def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
     """Calibration error is smallest at an intermediate trace of the Hessian.
 
     Rule: a cubic of log10 ECE in log10 Tr(H), both on validation data as in the paper's Fig. 3, cross-entropy's
@@ -143,7 +127,7 @@ def ece_smallest_at_intermediate_trace(rows: Rows) -> Verdict:
     than everywhere inside, each by a t-test at 1.25 %, since there are two ends. Else undecided; at least 12
     configurations.
     """
-    points = _trace_and_ece(trained_to_the_end(rows))
+    points = _trace_and_ece(val)
     data = np.array([[math.log10(p.x), math.log10(p.y)] for p in points]).reshape(-1, 2)
     if len(data) < CONFIGURATIONS or np.ptp(data[:, 0]) == 0:
         return undecided(
@@ -221,29 +205,27 @@ def _depth_p(curve: _Cubic, y: NDArray[np.float64], networks: list[NDArray[np.in
     return (1 + deep) / (1 + PERMUTATIONS)
 
 
-@claim("curvature")
-def trace_regularisation_calibrates(rows: Rows) -> Verdict:
+@claim("curvature", "val", form=".2f", positive_holds=False)
+def trace_regularisation_calibrates(val: Rows) -> Estimates:
     """Regularising the Hessian's trace lowers trace and calibration error as its weight τ grows.
 
     Rule: ρ(τ, Tr(H) of cross-entropy) and ρ(τ, ECE), both on validation data as in the paper's Fig. 4, over each
     network's configurations, averaged over strata that differ in nothing but τ (so within a learning rate);
     cross-entropy is τ = 0. Holds where the 95 % intervals of both lie below 0 on every network, does not hold where one
     lies above 0 even at 95 % for all together (Bonferroni), else undecided.
+
+    Estimated: rank correlations with the weight
+
+    Missing: ρ needs at least four τ of hessian_trace that differ in nothing else, with the trace
     """
-    val = of_split(trained_to_the_end(rows), "val")
-    found = {
-        f"{network}, {label}": each
-        for label, column in (("ρ(τ, ECE)", "ece"), ("ρ(τ, Tr(H))", TRACE))
-        for network, each in correlations(val, _weight, column, pool=False).items()
-        if each.value is not None
-    }
-    return verdict_of(
-        found if {key.rpartition(" ")[2] for key in found} == {"ECE)", "Tr(H))"} else {},
-        "rank correlations with the weight",
-        missing="ρ needs at least four τ of hessian_trace that differ in nothing else, with the trace",
-        form=".2f",
-        positive_holds=False,
+    ece, trace = (
+        {f"{network}, {label}": each for network, each in found.items() if each.value is not None}
+        for label, found in (
+            ("ρ(τ, ECE)", correlations(val, _weight, "ece", pool=False)),
+            ("ρ(τ, Tr(H))", correlations(val, _weight, TRACE, pool=False)),
+        )
     )
+    return ece | trace if ece and trace else {}
 
 
 #: What lowers curvature without another loss: columns of the recipe, and when their value is at work.
@@ -251,7 +233,7 @@ INTERVENTIONS = ("sharpness", "rho", "layer_decay", "freeze")
 
 
 @claim("", table="blocks")
-def lower_layer_curvature_calibrates(rows: Rows) -> Verdict:
+def lower_layer_curvature_calibrates(rows: Rows) -> Detailed:
     """Lowering the curvature of a layer lowers the calibration error.
 
     Rule: on each network, for each intervention (sharpness-aware steps with their ρ, layer-wise decay of the learning
@@ -259,10 +241,14 @@ def lower_layer_curvature_calibrates(rows: Rows) -> Verdict:
     cross-entropy in at least one layer (p < .05 over all layers, Bonferroni). Of those, plain steps' test ECE minus the
     intervention's: holds where every 95 % interval lies above 0, does not hold where one lies below even at 95 % for
     all together (Bonferroni), else undecided; undecided, too, where none counts.
+
+    Estimated: test ECE of plain steps minus the intervention's, where it lowers Tr(H) of cross-entropy (in layers)
+
+    Missing: no intervention lowered the curvature of a layer beside plain steps (evaluation.curvature.blocks)
     """
-    ended, besides = trained_to_the_end(rows), tuple(f"config_optimizer_{name}" for name in INTERVENTIONS)
+    besides = tuple(f"config_optimizer_{name}" for name in INTERVENTIONS)
     found, lowered = {}, {}
-    for network, held in by_network(ended).items():
+    for network, held in by_network(rows).items():
         arms = grouped(held, _intervention)
         plain = arms.pop("", [])
         for arm, mine in arms.items():
@@ -272,12 +258,7 @@ def lower_layer_curvature_calibrates(rows: Rows) -> Verdict:
             if down:
                 theirs, ours = (clusters(of_split(side, "test"), "ece", besides) for side in (plain, mine))
                 found[f"{network}, {arm} ({', '.join(down)})"] = difference(theirs, ours)
-    return verdict_of(
-        found,
-        "test ECE of plain steps minus the intervention's, where it lowers Tr(H) of cross-entropy (in layers)",
-        missing="no intervention lowered the curvature of a layer beside plain steps (evaluation.curvature.blocks)",
-        details={"ln_trace_lowered": lowered},
-    )
+    return found, {"ln_trace_lowered": lowered}
 
 
 def _layer_changes(mine: Rows, plain: Rows, besides: Sequence[str]) -> dict[str, Estimate]:
@@ -303,13 +284,13 @@ def _log(row: Row, column: str) -> float | None:
     return math.log(value) if value is not None and value > 0 else None
 
 
-def _trace_and_ece(rows: Rows) -> list[Point]:
+def _trace_and_ece(val: Rows) -> list[Point]:
     """Return trace (x) and validation ECE (y) of every configuration that has both above 0, networks as strata."""
     points = []
-    for val in by_trial(of_split(rows, "val")).values():
-        trace, ece = trial_mean(val, TRACE), trial_mean(val, "ece")
+    for held in by_trial(val).values():
+        trace, ece = trial_mean(held, TRACE), trial_mean(held, "ece")
         if trace is not None and ece is not None and trace > 0 and ece > 0:
-            points.append(Point(_network(val[0]), trace, ece))
+            points.append(Point(_network(held[0]), trace, ece))
     return points
 
 

@@ -6,10 +6,21 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from sweeper.analysis.claims.base import Verdict, by_network, claim, correlations, means, verdict_of
+from sweeper.analysis.claims.base import (
+    Detailed,
+    Estimates,
+    Verdict,
+    by_network,
+    claim,
+    correlations,
+    means,
+    points_of,
+    verdict_of,
+)
 from sweeper.analysis.claims.numbers import (
     STRATUM_POINTS,
     Estimate,
@@ -18,11 +29,10 @@ from sweeper.analysis.claims.numbers import (
     mean_over,
     number,
     of_split,
-    trained_to_the_end,
-    trial_mean,
+    readings,
 )
 from sweeper.analysis.statistics.basics import INTERVAL_PAIRS
-from sweeper.text.cells import Row, Rows, by_trial
+from sweeper.text.cells import Row, Rows, by_trial, grouped
 
 KL = "kl_to_posterior"
 
@@ -30,8 +40,8 @@ KL = "kl_to_posterior"
 STRAIGHT = 0.95
 
 
-@claim("properness")
-def focal_temperature_beats_temperature(rows: Rows) -> Verdict:
+@claim("properness", form=".4f")
+def focal_temperature_beats_temperature(rows: Rows) -> Detailed:
     """Focal temperature scaling calibrates better than temperature scaling.
 
     Rule: equal-mass ECE (what properness fits and reports) after temperature minus after focal temperature scaling,
@@ -40,77 +50,83 @@ def focal_temperature_beats_temperature(rows: Rows) -> Verdict:
     where every network's 95 % interval on test data lies above 0, does not hold where one lies below even at 95 % for
     all together (Bonferroni), else undecided. On validation data, where both were fitted, the richer method can hardly
     lose: reported beside, and no evidence.
+
+    Estimated: equal-mass ECE of temperature scaling minus that of focal temperature scaling, on test data
+
+    Missing: evaluation.posthoc must name both temperature and focal_temperature, fitted by one objective
     """
-    held = trained_to_the_end(rows)
     gain = _gain("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece")
-    fitted = [row for row in held if _equally_fitted(row)]
-    found = {split: means(of_split(fitted, split), gain) for split in ("test", "val")}
-    missing = "evaluation.posthoc must name both temperature and focal_temperature, fitted by one objective"
-    what = "equal-mass ECE of temperature scaling minus that of focal temperature scaling, on test data"
-    seen = {network: each.value for network, each in found["val"].items()}
-    return verdict_of(found["test"], what, missing=missing, form=".4f", details={"on_validation": seen})
+    fitted = [row for row in rows if _equally_fitted(row)]
+    test, val = (means(of_split(fitted, split), gain) for split in ("test", "val"))
+    return test, {"on_validation": {network: each.value for network, each in val.items()}}
 
 
-@claim("properness")
-def temperature_falls_with_training_gamma(rows: Rows) -> Verdict:
+@claim("properness", "val", form=".2f", positive_holds=False)
+def temperature_falls_with_training_gamma(val: Rows) -> Estimates:
     """The optimal temperature falls as the training γ grows.
 
     Rule: ρ(γ_train, T of temperature scaling) over the configurations of each network, averaged over strata that differ
     in nothing else, all together where no four do; cross-entropy is γ 0. Holds where every network's 95 % interval lies
     below 0, does not hold where one lies above even at 95 % for all together
     (Bonferroni), else undecided; at least six configurations.
+
+    Estimated: ρ(γ_train, T)
+
+    Missing: ρ needs at least four γ of one network and temperature scaling
     """
-    held = [row for row in of_split(trained_to_the_end(rows), "val") if plain_gamma(row) is not None]
-    found = correlations(held, plain_gamma, "posthoc_temperature_temperature")
-    missing = "ρ needs at least four γ of one network and temperature scaling"
-    what = "ρ(γ_train, T)"
-    return verdict_of(found, what, missing=missing, form=".2f", positive_holds=False)
+    held = [row for row in val if plain_gamma(row) is not None]
+    return correlations(held, plain_gamma, "posthoc_temperature_temperature")
 
 
-@claim("calibratability")
-def weight_decay_hurts_calibratability(rows: Rows) -> Verdict:
+@claim("calibratability", "test", form=".2f")
+def weight_decay_hurts_calibratability(test: Rows) -> Detailed:
     """Networks trained with more weight decay are calibrated worse after temperature scaling.
 
     Rule: ρ(weight decay, test ECE after temperature scaling) over the configurations of each network, averaged over
     strata that differ in nothing else; at least six configurations, four weight decays in a stratum. Holds where every
     network's 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together (Bonferroni),
     else undecided. Beside it ρ of the ECE before: weight decay is known to lower that.
+
+    Estimated: ρ(weight decay, ECE after T)
+
+    Missing: ρ needs at least four weight decays of one network at equal other settings, and temperature scaling
     """
-    test, decay = of_split(trained_to_the_end(rows), "test"), "config_optimizer_weight_decay"
+    decay = "config_optimizer_weight_decay"
     after, before = (
-        correlations(test, lambda row: number(row, decay), column, pool=False, besides=(decay,))
-        for column in ("posthoc_temperature_ece", "ece")
+        correlations(test, decay, column, pool=False, besides=(decay,)) for column in ("posthoc_temperature_ece", "ece")
     )
-    missing = "ρ needs at least four weight decays of one network at equal other settings, and temperature scaling"
-    details = {"rho_before": {network: each.value for network, each in before.items()}}
-    return verdict_of(after, "ρ(weight decay, ECE after T)", missing=missing, form=".2f", details=details)
+    return after, {"rho_before": {network: each.value for network, each in before.items()}}
 
 
-@claim("properness")
-def temperature_linear_in_gamma_ev(rows: Rows) -> Verdict:
+@claim("properness", "val", form=".3f")
+def temperature_linear_in_gamma_ev(val: Rows) -> Estimates:
     """The optimal temperature is close to linear in the focal map's γ.
 
     Rule: of each replicate, R² of the straight line through the best T at the nine γ_ev of the grid; its mean over each
     network's configurations minus .95. Holds where every network's 95 % interval lies above 0, does not hold where one
     lies below even at 95 % for all together (Bonferroni), else undecided; at least three configurations, or one alone.
+
+    Estimated: R² minus .95
+
+    Missing: evaluation.posthoc must name focal_temperature, which records T at every γ_ev
     """
-    found = means(of_split(trained_to_the_end(rows), "val"), _above_straight)
-    missing = "evaluation.posthoc must name focal_temperature, which records T at every γ_ev"
-    return verdict_of(found, "R² minus .95", missing=missing, form=".3f")
+    return means(val, _above_straight)
 
 
-@claim("properness")
-def choosing_by_ece_lowers_ece(rows: Rows) -> Verdict:
+@claim("properness", "test", form=".2f")
+def choosing_by_ece_lowers_ece(test: Rows) -> Estimates:
     """Focal temperature scaling chosen by ECE has a smaller ECE than chosen by log-loss.
 
     Rule: 1 − equal-mass test ECE of the γ and T chosen by ECE over that of those chosen by log-loss, paired within each
     replicate; the mean over each network's configurations, of which at least three are needed (of one alone, over its
     replicates). Holds where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 %
     for all together (Bonferroni), else undecided. The paper finds .2 on average.
+
+    Estimated: share of ECE that choosing by it saves
+
+    Missing: evaluation.posthoc must name focal_temperature by ada_ece and, as focal_temperature_own_nll, by nll
     """
-    found = means(of_split(trained_to_the_end(rows), "test"), _gain_by_ece)
-    missing = "evaluation.posthoc must name focal_temperature by ada_ece and, as focal_temperature_own_nll, by nll"
-    return verdict_of(found, "share of ECE that choosing by it saves", missing=missing, form=".2f")
+    return means(test, _gain_by_ece)
 
 
 def _gain_by_ece(row: Row) -> float | None:
@@ -130,24 +146,26 @@ def _above_straight(row: Row) -> float | None:
     return float(np.corrcoef(GAMMAS, temperatures)[0, 1] ** 2) - STRAIGHT
 
 
-@claim("posterior")
-def focal_map_recovers_posterior(rows: Rows) -> Verdict:
+@claim("posterior", "test", form=".2f")
+def focal_map_recovers_posterior(test: Rows) -> Estimates:
     """The focal calibration map recovers the true posterior of a focal-trained network.
 
     Rule: for focal losses of one γ > 0 on data with a known posterior, ln of the Kullback-Leibler divergence from the
     posterior, paired within each replicate: uncalibrated minus after Ψ^γ, and after temperature scaling minus after
     Ψ^γ; means over configurations, of which at least three are needed (of one alone, over its replicates). Holds where
     both 95 % intervals lie above 0, does not hold where one lies below even for both together, else undecided.
+
+    Estimated: ln of the divergence from the true posterior, minus that after Ψ^γ
+
+    Missing: a data set with a known posterior, and both focal_map and temperature, are needed
     """
-    trials = by_trial(of_split(trained_to_the_end(rows), "test")).values()
     columns = {"uncalibrated": KL, "after temperature scaling": f"posthoc_temperature_{KL}"}
-    found = {name: mean_over([_log_ratios(held, column) for held in trials]) for name, column in columns.items()}
-    return verdict_of(
-        found if all(each.value is not None for each in found.values()) else {},
-        "ln of the divergence from the true posterior, minus that after Ψ^γ",
-        missing="a data set with a known posterior, and both focal_map and temperature, are needed",
-        form=".2f",
-    )
+    trials = by_trial(test).values()
+    found = {
+        name: mean_over([readings(held, partial(_log_ratio, column=column)) for held in trials])
+        for name, column in columns.items()
+    }
+    return found if all(each.value is not None for each in found.values()) else {}
 
 
 def _equally_fitted(row: Row) -> bool:
@@ -156,18 +174,12 @@ def _equally_fitted(row: Row) -> bool:
     return first == second
 
 
-def _log_ratios(rows: Rows, column: str) -> list[float]:
-    """Return ln(divergence in `column` / divergence after the focal map) of each replicate trained with one γ > 0."""
-    ratios = []
-    for row in rows:
-        before, after = number(row, column), number(row, f"posthoc_focal_map_{KL}")
-        if _has_gamma(row) and before is not None and after is not None and before > 0 and after > 0:
-            ratios.append(math.log(before / after))
-    return ratios
-
-
-def _has_gamma(row: Row) -> bool:
-    return row["config_loss_name"] in ("focal", "focal_lambert") and (number(row, "config_loss_gamma") or 1) > 0
+def _log_ratio(row: Row, column: str) -> float | None:
+    """Return ln(divergence in `column` / divergence after the focal map) of a replicate trained with one γ > 0."""
+    before, after = number(row, column), number(row, f"posthoc_focal_map_{KL}")
+    if row["config_loss_name"] not in ("focal", "focal_lambert") or (number(row, "config_loss_gamma") or 1) <= 0:
+        return None
+    return math.log(before / after) if before and after and before > 0 and after > 0 else None
 
 
 #: Columns of ECE with Ψ^γ, and of TS_FL without and with it: `ts_fl` and `ts_fl_map` are the paper's files' labels.
@@ -190,62 +202,82 @@ def smoothed_gamma(row: Row) -> float | None:
     return number(row, "config_loss_gamma") if smoothed else None
 
 
-@claim("posterior")
-def focal_map_lowers_ece(rows: Rows) -> Verdict:
+@claim("posterior", "test", form=".4f")
+def focal_map_lowers_ece(test: Rows) -> Estimates:
     """The focal map Ψ lowers the ECE of plain networks.
 
     Rule: on each network, test ECE without Ψ^γ minus with it, paired within replicates of one-hot focal losses with
     γ > 0; the mean over configurations, of which at least three are needed (of one alone, over its replicates). Holds
     where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together
     (Bonferroni), else undecided. The paper finds so on SVHN, and the contrary on CIFAR-10.
+
+    Estimated: Ψ^γ lowers test ECE by
+
+    Missing: networks trained with focal losses of γ > 0 and their ECE before and after Ψ are needed
     """
-    return _improvement(rows, "ece", MAPPED, smoothed=False)
+    return means([row for row in test if (plain_gamma(row) or 0) > 0], _gain("ece", MAPPED))
 
 
-@claim("posterior")
-def focal_map_lowers_ece_with_label_smoothing(rows: Rows) -> Verdict:
+@claim("posterior", "test", form=".4f")
+def focal_map_lowers_ece_with_label_smoothing(test: Rows) -> Estimates:
     """The focal map Ψ lowers the ECE of networks trained with label smoothing.
 
     Rule: as for focal_map_lowers_ece, over focal losses with smoothed targets. Holds where every network's 95 %
     interval lies above 0, does not hold where one lies below (for all together), else undecided.
+
+    Estimated: Ψ^γ lowers test ECE by
+
+    Missing: networks trained with smoothed focal losses of γ > 0 and their ECE before and after Ψ are needed
     """
-    return _improvement(rows, "ece", MAPPED, smoothed=True)
+    return means([row for row in test if (smoothed_gamma(row) or 0) > 0], _gain("ece", MAPPED))
 
 
-@claim("posterior")
-def focal_map_lowers_ece_after_ts_fl(rows: Rows) -> Verdict:
+@claim("posterior", "test", form=".4f")
+def focal_map_lowers_ece_after_ts_fl(test: Rows) -> Estimates:
     """The focal map Ψ lowers the ECE after temperature scaling by the focal loss.
 
     Rule: as for focal_map_lowers_ece, between TS_FL without and with Ψ^γ (labels ts_fl and ts_fl_map). Holds where
     every network's 95 % interval lies above 0, does not hold where one lies below (for all together), else undecided.
+
+    Estimated: Ψ^γ lowers test ECE by
+
+    Missing: networks trained with focal losses of γ > 0 and their ECE before and after Ψ are needed
     """
-    return _improvement(rows, SCALED, SCALED_AND_MAPPED, smoothed=False)
+    return means([row for row in test if (plain_gamma(row) or 0) > 0], _gain(SCALED, SCALED_AND_MAPPED))
 
 
-@claim("posterior")
-def ece_rises_with_gamma_with_label_smoothing(rows: Rows) -> Verdict:
+@claim("posterior", "test", form=".2f")
+def ece_rises_with_gamma_with_label_smoothing(test: Rows) -> Estimates:
     """Under label smoothing and without Ψ, ECE rises with γ.
 
     Rule: ρ(γ, test ECE) over the configurations of each network, γ 0 being label smoothing itself, averaged over
     strata that differ in nothing else; all together where no four do. Holds where every network's 95 % interval lies
     above 0, does not hold where one lies below even for all together (Bonferroni),
     else undecided; at least six configurations.
+
+    Estimated: ρ(γ, test ECE)
+
+    Missing: ρ needs at least four γ, 0 among them, of one network
     """
-    return _rise(rows, "ece", smoothed=True)
+    return correlations([row for row in test if smoothed_gamma(row) is not None], smoothed_gamma, "ece")
 
 
-@claim("posterior")
-def ece_rises_with_gamma_after_ts_fl(rows: Rows) -> Verdict:
+@claim("posterior", "test", form=".2f")
+def ece_rises_with_gamma_after_ts_fl(test: Rows) -> Estimates:
     """After temperature scaling by the focal loss and without Ψ, ECE rises with γ.
 
     Rule: as for ece_rises_with_gamma_with_label_smoothing, of test ECE after TS_FL and one-hot targets. Holds where
     every network's 95 % interval lies above 0, does not hold where one lies below (for all together), else undecided.
+
+    Estimated: ρ(γ, test ECE)
+
+    Missing: ρ needs at least four γ, 0 among them, of one network
     """
-    return _rise(rows, SCALED, smoothed=False)
+    return correlations([row for row in test if plain_gamma(row) is not None], plain_gamma, SCALED)
 
 
-@claim("posterior")
-def best_gamma_grows_with_network_size(rows: Rows) -> Verdict:
+@claim("posterior", "test")
+def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
     """The γ with the smallest ECE grows with the network.
 
     Rule: of each network the γ with the smallest mean test ECE, one-hot targets, at least three γ; the statistic is the
@@ -253,8 +285,8 @@ def best_gamma_grows_with_network_size(rows: Rows) -> Verdict:
     where its 95 % interval lies above 0, does not hold where it lies below, else
     undecided; at least five networks: of four, perfect order has a probability of one in twelve.
     """
-    test = [row for row in of_split(trained_to_the_end(rows), "test") if plain_gamma(row) is not None]
-    errors = {network: _error_by_gamma(held) for network, held in by_network(test).items()}
+    plain = [row for row in test if plain_gamma(row) is not None]
+    errors = {network: _error_by_gamma(held) for network, held in by_network(plain).items()}
     best = {network: min(found, key=lambda gamma: found[gamma]) for network, found in errors.items() if len(found) >= 3}
     points = [Point(None, depth, gamma) for network, gamma in best.items() if (depth := _depth(network)) is not None]
     found = mean_correlation(points)
@@ -273,12 +305,8 @@ def best_gamma_grows_with_network_size(rows: Rows) -> Verdict:
 
 def _error_by_gamma(rows: Rows) -> dict[float, float]:
     """Return the mean ECE of the configurations of each γ."""
-    found: dict[float, list[float]] = {}
-    for held in by_trial(rows).values():
-        gamma, error = plain_gamma(held[0]), trial_mean(held, "ece")
-        if gamma is not None and error is not None:
-            found.setdefault(gamma, []).append(error)
-    return {gamma: sum(errors) / len(errors) for gamma, errors in found.items()}
+    by_gamma = grouped(points_of(rows, plain_gamma, "ece"), lambda point: point.x)
+    return {gamma: sum(point.y for point in held) / len(held) for gamma, held in by_gamma.items()}
 
 
 def _depth(network: str) -> int | None:
@@ -286,26 +314,11 @@ def _depth(network: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _improvement(rows: Rows, before: str, after: str, *, smoothed: bool) -> Verdict:
-    gamma_of = smoothed_gamma if smoothed else plain_gamma
-    test = [row for row in of_split(trained_to_the_end(rows), "test") if (gamma_of(row) or 0) > 0]
-    found = means(test, _gain(before, after))
-    kind = "smoothed focal losses" if smoothed else "focal losses"
-    missing = f"networks trained with {kind} of γ > 0 and their ECE before and after Ψ are needed"
-    return verdict_of(found, "Ψ^γ lowers test ECE by", missing=missing, form=".4f")
-
-
 def _gain(before: str, after: str) -> Callable[[Row], float | None]:
+    """Return what reads by how much one column lies below another."""
+
     def gain(row: Row) -> float | None:
         first, second = number(row, before), number(row, after)
         return None if first is None or second is None else first - second
 
     return gain
-
-
-def _rise(rows: Rows, column: str, *, smoothed: bool) -> Verdict:
-    gamma_of = smoothed_gamma if smoothed else plain_gamma
-    test = [row for row in of_split(trained_to_the_end(rows), "test") if gamma_of(row) is not None]
-    found = correlations(test, gamma_of, column)
-    missing = "ρ needs at least four γ, 0 among them, of one network"
-    return verdict_of(found, "ρ(γ, test ECE)", missing=missing, form=".2f")

@@ -11,18 +11,9 @@ from functools import cached_property
 from statistics import fmean
 
 from search_spaces.published_numbers import PublishedNumber
+from sweeper.analysis.papers import recipes
 from sweeper.analysis.papers.figures import QUANTITIES, Comparison, candidates
-from sweeper.analysis.papers.recipes import (
-    Recipe,
-    Settings,
-    configuration_settings,
-    method_settings,
-    network_settings,
-    of_network,
-    on_dataset,
-    options_of,
-    trains,
-)
+from sweeper.analysis.papers.recipes import Recipe, Settings
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.core.json_types import Plain
 from sweeper.results import Results
@@ -45,6 +36,7 @@ class Found:
         sweep, trial: where it comes from.
         stand_in: in a rehearsal, the network in place of the number's, in words.
         candidates: of how many configurations it was selected, or how many its figure compares.
+        departures: how its recipe departs from the paper's, a few words each.
     """
 
     ours: Spread
@@ -52,6 +44,7 @@ class Found:
     trial: str
     candidates: int
     stand_in: str = ""
+    departures: tuple[str, ...] = ()
 
 
 class FinishedSweep:
@@ -60,8 +53,6 @@ class FinishedSweep:
     def __init__(self, results: Results) -> None:
         """Look at `results`, which stay open to be read."""
         self.results = results
-        self._departures: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._recipes: dict[str, Trials] = {}
         self._epochs: dict[str, list[Row]] = {}
         self._networks: dict[tuple[object, ...], Mapping[Settings, str]] = {}
 
@@ -77,10 +68,7 @@ class FinishedSweep:
 
     def departures(self, recipe: Recipe, table: str) -> tuple[str, ...]:
         """Return how the sweep departs from a recipe of a table; empty where it does not."""
-        key = (recipe.space, table)
-        if key not in self._departures:
-            self._departures[key] = recipe.departures(self.results.specification, table)
-        return self._departures[key]
+        return recipe.departures(self.results.specification, table)
 
     def departures_of(self, trial: str, recipe: Recipe) -> tuple[str, ...]:
         """Return how one of the sweep's configurations departs from a recipe's."""
@@ -95,7 +83,7 @@ class FinishedSweep:
         if self.lacking(number, recipe):
             return None
         trials = self._following(recipe)
-        agreeing = sorted((trial for trial, rows in trials.items() if trains(rows[0], number)), key=self._rank)
+        agreeing = sorted((trial for trial, rows in trials.items() if recipes.trains(rows[0], number)), key=self._rank)
         if not agreeing:
             return None
         if number.metric in QUANTITIES:
@@ -106,14 +94,14 @@ class FinishedSweep:
 
     def lacking(self, number: PublishedNumber, recipe: Recipe) -> str:
         """Return how many of a number's candidates have come to an end with all their seeds; empty where all have."""
-        wanted = {configuration_settings(row) for row in candidates(number, recipe)}
+        wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
         there = sum(self._ended.get(each, 0) >= recipe.spec.replicates.count for each in wanted)
         noun = "configurations" if number.metric in QUANTITIES else "candidates"
         return "" if there == len(wanted) else f"{there} of {len(wanted)} {noun} ran to the end"
 
     def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
         """Return what any configuration on a number's data set has for it; the recipe names the post-hoc method."""
-        if number.metric in QUANTITIES or not on_dataset(self._dataset, number):
+        if number.metric in QUANTITIES or not recipes.on_dataset(self._dataset, number):
             return None
         return self._found(number, self._trials, recipe)
 
@@ -125,7 +113,7 @@ class FinishedSweep:
         trials = {
             trial: [_as_if_on(number, row) for row in rows]
             for trial, rows in self._trials.items()
-            if network_settings(rows[0]) in found
+            if recipes.network_settings(rows[0]) in found
         }
         # a rehearsal trains the ends of a grid alone
         of_its_loss = replace(number, options={key: value for key, value in number.options.items() if "." in key})
@@ -134,7 +122,7 @@ class FinishedSweep:
         return replace(value, stand_in=words) if value is not None else None
 
     def _stand_ins(self, number: PublishedNumber, recipe: Recipe) -> Mapping[Settings, str]:
-        key = (recipe.space, number.architecture, *sorted(options_of(number, "architecture").items()))
+        key = (recipe.space, number.architecture, *sorted(recipes.options_of(number, "architecture").items()))
         if key not in self._networks:
             self._networks[key] = recipe.stand_ins(number)
         return self._networks[key]
@@ -174,7 +162,7 @@ class FinishedSweep:
     def _ended(self) -> Counter[Settings]:
         """How many replicates of each configuration completed, or diverged for good: these were tried, too."""
         rows = self.results.rows("SELECT * FROM trials WHERE status = 'completed' OR stop_kind = 'non_finite'")
-        return Counter(configuration_settings(row) for row in rows)
+        return Counter(recipes.configuration_settings(row) for row in rows)
 
     @cached_property
     def _recalibrations(self) -> dict[str, list[Row]]:
@@ -195,21 +183,17 @@ class FinishedSweep:
 
     def _following(self, recipe: Recipe) -> Trials:
         """Return the trials whose configurations are the recipe's, to every hyperparameter."""
-        if recipe.space not in self._recipes:
-            self._recipes[recipe.space] = {
-                trial: rows for trial, rows in self._trials.items() if self._settings[trial] in recipe.settings
-            }
-        return self._recipes[recipe.space]
+        return {trial: rows for trial, rows in self._trials.items() if self._settings[trial] in recipe.settings}
 
     @cached_property
     def _settings(self) -> dict[str, Settings]:
-        return {trial: configuration_settings(rows[0]) for trial, rows in self._trials.items()}
+        return {trial: recipes.configuration_settings(rows[0]) for trial, rows in self._trials.items()}
 
     def _found(
         self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
     ) -> Found | None:
         """Return what trials have for a number: those of its configuration, or of that of the number `alike`."""
-        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], alike or number)]
+        agreeing = [trial for trial, rows in trials.items() if recipes.trains(rows[0], alike or number)]
         if not agreeing:
             return None
         if number.metric in QUANTITIES:
@@ -228,7 +212,7 @@ class FinishedSweep:
         compared = {
             trial: rows
             for trial, rows in trials.items()
-            if of_network(rows[0], number) and quantity.compares(rows[0], number)
+            if recipes.of_network(rows[0], number) and quantity.compares(rows[0], number)
         }
         unmeasured = []
 
@@ -276,7 +260,7 @@ class FinishedSweep:
         found: dict[Settings, str] = {}
         for entry in self.results.posthoc:
             options = {key: value for key, value in entry.items() if key != "name"}
-            found.setdefault(method_settings(entry["name"], options), entry_label(entry))
+            found.setdefault(recipes.method_settings(entry["name"], options), entry_label(entry))
         return found
 
     def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
@@ -284,7 +268,7 @@ class FinishedSweep:
         if (row["method"], row["split"], row["bins"]) != (number.posthoc, number.split, recipe.spec.evaluation.bins):
             return False
         options = json.loads(text_of(row, "options"))
-        if method_settings(number.posthoc, options) != recipe.method(number):
+        if recipes.method_settings(number.posthoc, options) != recipe.method(number):
             return False
         by_focal_loss = number.posthoc == "temperature" and options.get("objective") == "focal"
         return not by_focal_loss or "gamma" in options or row["gamma"] == self._training_gamma(text_of(row, "trial"))

@@ -28,6 +28,8 @@ GAMMAS: dict[str, tuple[float, ...]] = {
     "confidence": (0.5, 1, 2, 3, 5),
 }
 CLASSES: dict[str, tuple[int, ...]] = {"temperatures": (2, 3, 4), "bounds": (2,), "confidence": (2, 1000)}
+#: Bounds of the temperature closest to the map, by γ.
+BOUNDS = {"theory": regions.theoretical_bounds, "measured": regions.measured_bounds}
 #: Beyond, 1/T leaves the range that is searched.
 MOST_GAMMA = 20.0
 
@@ -86,13 +88,12 @@ def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFi
 def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
     rows: list[Row] = []
     curves: dict[str, tuple[list[float], list[float]]] = {}
-    for label, compute in (("theory", regions.theoretical_bounds), ("measured", regions.measured_bounds)):
+    remarks = []
+    for label, compute in BOUNDS.items():
         found = [compute(gamma) for gamma in gammas]
         rows += [{"bounds": label, "gamma": b.gamma, "lower": b.lower, "upper": b.upper} for b in found]
         for side in ("lower", "upper"):
             curves[f"{label}, {side}"] = ([b.gamma for b in found], [getattr(b, side) for b in found])
-    remarks = []
-    for label in ("theory", "measured"):
         printed = _printed("properness-fig3", bounds=label)
         low, high = printed["temperature_lower"], printed["temperature_upper"]
         remarks.append(f"published at gamma 4, {label}: T from {low} to {high}")

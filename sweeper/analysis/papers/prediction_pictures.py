@@ -73,6 +73,13 @@ def data_of(results: Results) -> DataSet:
     return load_dataset(results.specification["dataset"]["name"], **options)
 
 
+def picture(
+    results: Results, key: str, title: str, words: str, panels: Sequence[Panel], legend: Sequence[str] = ()
+) -> list[Figure]:
+    """Return a figure of a sweep, its caption in `words`; nothing without panels."""
+    return [Figure(key, title, f"{results.name}: {words}", [], panels, [], legend=legend)] if panels else []
+
+
 def _fills(results: Results, table: str) -> bool:
     return table in (results.specification.get("header", {}).get("tables") or ())
 
@@ -102,8 +109,8 @@ def posterior_scores(results: Results) -> list[Figure]:
                 marks.append(Curve(x[order].tolist(), truth[order, place].tolist(), place, line=1, dash="dash"))
             said = f"γ {gamma:g}, {words}: ERR {1 - found['accuracy']:.3f}, KLD {away:.4f}, ECE {found['ece']:.3f}"
             panels.append(Panel(said, [], marks, Axis("x"), Axis("score", limits=(0, 1))))
-    said = f"{results.name}: scores of three classes by the input, true probabilities dashed"
-    return [Figure("posterior-scores", "Scores", said, [], panels, [])] if panels else []
+    words = "scores of three classes by the input, true probabilities dashed"
+    return picture(results, "posterior-scores", "Scores", words, panels)
 
 
 def reliability_with_map(results: Results) -> list[Figure]:
@@ -134,8 +141,8 @@ def reliability_with_map(results: Results) -> list[Figure]:
                 errors.append(evaluate_probabilities(q, targets, bins, ("ece",))["ece"])
             said = f"{words}, γ {gamma:g}: ECE {errors[0]:.3f} raw, {errors[1]:.3f} with Ψ"
             panels.append(Panel(said, [], marks, Axis("confidence", limits=(0, 1)), Axis("accuracy", limits=(0, 1))))
-    said = f"{results.name}: test accuracy by confidence, {bins} bins, without and with the focal map"
-    return [Figure("reliability-map", "Reliability", said, [], panels, [], legend=legend)] if panels else []
+    words = f"test accuracy by confidence, {bins} bins, without and with the focal map"
+    return picture(results, "reliability-map", "Reliability", words, panels, legend)
 
 
 def confidences_of_images(results: Results) -> list[Figure]:
@@ -165,8 +172,8 @@ def confidences_of_images(results: Results) -> list[Figure]:
         if labels:
             x, y = Axis("test sample (class)", names=True), Axis("confidence", limits=(0, 1.03))
             panels.append(Panel(f"{words} by all", [], marks, x, y))
-    said = f"{results.name}: confidence before (full) and after temperature scaling (open); the samples are ours"
-    return [Figure("image-confidences", "Confidences", said, [], panels, [], legend=[*found])] if panels else []
+    words = "confidence before (full) and after temperature scaling (open); the samples are ours"
+    return picture(results, "image-confidences", "Confidences", words, panels, [*found])
 
 
 def gradients_in_training(results: Results) -> list[Figure]:
@@ -195,9 +202,8 @@ def gradients_in_training(results: Results) -> list[Figure]:
             for at, (loss, values) in enumerate(found.items())
         ]
         panels.append(Panel(f"epoch {epoch}", [], marks, Axis("p_y", limits=(0, 1)), Axis("derivative of the loss")))
-    said = f"{results.name}: derivative of each loss by p_y, at {MOST_POINTS} training samples, within −12 and 2"
-    drawn = Figure("gradients-in-training", "Gradients", said, [], panels, [], legend=legend)
-    return [drawn] if len(panels) > 1 else []
+    words = f"derivative of each loss by p_y, at {MOST_POINTS} training samples, within −12 and 2"
+    return picture(results, "gradients-in-training", "Gradients", words, panels if len(panels) > 1 else [], legend)
 
 
 def gamma_selection(results: Results) -> list[Figure]:
@@ -216,9 +222,8 @@ def gamma_selection(results: Results) -> list[Figure]:
         line = Curve(x, y, legend.index(network), line=1.6, size=4, group=network)
         before = panels[loss].marks if loss in panels else []
         panels[loss] = Panel(loss, [], [*before, line], Axis("γ"), Axis("validation NLL"))
-    said = f"{results.name}: what selects γ, by γ"
-    found = Figure("gamma-selection", "Selection of γ", said, [], [*panels.values()], [], legend=legend)
-    return [*filter(None, [found if panels else None, coverage_nu_map.draw(results)])]
+    found = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", [*panels.values()], legend)
+    return [*found, *filter(None, [coverage_nu_map.draw(results)])]
 
 
 def prediction_pictures(results: Results) -> list[Figure]:

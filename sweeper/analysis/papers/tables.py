@@ -12,15 +12,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
 
 from search_spaces.published_numbers import PublishedNumber, published_tables, read_published
 from sweeper.analysis.papers.figures import QUANTITIES
 from sweeper.analysis.papers.finished import FinishedSweep, Found
-from sweeper.analysis.papers.focal_map_figures import GAMMAS
+from sweeper.analysis.papers.focal_map_figures import BOUNDS, GAMMAS
 from sweeper.analysis.papers.recipes import Recipe, options_of, recipe_of
 from sweeper.analysis.statistics.basics import Spread, spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
+from sweeper.text.cells import grouped
 from sweeper.text.display import TableText
 from trainables.posthoc import confidence_regions as regions
 from trainables.registry.names import nearest
@@ -53,19 +55,6 @@ FORMULA = "formula"
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What a sweep of another recipe has for a cell.
-
-    Attributes:
-        found: its number.
-        departures: how its recipe departs from the paper's, a few words each.
-    """
-
-    found: Found
-    departures: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class PaperCell:
     """A published number and what ours is.
 
@@ -75,7 +64,7 @@ class PaperCell:
         ours: over replicates; None where no sweep of the recipe holds it.
         sweep, trial: where ours comes from.
         candidates: of how many configurations the best was taken, or how many its figure compares.
-        beside: what sweeps of other recipes have.
+        beside: what sweeps of other recipes have, and how these depart from the paper's.
         reason: why it is empty although a sweep of its recipe is there.
         stand_in: in a rehearsal, the network in place of the number's, in words.
         repeats: the network of an earlier cell that is filled from the same stand-in.
@@ -87,7 +76,7 @@ class PaperCell:
     sweep: str = ""
     trial: str = ""
     candidates: int = 0
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[Found, ...] = ()
     reason: str = ""
     stand_in: str = ""
     repeats: str = ""
@@ -125,22 +114,15 @@ class PaperTable:
     @property
     def reasons(self) -> dict[str, int]:
         """Why cells are empty whose experiments have been run, in words, and how many are for each."""
-        found: dict[str, int] = {}
-        for cell in self.cells:
-            if cell.ours is None and cell.reason:
-                shape = _NUMBERS.sub("#", cell.reason)
-                known = next((said for said in found if _NUMBERS.sub("#", said) == shape), cell.reason)
-                found[known] = found.get(known, 0) + 1
-        return found
+        empty = [cell.reason for cell in self.cells if cell.ours is None and cell.reason]
+        alike = grouped(empty, lambda reason: _NUMBERS.sub("#", reason))
+        return {first: 1 + len(others) for first, *others in alike.values()}
 
     @property
     def stand_ins(self) -> dict[str, list[str]]:
         """In a rehearsal: each small network, and those of the paper that it stands in for."""
-        found: dict[str, list[str]] = {}
-        for cell in self.cells:
-            if cell.stand_in and cell.network not in found.setdefault(cell.stand_in, []):
-                found[cell.stand_in].append(cell.network)
-        return found
+        pairs = dict.fromkeys((cell.stand_in, cell.network) for cell in self.cells if cell.stand_in)
+        return {small: [of for _, of in held] for small, held in grouped(pairs, itemgetter(0)).items()}
 
     @property
     def departures(self) -> dict[str, tuple[str, ...]]:
@@ -148,7 +130,7 @@ class PaperTable:
         found: dict[str, tuple[str, ...]] = {}
         for cell in self.cells:
             for each in cell.beside:
-                found.setdefault(each.found.sweep, each.departures)
+                found.setdefault(each.sweep, each.departures)
         return found
 
 
@@ -212,7 +194,7 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
             if other is not None:
                 more = sweep.departures_of(other.trial, recipe)
                 lacking = "" if departures or more else sweep.lacking(number, recipe)
-                beside.append(Beside(other, tuple(filter(None, (*departures, *more, lacking)))))
+                beside.append(replace(other, departures=tuple(filter(None, (*departures, *more, lacking)))))
     return _filled(number, recipe, own, tuple(beside), sweeps)
 
 
@@ -220,7 +202,7 @@ def _filled(
     number: PublishedNumber,
     recipe: Recipe,
     found: Found | None,
-    beside: tuple[Beside, ...],
+    beside: tuple[Found, ...],
     sweeps: Sequence[FinishedSweep],
 ) -> PaperCell:
     if found is None:
@@ -244,25 +226,16 @@ def formula_value(number: PublishedNumber) -> float:
     if number.metric == "largest_overconfident_gamma":
         largest = regions.largest_overconfident_gamma(classes)
         return float("nan") if largest is None else largest
-    if number.metric in ("temperature_lower", "temperature_upper"):
-        return _bound(number.options["bounds"], float(number.options["gamma"]), number.metric)
-    return _of_fits(number.metric, classes, number.options.get("gamma"))
-
-
-@cache
-def _bound(kind: str, gamma: float, side: str) -> float:
-    bounds = {"theory": regions.theoretical_bounds, "measured": regions.measured_bounds}[kind](gamma)
-    return bounds.lower if side == "temperature_lower" else bounds.upper
-
-
-@cache
-def _of_fits(metric: str, classes: int, gamma: str | None) -> float:
-    fits = [_fit(classes, each) for each in ((float(gamma),) if gamma else GAMMAS["temperatures"])]
-    if metric == "temperature":
+    gamma = float(number.options["gamma"]) if "gamma" in number.options else None
+    if gamma is not None and "bounds" in number.options:
+        bounds = BOUNDS[number.options["bounds"]](gamma)
+        return {"temperature_lower": bounds.lower, "temperature_upper": bounds.upper}[number.metric]
+    fits = [_fit(classes, each) for each in (GAMMAS["temperatures"] if gamma is None else (gamma,))]
+    if number.metric == "temperature":
         return fits[0].temperature
-    if metric == "max_error":
+    if number.metric == "max_error":
         return max(fit.max_error for fit in fits)
-    return dict(zip(("slope", "intercept"), regions.line_through(fits), strict=True))[metric]
+    return dict(zip(("slope", "intercept"), regions.line_through(fits), strict=True))[number.metric]
 
 
 @cache
@@ -337,21 +310,21 @@ def _ours(cell: PaperCell | None) -> str:
     if cell is None or cell.ours is None:
         few = OF_CANDIDATES.match(cell.reason) if cell else None
         return f"{MISSING} ({few[0]})" if few else MISSING
-    if cell.repeats:
-        return f"as {cell.repeats}"
-    mean, scale = cell.ours.mean, scale_in_print(cell.published)
-    if printed_as_error(cell.published):
-        mean = 1 - mean
-    one = f"{cell.candidates} configurations" if cell.published.metric in QUANTITIES else f"best of {cell.candidates}"
-    many = f"; {one}" if cell.candidates > 1 else ""
-    return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n}{many})"
+    return f"as {cell.repeats}" if cell.repeats else _in_print(cell.published, cell.ours, cell.candidates)
 
 
 def _beside(cell: PaperCell | None) -> str:
     if cell is None or not cell.beside:
         return MISSING
-    found = cell.beside[0].found
-    return _ours(replace(cell, ours=found.ours, candidates=found.candidates))
+    return _in_print(cell.published, cell.beside[0].ours, cell.beside[0].candidates)
+
+
+def _in_print(number: PublishedNumber, ours: Spread, candidates: int) -> str:
+    """Return a value of ours as the paper prints its own, over how many replicates, and of how many candidates."""
+    mean = 1 - ours.mean if printed_as_error(number) else ours.mean
+    one = f"{candidates} configurations" if number.metric in QUANTITIES else f"best of {candidates}"
+    many = f"; {one}" if candidates > 1 else ""
+    return f"{spread_text(mean, ours.deviation, 4, scale_in_print(number))} ({ours.n}{many})"
 
 
 def scale_in_print(number: PublishedNumber) -> float:
@@ -380,8 +353,8 @@ def _records(table: PaperTable) -> list[list[object]]:
         place = [table.name, number.dataset, number.architecture, number.loss, options, number.posthoc]
         printed = [number.split, number.metric, number.printed, number.value, number.spread]
         source = [cell.sweep, cell.trial, cell.candidates, number.source, cell.recipe]
-        apart = [other.found.sweep, "; ".join(other.departures)] if other else ["", ""]
-        beside = _measured(other.found.ours if other else None)
+        apart = [other.sweep, "; ".join(other.departures)] if other else ["", ""]
+        beside = _measured(other.ours if other else None)
         records.append([*place, *printed, *_measured(cell.ours), *source, *beside, *apart, cell.reason])
     return records
 

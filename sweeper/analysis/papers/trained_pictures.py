@@ -6,16 +6,17 @@ confidence in mistakes, and the decision boundaries of linear networks. A sweep 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.papers.curvature_bounds import curvature_bounds
-from sweeper.analysis.papers.prediction_pictures import data_of, networks, prediction_pictures
+from sweeper.analysis.papers.prediction_pictures import data_of, networks, picture, prediction_pictures
 from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
 from sweeper.results import Results
-from sweeper.text.cells import Row, Value, float_of, float_or_none, int_of, measured_or_none, text_of
+from sweeper.text.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
 from trainables.metrics.base import softmax64
 from trainables.metrics.bleu import TEMPERATURES, column_at
 from trainables.training.prediction import (
@@ -37,7 +38,7 @@ MOST_POINTS = 400
 #: The category whose colour is the palette's grey.
 GREY = 7
 
-Line = Sequence[tuple[float, Value]]
+Line = Sequence[tuple[float, float | None]]
 
 
 def trained_pictures(results: Results) -> list[Figure]:
@@ -68,14 +69,14 @@ def trajectories(results: Results) -> list[Figure]:
         f"SELECT {_loss_sql(results)} AS loss, epoch, {means} "
         "FROM epochs JOIN trials USING (trial, replicate) WHERE status = 'completed' GROUP BY ALL ORDER BY loss, epoch"
     )
+    by_loss = grouped(rows, lambda row: text_of(row, "loss"))
     found = []
     for column in columns:
-        lines: dict[str, list[tuple[float, Value]]] = {}
-        for row in rows:
-            if (value := measured_or_none(row, column)) is not None:
-                lines.setdefault(text_of(row, "loss"), []).append((int_of(row, "epoch"), value))
-        if lines:
-            found.append(_curves(results.name, column, lines, "epoch"))
+        lines = {
+            loss: [(int_of(row, "epoch"), measured_or_none(row, column)) for row in held]
+            for loss, held in by_loss.items()
+        }
+        found += _curves(results.name, column, lines, "epoch")
     return found
 
 
@@ -91,12 +92,10 @@ def temperature_curves(results: Results) -> list[Figure]:
             f"SELECT config_loss_name AS loss, {means} FROM final WHERE status = 'completed' AND split = '{split}' "
             "GROUP BY ALL ORDER BY loss"
         )
-        lines: dict[str, Line] = {}
-        for row in rows:
-            if line := [(at, value) for at in columns if (value := float_or_none(row, columns[at])) is not None]:
-                lines[text_of(row, "loss")] = line
-        if lines:
-            curves.append(_curves(results.name, f"{split} {metric}", lines, "temperature"))
+        lines = {
+            text_of(row, "loss"): [(at, float_or_none(row, column)) for at, column in columns.items()] for row in rows
+        }
+        curves += _curves(results.name, f"{split} {metric}", lines, "temperature")
     return curves
 
 
@@ -116,21 +115,15 @@ def gradient_norms(results: Results) -> list[Figure]:
     middles = [float(inner[0]), *np.sqrt(inner[:-1] * inner[1:]).tolist(), float(inner[-1])]
     losses = sorted({row["loss"] for row in counted})
     x, y = Axis("norm of the last layer's gradient", log=True), Axis("share of samples")
-    panels = [
-        Panel(
-            f"after epoch {epoch}",
-            [],
-            [
-                Curve(middles, (held / max(1.0, held.sum())).tolist(), losses.index(loss), line=1.6, group=loss)
-                for loss, held in of_epoch.items()
-            ],
-            x,
-            y,
-        )
-        for epoch, of_epoch in shares.items()
-    ]
-    said = f"{results.name}: training samples by the norm of the last layer's gradient"
-    return [Figure("gradient-norms", "Gradient norms", said, [], panels, [], legend=losses)] if panels else []
+    panels = []
+    for epoch, of_epoch in shares.items():
+        marks = [
+            Curve(middles, (held / max(1.0, held.sum())).tolist(), losses.index(loss), line=1.6, group=loss)
+            for loss, held in of_epoch.items()
+        ]
+        panels.append(Panel(f"after epoch {epoch}", [], marks, x, y))
+    words = "training samples by the norm of the last layer's gradient"
+    return picture(results, "gradient-norms", "Gradient norms", words, panels, losses)
 
 
 #: ECE without and with the focal map.
@@ -153,22 +146,23 @@ def errors_by_gamma(results: Results) -> list[Figure]:
         "WHERE status = 'completed' AND split = 'test' ORDER BY network, gamma"
     )
     panels = []
-    for network in dict.fromkeys(text_of(row, "network") for row in rows):
+    for network, of_it in grouped(rows, lambda row: text_of(row, "network")).items():
         marks = []
         for at, (label, column) in enumerate(MAPPED.items()):
-            by_gamma: dict[float, list[float]] = {}
-            for row in rows:
-                if row["network"] == network and (value := measured_or_none(row, column)) is not None:
-                    by_gamma.setdefault(float_of(row, "gamma"), []).append(value)
-            for gamma, held in by_gamma.items():
-                x, (least, low, middle, high, most) = gamma + 0.24 * (at - 0.5), np.percentile(held, range(0, 101, 25))
+            measured = [row for row in of_it if measured_or_none(row, column) is not None]
+            for gamma, held in grouped(measured, lambda row: float_of(row, "gamma")).items():
+                errors = measured_values(held, column)
+                x, (least, low, middle, high, most) = (
+                    gamma + 0.24 * (at - 0.5),
+                    np.percentile(errors, range(0, 101, 25)),
+                )
                 marks.append(Curve([x, x], [least, most], at, line=1, group=label))
                 sides = [x - 0.1, x + 0.1, x + 0.1, x - 0.1], [low, low, high, high]
                 marks.append(Curve(*sides, at, fill=True, opacity=0.45, group=label))
                 marks.append(Curve(sides[0][:2], [middle, middle], at, line=2.5, group=label))
         panels.append(Panel(network, [], marks, Axis("γ"), Axis("test ECE")))
-    said = f"{results.name}: ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
-    return [Figure("ece-by-gamma", "ECE by γ", said, [], panels, [], legend=[*MAPPED])] if panels else []
+    words = "ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
+    return picture(results, "ece-by-gamma", "ECE by γ", words, panels, [*MAPPED])
 
 
 def _loss_sql(results: Results) -> str:
@@ -177,31 +171,32 @@ def _loss_sql(results: Results) -> str:
     return f"config_loss_name || coalesce(' γ ' || format('{{:g}}', {gamma}::DOUBLE), '')"
 
 
-def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) -> Figure:
-    """Return a column against something, a line for each loss."""
+def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) -> list[Figure]:
+    """Return a column against something, a line for each loss that has values; nothing where none has."""
+    measured = {name: [(x, y) for x, y in line if y is not None] for name, line in lines.items()}
+    legend = [name for name, line in measured.items() if line]
     marks = [
-        Curve([x for x, _ in line], [y for _, y in line], at, line=1.6, group=name)
-        for at, (name, line) in enumerate(lines.items())
+        Curve([x for x, _ in measured[name]], [y for _, y in measured[name]], at, line=1.6, group=name)
+        for at, name in enumerate(legend)
     ]
     panel = Panel("", [], marks, Axis(against), Axis(column))
-    return Figure(f"{sweep}-{column}", column, f"{column}, {sweep}", [], [panel], [], legend=[*lines])
+    figure = Figure(f"{sweep}-{column}", column, f"{column}, {sweep}", [], [panel], [], legend=legend)
+    return [figure] if legend else []
 
 
-def _reliability_by_epoch(results: Results) -> Iterator[Figure]:
-    """Yield Fig. 1: of the first finished cross-entropy network, a diagram of training data for each evaluation."""
+def _reliability_by_epoch(results: Results) -> list[Figure]:
+    """Return Fig. 1: of the first finished cross-entropy network, a diagram of training data for each evaluation."""
     rows = results.rows(
         "SELECT trial, epoch, bin, sum(n)::BIGINT AS n, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy "
         "FROM reliability WHERE split = 'train' AND trial = (SELECT min(trial) FROM trials "
         "WHERE config_loss_name = 'cross_entropy' AND status = 'completed') GROUP BY ALL ORDER BY epoch, bin"
     )
-    epochs = list(dict.fromkeys(int_of(row, "epoch") for row in rows))
-    if len(epochs) < 2:
-        return
-    panels = [_diagram([row for row in rows if row["epoch"] == epoch], f"epoch {epoch}") for epoch in epochs]
-    words = "accuracy by confidence, training data, cross-entropy"
+    panels = [_diagram(held, f"epoch {epoch}") for epoch, held in grouped(rows, itemgetter("epoch")).items()]
+    if len(panels) < 2:
+        return []
+    said = f"{results.name}, {rows[0]['trial']}: accuracy by confidence, training data, cross-entropy"
     legend = ["accuracy", "share of samples"]
-    said = f"{results.name}, {rows[0]['trial']}: {words}"
-    yield Figure("reliability-by-epoch", "Reliability by epoch", said, [], panels, [], legend=legend)
+    return [Figure("reliability-by-epoch", "Reliability by epoch", said, [], panels, [], legend=legend)]
 
 
 def _diagram(rows: Sequence[Row], title: str) -> Panel:

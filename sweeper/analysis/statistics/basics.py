@@ -10,7 +10,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
+
+from sweeper.text.cells import grouped
 
 Values = Sequence[float] | NDArray[np.float64]
 
@@ -142,9 +145,7 @@ def correlation(x: Values, y: Values, strata: Sequence[Hashable] | None = None) 
     perfect order.
     """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    places: dict[Hashable, list[int]] = {}
-    for at in range(len(a)):
-        places.setdefault(None if strata is None else strata[at], []).append(at)
+    places = grouped(range(len(a)), lambda at: None if strata is None else strata[at])
     parts = [(a[at], b[at]) for at in places.values() if len(np.unique(a[at])) > 1 and len(np.unique(b[at])) > 1]
     n = sum(len(first) for first, _ in parts)
     if n < MINIMUM_PAIRS:
@@ -232,26 +233,19 @@ class LogLogFit:
     """A polynomial in log10 x for log10 y by least squares.
 
     Attributes:
-        coefficients: highest power first, of (log10 x − centre): centred, because powers of a distant x are nearly
-            collinear.
-        centre: the mean of log10 x.
-        low, high: the range of x that was fitted.
+        polynomial: over the range of log10 x that was fitted.
         r_squared: share of the variance of log10 y explained.
         n: how many points.
     """
 
-    coefficients: tuple[float, ...]
-    centre: float
-    low: float
-    high: float
+    polynomial: Polynomial
     r_squared: float
     n: int
 
     def curve(self, points: int = 60) -> tuple[list[float], list[float]]:
         """Return x and fitted y at `points` values, evenly spaced in log x over the fitted range."""
-        x = np.linspace(np.log10(self.low), np.log10(self.high), points)
-        y = np.polyval(self.coefficients, x - self.centre)
-        return (10**x).tolist(), (10**y).tolist()
+        x, y = (10 ** np.asarray(each, dtype=np.float64) for each in self.polynomial.linspace(points))
+        return x.tolist(), y.tolist()
 
 
 def log_log_fit(x: Values, y: Values, degree: int = 3) -> LogLogFit | None:
@@ -263,10 +257,7 @@ def log_log_fit(x: Values, y: Values, degree: int = 3) -> LogLogFit | None:
     a, b = np.log10(np.asarray(x, dtype=np.float64)), np.log10(np.asarray(y, dtype=np.float64))
     if len(a) < POINTS_PER_COEFFICIENT * (degree + 1) or len(np.unique(a)) <= degree:
         return None
-    centre = float(a.mean())
-    coefficients = np.polyfit(a - centre, b, degree)
-    residual = b - np.polyval(coefficients, a - centre)
+    found = Polynomial.fit(a, b, degree)  # in x scaled to −1 … 1: powers of a distant x are nearly collinear
     total = float(((b - b.mean()) ** 2).sum())
-    r_squared = 1 - float((residual**2).sum()) / total if total > 0 else float("nan")
-    low, high = float(10 ** a.min()), float(10 ** a.max())
-    return LogLogFit(tuple(map(float, coefficients)), centre, low, high, r_squared, len(a))
+    r_squared = 1 - float(((b - found(a)) ** 2).sum()) / total if total > 0 else float("nan")
+    return LogLogFit(found, r_squared, len(a))

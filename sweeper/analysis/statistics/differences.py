@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -228,12 +229,10 @@ def holm(ps: Sequence[float]) -> list[float]:
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure; holds under any dependence.
     """
-    order = sorted(range(len(ps)), key=lambda at: ps[at])
-    corrected, largest = [0.0] * len(ps), 0.0
-    for rank, at in enumerate(order):
-        largest = max(largest, min(1.0, ps[at] * (len(ps) - rank)))
-        corrected[at] = largest
-    return corrected
+    order = np.argsort(ps, kind="stable")
+    corrected = np.empty(len(ps))
+    corrected[order] = np.maximum.accumulate(np.minimum(1.0, np.array(ps)[order] * np.arange(len(ps), 0, -1)))
+    return [float(p) for p in corrected]
 
 
 def smallest_holm(smallest: Sequence[float]) -> float:
@@ -286,9 +285,7 @@ class FamilyComparison:
 
 def reference_of(rows: Rows) -> str | None:
     """Return the family that others are compared with; None where there are fewer than two."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[str(row["loss"])] = counts.get(str(row["loss"]), 0) + 1
+    counts = Counter(str(row["loss"]) for row in rows)
     if len(counts) < 2:
         return None
     return REFERENCE if REFERENCE in counts else max(sorted(counts), key=lambda name: counts[name])

@@ -97,14 +97,12 @@ class Spreads:
     @cached_property
     def alone(self) -> Tails:
         """Tails of the errors that count in differences: without what the seeds do to all configurations alike."""
-        return Tails.of(self.deviations, self.weights, self.sizes)
+        return Tails.of(self, (np.zeros(1), np.ones(1)))
 
     @cached_property
     def total(self) -> Tails:
         """Tails of the errors of single means."""
-        if self.seeds is None:
-            return self.alone
-        return Tails.of(self.deviations, self.weights, self.sizes, *self.seeds)
+        return self.alone if self.seeds is None else Tails.of(self, self.seeds)
 
 
 @dataclass(frozen=True)
@@ -122,26 +120,17 @@ class Tails:
     roots: Floats
 
     @classmethod
-    def of(
-        cls,
-        deviations: Floats,
-        weights: Floats,
-        sizes: Floats,
-        seeds: Floats | None = None,
-        shares: Floats | None = None,
-    ) -> Tails:
-        """Return the tails of normal errors whose standard deviation is uncertain; `seeds` adds a second one."""
+    def of(cls, found: Spreads, seeds: tuple[Floats, Floats]) -> Tails:
+        """Return the tails of normal errors whose standard deviation is uncertain; that of `seeds` is added to it."""
         from scipy.special import ndtr
 
-        others = np.zeros(1) if seeds is None else seeds
-        of_others = np.ones(1) if shares is None else shares
-        widest = math.hypot(float(deviations[-1]), float(others[-1]))
-        x = np.concatenate([[0.0], np.geomspace(deviations[0] / 20, 12 * widest, _QUANTILES)])
+        widest = math.hypot(float(found.deviations[-1]), float(seeds[0][-1]))
+        x = np.concatenate([[0.0], np.geomspace(found.deviations[0] / 20, 12 * widest, _QUANTILES)])
         above = sum(
-            share * (weights @ ndtr(-x[:, None] / np.hypot(deviations, other)[None, :]).T)
-            for other, share in zip(others, of_others, strict=True)
+            share * (found.weights @ ndtr(-x[:, None] / np.hypot(found.deviations, other)[None, :]).T)
+            for other, share in zip(*seeds, strict=True)
         )
-        return cls(x, np.asarray(above), np.sqrt(sizes))
+        return cls(x, np.asarray(above), np.sqrt(found.sizes))
 
     def quantile(self, at: int, share: float) -> float:
         """Return by how much configuration `at`'s mean is too large with probability `share`, at most one half."""
@@ -183,13 +172,11 @@ def spreads(
     centres = np.nanmean(scores, axis=1)
     unit = step / np.abs(np.nanmean(table, axis=1)) if logarithms else np.full(len(table), step)
     residuals = scores - centres[:, None]
-    if not paired:
-        squares, freedom = np.nansum(residuals**2, axis=1), sizes - 1
-        grid, weights = _posterior(_mean_square(squares, freedom, unit), freedom, groups)
-        return Spreads(centres, sizes, grid, weights, None, logarithms, sign)
-    effects, squares, freedom = _without_seeds(residuals)
+    effects, squares, freedom = (
+        _without_seeds(residuals) if paired else (None, np.nansum(residuals**2, axis=1), sizes - 1)
+    )
     grid, weights = _posterior(_mean_square(squares, freedom, unit), freedom, groups)
-    seeds = _seed_deviation(effects, grid, weights)
+    seeds = None if effects is None else _seed_deviation(effects, grid, weights)
     return Spreads(centres, sizes, grid, weights, seeds, logarithms, sign)
 
 

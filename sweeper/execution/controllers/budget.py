@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Steering
@@ -125,9 +124,3 @@ class BudgetWatch:
                     f"go on with `sweeper resume … --set budget.{name}={2 * limit:g}`"
                 )
         return None
-
-
-def limits(budget: Budget | None) -> dict[str, Any]:
-    """Return the limits that a budget sets, by name; nothing without one."""
-    named = {name: getattr(budget, name, None) for name in ("gpu_hours", "wall_hours", "cost")}
-    return {name: limit for name, limit in named.items() if limit is not None}

@@ -22,22 +22,13 @@ from sweeper.journal.state import COMPLETED, ENDED, STEERED, SweepState, TrialSt
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
+from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.acceleration import PLAIN, TrainingSettings
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: Endings that a retry would repeat: a trial that crashed or took too long can continue from its checkpoint.
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE, STEERED}
-
-
-class CheckpointKeeper(Protocol):
-    """Where checkpoints are removed: in a folder that all machines share, or in a store."""
-
-    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
-        """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
-
-    def trials_with_checkpoints(self) -> set[str]:
-        """Return the names of the trials that have any."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class KeptCheckpoints:
     """Knows the trials that have ended and keep their checkpoints, and removes those of the others."""
 
     def __init__(
-        self, keeper: CheckpointKeeper, state: SweepState, schedule: Scheduler, keeping: Keeping = THE_BEST
+        self, keeper: Mirror | SharedFolder, state: SweepState, schedule: Scheduler, keeping: Keeping = THE_BEST
     ) -> None:
         """Find the trials that keep theirs, of those that have ended by now.
 

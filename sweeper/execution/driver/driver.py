@@ -24,11 +24,9 @@ from typing import Any, TypeAlias
 
 from sweeper.core.ids import SweepPaths, code_version
 from sweeper.execution.controllers.base import Controller, Steering
-from sweeper.execution.driver import failures
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
 from sweeper.execution.driver.context import (
     NO_SHARES,
-    CheckpointKeeper,
     DriverSettings,
     Fold,
     KeptCheckpoints,
@@ -37,14 +35,28 @@ from sweeper.execution.driver.context import (
     Sink,
     Starts,
 )
-from sweeper.execution.driver.failures import Failure, FullDisks, OtherNodes, next_try
-from sweeper.execution.driver.judging import is_news, judged, last_failure, merged_report, skips_epochs
+from sweeper.execution.driver.judging import (
+    BLAMELESS,
+    CRASH,
+    ERROR,
+    HUNG,
+    STORAGE,
+    Failure,
+    FullDisks,
+    OtherNodes,
+    is_news,
+    judged,
+    last_failure,
+    merged_report,
+    next_try,
+    skips_epochs,
+)
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
-from sweeper.storage.mirror import SharedFolder
+from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_reason
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
@@ -71,7 +83,7 @@ class Driver(Assignments):
         sinks: Sequence[Sink] = (),
         folds: Sequence[Fold] = (),
         searcher: Searcher | None = None,
-        keeper: CheckpointKeeper | None = None,
+        keeper: Mirror | SharedFolder | None = None,
         controllers: Sequence[Controller] = (),
         shares: Shares = NO_SHARES,
         slots: int = 1,
@@ -108,7 +120,7 @@ class Driver(Assignments):
             configurations, settings, state, rungs, recorder, steering, searcher, shares, slots, failed_too=failed_too
         )
         self.paths = paths
-        self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
+        self.keeper = keeper if keeper is not None else SharedFolder(paths)
         self.full_disks = FullDisks(paths.root, other_nodes)
         self.broken: Exception | None = None
         self._starts, self._steered = Starts(clock), steered
@@ -196,7 +208,7 @@ class Driver(Assignments):
             if skips_epochs(report, self._state_of(unit)):
                 self.keeper.remove_checkpoints(place_of_unit(unit), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
-                self.on_failure(assignment, Failure(failures.ERROR, reason))
+                self.on_failure(assignment, Failure(ERROR, reason))
                 return False
             report = self._shares.noted(report, self.share_of(assignment))
             if unit[1] is None:
@@ -214,7 +226,7 @@ class Driver(Assignments):
             self._in_flight.retire(assignment)
             self._end_pauses()
         elif exhausted:
-            self.on_failure(assignment, Failure(failures.ERROR, "its process ended without a last report"))
+            self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
@@ -241,7 +253,7 @@ class Driver(Assignments):
         it has trained. So has one that died alone: it would take others along next time. Memory is what they took
         together: there they go on as before, in smaller cohorts. Of a node that is taken away it was none of them.
         """
-        suspects = self.settings.together and failure.kind not in failures.BLAMELESS
+        suspects = self.settings.together and failure.kind not in BLAMELESS
         if len(assignments) > 1:
             tried = "; each is tried alone" if suspects else ""
             reason = f"{failure.reason} (it shared the process with {len(assignments) - 1} more{tried})"
@@ -254,15 +266,15 @@ class Driver(Assignments):
     def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
         self._in_flight.retire(assignment)
-        if failure.kind == failures.STORAGE:
+        if failure.kind == STORAGE:
             # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
             self.steering.ask_to_stop(self.full_disks.met(failure))
-        return self._hung(assignment) or failure if failure.kind == failures.CRASH else failure
+        return self._hung(assignment) or failure if failure.kind == CRASH else failure
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
         """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
         reasons = (last_reason(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
-        return next((Failure(failures.HUNG, reason) for reason in reasons if reason), None)
+        return next((Failure(HUNG, reason) for reason in reasons if reason), None)
 
     def flush(self) -> None:
         """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""
@@ -395,6 +407,6 @@ class Driver(Assignments):
         failure = last_failure(trial.replicates)
         if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
             return
-        kind, reason = failure.error_kind or failures.ERROR, failure.error or ""
+        kind, reason = failure.error_kind or ERROR, failure.error or ""
         attempt, epochs = self.state.attempt, trial.epochs
         self._recorder.record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))

@@ -1,19 +1,29 @@
-"""The scheduler's decision on a report, and the journal record that holds both. Pure.
+"""What a report and a failure mean: the scheduler's decision, another try, or the end.
 
 Replicates that report from separate processes are put together first, as the one report that a process with all of them
 would have sent at the same epoch: the same rows in the same order, the same mean, the same sentences on replicates that
 are left out. So everything behind it (scheduler, tables, trackers, audit) needs to know of one kind of report only.
+
+Failures have a kind and a reason, by the exception's type and text. Another try follows, on a larger share of a GPU
+where its memory ran out, or none; a full disk is the end of the sweep where it is the driver's own, else of a node that
+trials keep away from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sweeper.journal.records import Decision, Reported, Reused
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, WAITING, ReplicateState, TrialState
 from sweeper.scheduling.base import RungState, decide_on
+from trainables.files.atomic import temporary_file
 from trainables.worker.trial_reports import NON_FINITE, Row, TrialReport, mean_objective
 
 STATUS_OF_DECISION = {
@@ -124,3 +134,181 @@ def last_failure(replicates: Mapping[int, ReplicateState]) -> ReplicateState | N
 def _in_order(rows: Iterable[Row], epoch: int, *keys: str) -> list[Row]:
     """Return the rows up to `epoch` sorted by `keys`; rows that are equal in these keep their order."""
     return sorted((row for row in rows if row["epoch"] <= epoch), key=lambda row: [row[key] for key in keys])
+
+
+PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE = "preempted", "out_of_memory", "gpu_out_of_memory", "storage"
+STORE, HUNG, CRASH, ERROR = "store", "hung", "crash", "error"
+
+#: The kinds of failure that a smaller cohort may not meet.
+MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
+
+#: The kinds of failure that say nothing against a trial that shared its process.
+BLAMELESS = MEMORY | {PREEMPTED, STORAGE, STORE}
+
+#: What Ray says when it kills a process for its node's memory, in the first line of a page of advice.
+_MEMORY_KILLS = ("memory monitor", "low on memory")
+
+_STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
+
+#: What Ray raises when a process or its node is gone.
+_DEATHS = frozenset({"ActorDiedError", "RayActorError", "ActorUnavailableError", "NodeDiedError", "WorkerCrashedError"})
+
+#: Ray's words where a process died of its own exception, before its first step; the text is that exception's.
+_RAISED = "error raised in its creation task"
+
+#: What passes on Ray's text as it is.
+_WRAPPERS = ("TuneError", "Error")
+
+_NODE_DEATH = "its node has died"
+
+_PREEMPTIONS = ("preempt", "node was terminated", "node has been drained")
+
+#: A trial's word for its node's disk: the node, and the operating system's sentence.
+_FULL_DISK = re.compile(r"NodeDiskFullError: (\w+): (.*)")
+
+#: So many times in a row a trial's process may end through no fault of its own before it has trained an epoch. Nodes
+#: that are taken away that often are no place for the trial, or are not what it died of.
+FRUITLESS_TRIES = 10
+
+#: What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a GPU's memory runs out.
+_CARD_MEMORY = ("cuda out of memory", "outofmemoryerror: cuda", "cuda error: out of memory", "status_alloc_failed")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a trial's process ended it.
+
+    Attributes:
+        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `storage`, `store`, `hung`, `crash` or `error`.
+        reason: one sentence.
+        counts: whether it counts against the trial's retries; a preempted node is nobody's fault.
+        node: whose disk is full, where that is known.
+    """
+
+    kind: str
+    reason: str
+    counts: bool = True
+    node: str | None = None
+
+
+def classify(type_name: str, message: str) -> Failure:
+    """Return the failure that an exception of this type and text stands for.
+
+    The type goes first: what a trial's own exception says, a path with `preemptible` in it for one, is no word of
+    Ray's about a node.
+
+    Args:
+        type_name: the exception's class, e.g. `ActorDiedError`, `RayTaskError(ValueError)`.
+        message: its text; of a task's error the last line names the cause.
+    """
+    text = message.strip()
+    cause = text.splitlines()[-1].strip() if text else type_name
+    lowered = text.lower()
+    if "TrialHungError" in type_name:
+        return Failure(HUNG, cause.partition("TrialHungError: ")[2] or cause)
+    if "NodeLeavingError" in type_name:
+        return Failure(PREEMPTED, cause.partition("NodeLeavingError: ")[2] or cause, counts=False)
+    if "LoopError" in type_name and "out of memory" not in lowered:
+        return Failure(ERROR, cause.partition("LoopError: ")[2] or cause)
+    if "StoreError" in type_name:
+        said = next((line.strip() for line in text.splitlines() if "the store" in line), cause)
+        return Failure(STORE, said.rpartition("StoreError: ")[2] or said, counts=False)
+    if full := _FULL_DISK.search(text):
+        return Failure(STORAGE, f"a node's disk cannot be written to: {full[2]}", counts=False, node=full[1])
+    died = type_name in _DEATHS and _RAISED not in lowered
+    if died and any(words in lowered for words in _PREEMPTIONS):
+        return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
+    if any(words in lowered for words in _CARD_MEMORY):
+        return Failure(GPU_OUT_OF_MEMORY, f"the card's memory ran out: {cause}")
+    if cause.startswith("MemoryError"):
+        return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {cause}")
+    told_by_ray = died or type_name in _WRAPPERS
+    if "OutOfMemory" in type_name or (told_by_ray and any(words in lowered for words in _MEMORY_KILLS)):
+        told = (line.strip() for line in text.splitlines() if any(words in line.lower() for words in _MEMORY_KILLS))
+        return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {next(told, _first_line(text))}")
+    if "RankLostError" in type_name:
+        said = cause.partition("RankLostError: ")[2] or cause
+        if any(words in lowered for words in (*_PREEMPTIONS, _NODE_DEATH)):
+            return Failure(PREEMPTED, said, counts=False)
+        return Failure(CRASH, said)
+    if any(error in lowered for error in _STORAGE_ERRORS):
+        return Failure(STORAGE, f"the results folder cannot be written to: {cause}", counts=False)
+    if died:
+        if _NODE_DEATH in lowered:
+            return Failure(PREEMPTED, "its node died", counts=False)
+        return Failure(CRASH, f"its process died: {_first_line(text)}")
+    return Failure(ERROR, cause)
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0].strip() if text else "no message"
+
+
+def next_try(
+    failure: Failure, before: TrialState | ReplicateState, share: float | None, retries: int
+) -> tuple[Failure, float | None, bool]:
+    """Return a failure as it is to be journaled, the share for the next try, and whether there is none.
+
+    What ran out of a GPU's memory is tried again on twice its share, which does not count against the retries; on a
+    whole GPU it does. What does not count does so after as many tries without an epoch in between.
+
+    Args:
+        failure: this time's.
+        before: what has come of the trial, or of the replicate, before it.
+        share: of a GPU that it ran on; `None` where a larger one would not help.
+        retries: how often it may fail in a way that counts.
+    """
+    larger = None
+    if share is not None and share < 1 and failure.kind == GPU_OUT_OF_MEMORY:
+        larger = min(1.0, 2 * share)
+        reason = f"{failure.reason} (on {share:g} of a card; it is tried again on {larger:g})"
+        failure = replace(failure, reason=reason, counts=False)
+    if not failure.counts and before.fruitless >= FRUITLESS_TRIES:
+        why = f"try {before.fruitless + 1} in a row that ended before an epoch was reported: from now on they count"
+        failure = replace(failure, reason=f"{failure.reason} ({why})", counts=True)
+    given_up = failure.counts and before.failures >= retries
+    if given_up and before.failures:
+        failure = replace(failure, reason=f"{failure.reason} (after {before.failures + 1} tries)")
+    return failure, larger, given_up
+
+
+#: With less than this left, the driver's own storage is taken for what was full: a checkpoint may not fit any more.
+LEAST_BYTES = 64 * 2**20
+
+PROBE_BYTES = 2**20
+
+#: Returns whether a living node that holds a trial is not one of those named.
+OtherNodes = Callable[[AbstractSet[str]], bool]
+
+
+class FullDisks:
+    """Knows the nodes whose disks are full, until the sweep is resumed."""
+
+    def __init__(self, folder: Path, other_nodes: OtherNodes) -> None:
+        """Begin with none; `folder` is on the driver's own storage."""
+        self.nodes: set[str] = set()
+        self._folder, self._other_nodes = folder, other_nodes
+
+    def met(self, failure: Failure) -> str | None:
+        """Take in a failure caused by a lack of storage; return why the sweep has to stop, if it has to.
+
+        It has not where the driver itself can write, the trial's node is known, and there are others.
+        """
+        if failure.node is None or not _has_room(self._folder):
+            return failure.reason
+        self.nodes.add(failure.node)
+        return None if self._other_nodes(self.nodes) else f"{failure.reason}; there is no other node"
+
+
+def _has_room(folder: Path) -> bool:
+    """Return whether something can be written to a folder, and to its disk."""
+    try:
+        if shutil.disk_usage(folder).free < LEAST_BYTES:
+            return False
+        with temporary_file(folder) as probe, probe.open("wb") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True

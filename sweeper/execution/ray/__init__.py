@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager
 
 import torch
 
 from sweeper.core.processes import prepare
 from sweeper.execution.controllers.capacity import ClusterView, check_answers, fit_resources
-from sweeper.execution.driver.executor import Executor, ExecutorKind, RunsOn
+from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.space.parts import Resources
 
 
@@ -19,20 +20,26 @@ def joined() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
-def _create(options: RunsOn, server: object) -> Executor:
-    prepare(options.address)
-    # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
-    from sweeper.execution.ray.session import RayExecutor
+class RayExecutor(Executor):
+    """Ray: a cluster, or one that is started on this machine."""
 
-    return RayExecutor(options.address, options.cpus, options.wait_for_nodes)
+    name = "ray"
+
+    def check(self, resources: Resources) -> None:
+        """Raise SweeperError where nobody answers at the cluster's address, or no trial fits on this machine."""
+        if self.options.address is not None:
+            check_answers(self.options.address)
+        elif not joined():
+            cores, cards = self.options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
+            fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
+
+    def session(self, job: Job) -> AbstractContextManager[Session]:
+        """Start or join Ray, give what its nodes have, and leave Ray."""
+        prepare(self.options.address)
+        # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
+        from sweeper.execution.ray.session import session_on
+
+        return session_on(self.options, job)
 
 
-def _check(options: RunsOn, resources: Resources) -> None:
-    if options.address is not None:
-        check_answers(options.address)
-    elif not joined():
-        cores, cards = options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
-        fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
-
-
-EXECUTOR = ExecutorKind("ray", _create, check=_check)
+EXECUTOR = RayExecutor

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
@@ -32,14 +32,15 @@ from ray.tune import Callback, Stopper
 from ray.tune import tune as tune_module
 from ray.tune.execution import tune_controller
 from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.failures import Failure, classify
-from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
+from sweeper.execution.driver.executor import Dispatcher, WorkerSlot
+from sweeper.execution.driver.judging import Failure, classify
 from sweeper.monitoring.live import in_notebook
 from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable
@@ -170,15 +171,6 @@ class Workers:
 _RUNNING: dict[str, Workers] = {}
 
 
-class _TuneTrial(Protocol):
-    """What is read of Tune's trials."""
-
-    trial_id: str
-    temporary_state: Any
-    error_file: str | None
-    pickled_error_file: str | None
-
-
 class _Told:
     """What Tune pickles and calls: it knows the driver by a token."""
 
@@ -224,7 +216,7 @@ def execute(
     """
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, pending))
     for name in _ADVISORS:
-        logging.getLogger(name).addFilter(_NO_ADVICE)
+        logging.getLogger(name).addFilter(_no_advice)
     token = secrets.token_hex(8)
     together, lanes = driver.settings.together, int(str(settings.get("lanes", 0)))
     each = max(1, lanes // driver.settings.seeds.count) if lanes else 0
@@ -267,15 +259,11 @@ def execute(
         raise driver.broken
 
 
-class _NoAdvice(logging.Filter):
-    """Leaves out what Tune says of metrics that it does not keep, and of `Tuner.restore`, which is never used."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line belongs in the log."""
-        return not any(text in record.getMessage() for text in ("Could not fetch metrics", "Tuner.restore"))
+def _no_advice(record: logging.LogRecord) -> bool:
+    """Leave out what Tune says of metrics that it does not keep, and of `Tuner.restore`, which is never used."""
+    return not any(text in record.getMessage() for text in ("Could not fetch metrics", "Tuner.restore"))
 
 
-_NO_ADVICE = _NoAdvice()
 #: Loggers that give such advice.
 _ADVISORS = ("ray.tune.analysis.experiment_analysis", "ray.tune.tune", "ray.tune.execution.tune_controller")
 
@@ -318,7 +306,7 @@ class AssignmentSearcher(_Told, Searcher):
 class ReportingScheduler(_Told, FIFOScheduler):
     """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
 
-    def on_trial_result(self, controller: object, trial: _TuneTrial, result: dict[str, Any]) -> str:
+    def on_trial_result(self, controller: object, trial: Trial, result: dict[str, Any]) -> str:
         """Return Tune's STOP when nothing is left for the trial's process to do, else CONTINUE."""
         with self.workers() as workers:
             slot = workers.slots[trial.trial_id]
@@ -337,7 +325,7 @@ class ReportingScheduler(_Told, FIFOScheduler):
         """Whether another sweep goes first just now."""
         return _RUNNING[self._token].driver.steering.yields_to is not None
 
-    def on_trial_error(self, controller: object, trial: _TuneTrial) -> None:
+    def on_trial_error(self, controller: object, trial: Trial) -> None:
         """Tell the driver that the trial's process died, and of what."""
         with self.workers() as workers:
             slot = workers.slots.get(trial.trial_id)
@@ -348,7 +336,7 @@ class ReportingScheduler(_Told, FIFOScheduler):
 class StartedCallback(_Told, Callback):
     """Reports to the driver which assignments have begun."""
 
-    def on_trial_start(self, iteration: int, trials: object, trial: _TuneTrial, **info: object) -> None:
+    def on_trial_start(self, iteration: int, trials: object, trial: Trial, **info: object) -> None:
         """Pass the news on."""
         with self.workers() as workers:
             for assignment in workers.slots[trial.trial_id].assignments:
@@ -385,12 +373,12 @@ def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: 
     return tune.PlacementGroupFactory([bundle] * workers)
 
 
-def _short_name(trial: _TuneTrial) -> str:
+def _short_name(trial: Trial) -> str:
     """Tune names a trial and its folder after all of its configuration; nothing reads either."""
     return str(trial.trial_id)
 
 
-def _failure_of(trial: _TuneTrial) -> Failure:
+def _failure_of(trial: Trial) -> Failure:
     """Return why the trial's process ended, from the exception that Tune has just written next to the trial."""
     if trial.pickled_error_file is None:
         return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")

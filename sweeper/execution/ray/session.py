@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import ray
@@ -38,12 +38,15 @@ from sweeper.execution.controllers.capacity import (
 from sweeper.execution.controllers.gpu_shares import CardShares, shares_of
 from sweeper.execution.driver.context import Shares
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.executor import Executor, Job, Session
+from sweeper.execution.driver.executor import Job, Session
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.snapshot import METRICS
 from sweeper.storage.metadata import read_manifest
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.worker import CardProbe
+
+if TYPE_CHECKING:
+    from sweeper.execution.options import RunOptions
 
 #: How long the head may take to answer; it takes milliseconds.
 STATUS_SECONDS = 5.0
@@ -188,88 +191,78 @@ START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 
 
-class RayExecutor(Executor):
-    """Ray: a cluster, or one that is started on this machine.
+@contextmanager
+def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
+    """Start or join Ray, give what its nodes have, and leave Ray."""
+    sweep, progress, workers = job.sweep, job.progress, job.sweep.spec.resources.workers
+    progress.stage(f"{sweep.name}: starting Ray")
+    job.prepare_end()
+    with ray_session(options.address, options.cpus):
+        cluster = look_at_cluster()
+        cluster = replace(cluster, autoscales=False) if options.address is None else cluster
+        resources, slots = fit_resources(sweep.spec.resources, cluster)
+        together = sweep.spec.replicates.together
+        settings = job.settings(resources)
+        shares = _shares(job, settings, resources, together)
+        if isinstance(shares, CardShares):
+            resources["gpu"] = shares.smallest
+            slots = cluster.trials_at_once(resources)
+        settings["most_lanes"] = job.most_lanes(slots)
+        # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait. Processes for
+        # cohorts are asked for by the lanes that they would fill.
+        pending = PENDING_TRIALS if cluster.autoscales else 1
+        least = 1 if together else pending
+        slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
+        watch = CapacityWatch(
+            glance_at_cluster,
+            resources,
+            progress.say,
+            workers=workers,
+            at_least=least,
+            processes=together,
+            patience=options.wait_for_nodes,
+        )
+        metrics = job.metrics(gauges(METRICS), of_trial)
+        user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
+        board, priority, autoscales = GcsStore(), sweep.spec.priority, cluster.autoscales
+        peers = PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
 
-    Ray reads its environment when it is imported: `sweeper.core.processes.prepare` goes before this module.
-    """
-
-    def __init__(self, address: str | None, cpus: int | None, patience: float) -> None:
-        """Join the cluster at `address` or start one on `cpus` cores; wait `patience` seconds for a node."""
-        self._address, self._cpus, self._patience = address, cpus, patience
-
-    @contextmanager
-    def session(self, job: Job) -> Iterator[Session]:
-        """Start or join Ray, give what its nodes have, and leave Ray."""
-        sweep, progress, workers = job.sweep, job.progress, job.sweep.spec.resources.workers
-        progress.stage(f"{sweep.name}: starting Ray")
-        job.prepare_end()
-        with ray_session(self._address, self._cpus):
-            cluster = look_at_cluster()
-            cluster = replace(cluster, autoscales=False) if self._address is None else cluster
-            resources, slots = fit_resources(sweep.spec.resources, cluster)
-            together = sweep.spec.replicates.together
-            settings = job.settings(resources)
-            shares = self._shares(job, settings, resources, together)
-            if isinstance(shares, CardShares):
-                resources["gpu"] = shares.smallest
-                slots = cluster.trials_at_once(resources)
-            settings["most_lanes"] = job.most_lanes(slots)
-            # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait. Processes for
-            # cohorts are asked for by the lanes that they would fill.
-            pending = PENDING_TRIALS if cluster.autoscales else 1
-            least = 1 if together else pending
-            slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
-            watch = CapacityWatch(
-                glance_at_cluster,
-                resources,
-                progress.say,
+        def run(driver: Driver) -> None:
+            if cluster.autoscales:
+                watch.see(cluster, driver.steering)
+            execute(
+                driver,
+                settings,
+                resources=resources,
                 workers=workers,
-                at_least=least,
-                processes=together,
-                patience=self._patience,
+                pending=max(slots, pending),
+                autoscales=cluster.autoscales,
+                interrupts=job.interrupts,
             )
-            metrics = job.metrics(gauges(METRICS), of_trial)
-            user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
-            board, priority, autoscales = GcsStore(), sweep.spec.priority, cluster.autoscales
-            peers = PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
+            if options.address:
+                metrics.publish(running=False)
+                peers.leave()
 
-            def run(driver: Driver) -> None:
-                if cluster.autoscales:
-                    watch.see(cluster, driver.steering)
-                execute(
-                    driver,
-                    settings,
-                    resources=resources,
-                    workers=workers,
-                    pending=max(slots, pending),
-                    autoscales=cluster.autoscales,
-                    interrupts=job.interrupts,
-                )
-                if self._address:
-                    metrics.publish(running=False)
-                    peers.leave()
+        yield Session(
+            resources,
+            slots,
+            run,
+            controllers=[watch, peers] if options.address else [],
+            sinks=[metrics] if options.address else [],
+            shares=Shares(shares, of_trial["gpu"]),
+            other_nodes=partial(other_nodes, resources, workers),
+        )
 
-            yield Session(
-                resources,
-                slots,
-                run,
-                controllers=[watch, peers] if self._address else [],
-                sinks=[metrics] if self._address else [],
-                shares=Shares(shares, of_trial["gpu"]),
-                other_nodes=partial(other_nodes, resources, workers),
-            )
 
-    @staticmethod
-    def _shares(
-        job: Job, settings: Mapping[str, Any], resources: Mapping[str, float], together: bool
-    ) -> Callable[[int], float] | None:
-        if together:  # a cohort takes as many lanes as its share of a card holds
-            return (lambda index: resources["gpu"]) if 0 < resources["gpu"] < 1 else None
-        if job.sweep.spec.resources.gpu == "auto" and 0 < resources["gpu"] < 1:
-            job.progress.stage("measuring how much GPU memory the networks need")
-        with card_probe(settings, resources["cpu"]) as probe:
-            return shares_of(job.sweep, resources["gpu"], probe)
+def _shares(
+    job: Job, settings: Mapping[str, Any], resources: Mapping[str, float], together: bool
+) -> Callable[[int], float] | None:
+    if together:  # a cohort takes as many lanes as its share of a card holds
+        return (lambda index: resources["gpu"]) if 0 < resources["gpu"] < 1 else None
+    if job.sweep.spec.resources.gpu == "auto" and 0 < resources["gpu"] < 1:
+        job.progress.stage("measuring how much GPU memory the networks need")
+    with card_probe(settings, resources["cpu"]) as probe:
+        return shares_of(job.sweep, resources["gpu"], probe)
 
 
 @contextmanager

@@ -255,12 +255,10 @@ class MlflowTracker(Tracker):
         tags = [RunTag(key, value) for key, value in {**named, SEQUENCE_TAG: str(update.sequence)}.items()]
         metrics = [Metric(*point) for point in update.points]
         # What is left over goes into the last batch, with the tag that says what the run holds: one call for most runs.
-        while len(params) > TEXTS_A_BATCH:
-            self._client.log_batch(run_id, params=params[:TEXTS_A_BATCH])
-            params = params[TEXTS_A_BATCH:]
-        while len(tags) > TEXTS_A_BATCH:
-            self._client.log_batch(run_id, tags=tags[:TEXTS_A_BATCH])
-            tags = tags[TEXTS_A_BATCH:]
+        for kind, texts in (("params", params), ("tags", tags)):
+            while len(texts) > TEXTS_A_BATCH:
+                self._client.log_batch(run_id, **{kind: texts[:TEXTS_A_BATCH]})
+                del texts[:TEXTS_A_BATCH]
         room = BATCH_ENTITIES - len(tags) - len(params)
         while len(metrics) > room:
             self._client.log_batch(run_id, metrics=metrics[:room])

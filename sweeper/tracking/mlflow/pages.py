@@ -33,12 +33,10 @@ KEY = "sweep"
 #: MLflow's own tag for shared views, and our key in it.
 TAG = f"mlflow.sharedViewState.{KEY}"
 
-SHOWN = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece", "hessian_cross_entropy_lambda_max")
 #: Charts of more runs show the best twenty until the reader asks for others: MLflow fetches each run's points.
 MOST_SHOWN_RUNS = 100
 
 GAMMA = "config_loss_gamma"
-SWEEP, REST = "sweep", "metrics"
 
 #: What makes the page one of model training, not of generative AI.
 MODEL_TRAINING = "workflowType=machine_learning"
@@ -53,38 +51,28 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
         varying: the hyperparameter columns that are params, the most important ones first.
         trials: how many runs there will be.
     """
-    shown = [*dict.fromkeys((metric, *SHOWN))]
-    sections = [(SWEEP, "Sweep", True), (REST, "Model metrics", False), ("system", "System metrics", False)]
-    usual = {"isReordered": False, "deleted": False, "isGenerated": False, "columns": 1}  # of three, titles are cut off
+    fixed = _read("shared_view.yaml")
     state = {
-        "searchFilter": "",
+        **fixed["view"],
         "orderByKey": f"metrics.`{metric}`",
         "orderByAsc": mode == "min",
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "modelVersionFilter": "All Runs",
-        "datasetsFilter": [],
         "selectedColumns": [
-            *(f"metrics.`{each}`" for each in shown),
+            *(f"metrics.`{each}`" for each in dict.fromkeys((metric, *fixed["metrics"]))),
             *(f"params.`{each}`" for each in varying[:6]),
-            "tags.`status`",
-            "attributes.`Source`",
-            "attributes.`Models`",
-            "attributes.`Dataset`",
+            *fixed["attributes"],
         ],
         "runsHiddenMode": "SHOW_ALL" if trials <= MOST_SHOWN_RUNS else "FIRST_20_RUNS",
-        "compareRunSections": [
-            {"uuid": uuid, "name": name, "display": open_, **usual} for uuid, name, open_ in sections
-        ],
         "compareRunCharts": [
-            {"uuid": f"sweep-{number}", "metricSectionId": SWEEP, "deleted": False, "isGenerated": False, **chart}
+            {"uuid": f"sweep-{number}", "metricSectionId": "sweep", "deleted": False, "isGenerated": False, **chart}
             for number, chart in enumerate(_charts(metric, varying, trials))
         ],
-        "isAccordionReordered": True,
-        "hideEmptyCharts": True,
     }
     packed = zlib.compress(json.dumps(state, separators=(",", ":")).encode())
     return f"deflate;{base64.b64encode(packed).decode()}"
+
+
+def _read(name: str) -> Any:
+    return yaml.safe_load(resources.files("sweeper.tracking.mlflow").joinpath(name).read_text("utf-8"))
 
 
 def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, Any]]:
@@ -140,9 +128,10 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
         rung: its first rung, in epochs.
     """
     family = next((name for name in losses if name == "focal"), losses[0])
-    text = resources.files("sweeper.tracking.mlflow").joinpath("questions.yaml").read_text("utf-8")
     said = {"family": family, "metric": metric, "rung": rung}
-    return [Question(**{key: words.format_map(said) for key, words in each.items()}) for each in yaml.safe_load(text)]
+    return [
+        Question(**{key: words.format_map(said) for key, words in each.items()}) for each in _read("questions.yaml")
+    ]
 
 
 def as_markdown(asked: Sequence[Question]) -> str:

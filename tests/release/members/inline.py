@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.executor import Executor, ExecutorKind, Job, Session
-from sweeper.execution.driver.slots import Dispatcher, WorkerSlot
+from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
 from trainables.worker.trial_reports import WorkerReport
 from trainables.worker.trial_settings import TrialSettings
 from trainables.worker.worker import Worker
@@ -17,6 +16,8 @@ from trainables.worker.worker import Worker
 
 class Inline(Executor):
     """This process."""
+
+    name = "inline"
 
     @contextmanager
     def session(self, job: Job) -> Iterator[Session]:
@@ -35,4 +36,4 @@ def execute(driver: Driver, settings: Mapping[str, Any]) -> None:
             command = dispatcher.on_report(slot, worker.follow(command) or WorkerReport())
 
 
-EXECUTOR = ExecutorKind("inline", lambda options, server: Inline())
+EXECUTOR = Inline

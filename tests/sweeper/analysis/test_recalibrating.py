@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from sweeper.analysis.predictions import PredictionFiles, StoredPredictions
-from sweeper.analysis.recalibrating import Recalibrated, measure, recalibrate
+from sweeper.analysis.recalibrating import Recalibrated, measure_all, recalibrate
 from sweeper.analysis.recalibration import Request, read_metrics, read_requests
 from sweeper.cli import main as cli
 from sweeper.core.errors import SweeperError
@@ -219,17 +219,17 @@ def test_what_cannot_be_measured_says_why() -> None:
         "c00000", 0, 1, {"val": np.full((30, 3), np.nan), "test": logits}, {"val": targets, "test": targets}
     )
     asked = [Request("none", 15), Request("temperature", 15), Request("metacal_acc", 15)]
-    plain, scaled, metacal = measure(broken, asked, {"name": "focal", "gamma": 2.0})
+    plain, scaled, metacal = measure_all([broken], asked, [{"name": "focal", "gamma": 2.0}])[0]
     assert plain[0]["unavailable"] and plain[1]["unavailable"] is None
     assert all(row["unavailable"] and "ece" not in row for row in (*scaled, *metacal))
     sound = StoredPredictions(
         "c00000", 0, 1, {"val": logits, "test": logits[:8]}, {"val": targets, "test": targets[:8]}
     )
-    rows = measure(sound, [Request("temperature", 15), Request("temperature", 5)], {})
+    rows = measure_all([sound], [Request("temperature", 15), Request("temperature", 5)], [{}])[0]
     assert "bins" in rows[0][1]["unavailable"] and rows[1][1]["ece"] >= 0
     assert rows[0][0]["unavailable"] is None
     alone = StoredPredictions("c00000", 0, 1, {"test": logits}, {"test": targets})
-    assert "validation" in measure(alone, [Request("temperature", 15)], {})[0][0]["unavailable"]
+    assert "validation" in measure_all([alone], [Request("temperature", 15)], [{}])[0][0][0]["unavailable"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_nll_of_a_class_that_underflowed_is_not_capped(method: str, gamma: f
     )
     (row,) = [
         row
-        for row in measure(predictions, [Request(method, 1)], {"name": "focal", "gamma": gamma})[0]
+        for row in measure_all([predictions], [Request(method, 1)], [{"name": "focal", "gamma": gamma}])[0][0]
         if row["split"] == "test"
     ]
     calibrator = fit(method, logits, targets, **({"gamma": gamma} if method == "focal_map" else {}))

@@ -1,86 +1,15 @@
-"""The driver's output, what it says of repeatability, and what it imports meanwhile."""
+"""What a driver says of repeatability, and what it imports meanwhile."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sweeper.execution.attempt import begun_trials, repeatability_notes
+from sweeper.execution.attempt import import_meanwhile
+from sweeper.execution.resuming import begun_trials, repeatability_notes
 from sweeper.journal.state import COMPLETED, SweepState
-
-PROGRAM = """
-import logging, os, subprocess, sys
-from pathlib import Path
-from sweeper.execution.attempt import redirect_output
-
-logging.basicConfig()
-print("before on stdout")
-with redirect_output(Path(sys.argv[1])) as console:
-    console.print("the console")
-    print("a print")
-    print("a print on stderr", file=sys.stderr)
-    os.write(1, b"descriptor one\\n")
-    os.write(2, b"descriptor two\\n")
-    logging.getLogger("somebody").warning("a log record")
-    subprocess.run(["sh", "-c", "echo a child; echo a child on stderr >&2"], check=True)
-    if sys.argv[2] == "raise":
-        raise SystemExit(3)
-print("after on stdout")
-print("after on stderr", file=sys.stderr)
-"""
-CHATTER = (
-    "a print",
-    "a print on stderr",
-    "descriptor one",
-    "descriptor two",
-    "a log record",
-    "a child",
-    "a child on stderr",
-)
-
-
-def _run(log, how):
-    return subprocess.run([sys.executable, "-c", PROGRAM, str(log), how], capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.parametrize("how", ["end", "raise"])
-def test_chatter_goes_to_the_log(tmp_path, how):
-    log = tmp_path / "sweeper.log"
-    log.write_text("an earlier run\n")
-    done = _run(log, how)
-    lines = log.read_text().splitlines()
-    assert lines[0] == "an earlier run"
-    for text in CHATTER:
-        assert any(line.endswith(text) for line in lines), text
-        assert text not in done.stdout + done.stderr
-    assert "the console" not in log.read_text()
-    assert done.stderr.splitlines()[0] == "the console"
-
-
-def test_afterwards_stdout_and_stderr_are_as_before(tmp_path):
-    done = _run(tmp_path / "sweeper.log", "end")
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == ["before on stdout", "after on stdout"]
-    assert done.stderr.splitlines() == ["the console", "after on stderr"]
-
-
-def test_the_console_is_plain_where_stderr_is_no_terminal(tmp_path):
-    done = _run(tmp_path / "sweeper.log", "end")
-    assert "\x1b" not in done.stderr
-
-
-def test_no_descriptor_is_left_open(tmp_path):
-    program = (
-        "import os, sys; from pathlib import Path; from sweeper.execution.attempt import redirect_output\n"
-        "count = lambda: len(os.listdir('/proc/self/fd'))\n"
-        "before = count()\n"
-        "for _ in range(3):\n"
-        "    with redirect_output(Path(sys.argv[1])): pass\n"
-        "assert count() == before, (before, count())\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=True, timeout=60)
 
 
 def _state(device: str) -> SweepState:
@@ -110,3 +39,17 @@ def test_reused_and_continued_trials_are_told_on_a_gpu() -> None:
 def test_nothing_is_said_where_bits_repeat(device: str, deterministic: bool) -> None:
     assert repeatability_notes(_state(device), (2,), deterministic=deterministic) == []
     assert repeatability_notes(SweepState(4), (), deterministic=False) == []
+
+
+def test_modules_are_there_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needed_at_the_end.py").write_text("VALUE = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_meanwhile("needed_at_the_end").join(60)
+    assert sys.modules["needed_at_the_end"].VALUE == 3
+
+
+def test_a_missing_module_is_left_to_who_needs_it(recwarn: pytest.WarningsRecorder) -> None:
+    thread = import_meanwhile("there_is_no_such_module")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not recwarn.list

@@ -13,8 +13,8 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.attempt import refuse_lost_journal
 from sweeper.execution.options import RunOptions, Settled, mark_settled, settled
+from sweeper.execution.resuming import refuse_lost_journal
 from sweeper.execution.runner import resume_sweep
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import find_sweep

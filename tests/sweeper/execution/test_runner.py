@@ -26,7 +26,7 @@ from sweeper.analysis.selection import (
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.controllers.capacity import RayUnavailable
-from sweeper.execution.driver.executor import executor_kind
+from sweeper.execution.driver.executor import executor_named
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import chosen_executor, confirming_spec, run_sweep
 from sweeper.journal.journal import read_journal, record_names
@@ -34,7 +34,7 @@ from sweeper.journal.records import Ended
 from sweeper.planning.plan import plan
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import headline
+from sweeper.results.listing import headline
 from sweeper.space.loading import build_spec
 from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
@@ -66,7 +66,7 @@ def test_a_second_interruption_says_how_to_continue(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", interrupted)
+    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", interrupted)
     monkeypatch.setattr("sweeper.execution.runner.early_server", lambda *_: nullcontext())
     options = RunOptions(tmp_path / "out", executor="ray")
     with pytest.raises(KeyboardInterrupt):
@@ -137,7 +137,7 @@ def test_a_trial_that_cannot_fit_is_refused_before_anything_is_begun(monkeypatch
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     options = RunOptions("results", executor=executor)
     with pytest.raises(SweeperError, match=said):
-        chosen_executor(options, resources).check(options, resources)
+        chosen_executor(options, resources).check(resources)
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,16 @@ def test_a_trial_that_cannot_fit_is_refused_before_anything_is_begun(monkeypatch
 )
 def test_an_address_where_nobody_answers_is_refused_before_anything_is_begun(address):
     with pytest.raises(RayUnavailable, match="no Ray cluster could be joined at"):
-        executor_kind("ray").check(RunOptions("results", address), ON_PROCESSORS)
+        executor_named("ray")(RunOptions("results", address)).check(ON_PROCESSORS)
 
 
 def test_what_fits_or_only_a_cluster_can_tell_is_let_through():
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = RunOptions("results", f"127.0.0.1:{server.getsockname()[1]}")
-        executor_kind("ray").check(there, Resources(cpu=10**6, gpu=8))
+        executor_named("ray")(there).check(Resources(cpu=10**6, gpu=8))
     for address in ("auto", "local"):
-        executor_kind("ray").check(RunOptions("results", address), Resources(gpu=8))
-    executor_kind("local").check(RunOptions("results"), ON_PROCESSORS)
+        executor_named("ray")(RunOptions("results", address)).check(Resources(gpu=8))
+    executor_named("local")(RunOptions("results")).check(ON_PROCESSORS)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_driver_that_fails_before_its_first_record_gives_the_name_back(tmp_pat
     def broken(*_, **__):
         raise SweeperError("Ray could not be started on this machine: no", "do")
 
-    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", broken)
+    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", broken)
     space = write_space(tmp_path)
     done = in_process("run", space, "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "nothing was started" in done.stderr
@@ -193,7 +193,7 @@ def test_a_results_folder_that_is_removed_meanwhile_is_named(tmp_path, monkeypat
         shutil.rmtree(context.sweep.paths.root)
         journal.append(Ended(1, "finished", ""))
 
-    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", removed)
+    monkeypatch.setattr("sweeper.execution.attempt.Attempt.run", removed)
     done = in_process("run", write_space(tmp_path), "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "journal was removed while the sweep ran" in done.stderr
     assert "nothing was started" not in done.stderr and "every record" not in done.stderr

@@ -31,8 +31,8 @@ evaluation:
   posthoc: [temperature, {name: focal_map, label: psi}, isotonic]
   curvature: {samples: 16, lanczos_steps: 2, trace_probes: 2}
 """
-SPIRALS = {"name": "own_data:spirals", "classes": 3, "noise": 0.3}
-OWN = ('"own_data:spirals", classes: 3, noise: 0.3', "trials", "own_network:GatedMlp")
+SPIRALS = {"name": "own_components:spirals", "classes": 3, "noise": 0.3}
+OWN = ('"own_components:spirals", classes: 3, noise: 0.3', "trials", "own_components:GatedMlp")
 DIGITS = ("digits", "fused", "resnet8")
 COLOURS = ((200, 60, 60), (60, 200, 60), (60, 60, 200))
 

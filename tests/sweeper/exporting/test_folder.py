@@ -80,7 +80,7 @@ def test_the_program_runs_where_torch_is_all_there_is(own, tmp_path):
         "import sys, torch\n"
         f"run = torch.export.load({str(done.folder / 'program.pt2')!r}).module()\n"
         f"torch.save(run(torch.load({str(tmp_path / 'inputs.pt')!r})), {str(tmp_path / 'outputs.pt')!r})\n"
-        "print(sorted({'sweeper', 'trainables', 'own_network'} & {name.split('.')[0] for name in sys.modules}))"
+        "print(sorted({'sweeper', 'trainables', 'own_components'} & {name.split('.')[0] for name in sys.modules}))"
     )
     ran = subprocess.run(
         [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import search_spaces
-from sweeper.planning.loop_checks import LoopData
 from sweeper.planning.preparation import prepare_dataset
+from sweeper.planning.user_code_checks import LoopData
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import set_code_root
 

@@ -23,7 +23,7 @@ from sweeper.monitoring.snapshot import MetricsSink, progress_line, snapshot
 from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
-from sweeper.scheduling.asha import Halving, ranked
+from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import Scheduler, decide_on
 from sweeper.scheduling.ranking import Constraint
 from sweeper.scheduling.strata import stratified
@@ -170,7 +170,7 @@ def test_a_constraint_beside_the_best_is_judged_beside_all_that_are_complete(
     """Trial 0 keeps to it until a more accurate one is complete, in whatever order they come."""
     rng = random.Random(seed)
     constraint = Constraint(Objective("val_accuracy", "max"), within=0.05)
-    scheduler: Scheduler = ranked(Halving("val_nll", "min", 9, 9, 3), (Objective("val_nll"),), (constraint,))
+    scheduler: Scheduler = Halving("val_nll", "min", 9, 9, 3).comparing((Objective("val_nll"),), (constraint,))
     if within:
         values = [{"architecture": {"name": rng.choice(["mlp", "resnet8"])}} for _ in range(12)]
         scheduler = stratified(scheduler, within, values)

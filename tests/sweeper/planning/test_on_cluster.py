@@ -22,13 +22,12 @@ from sweeper.planning.on_cluster import (
     quantity,
     read_cluster,
     read_prices,
-    trial_resources,
 )
-from sweeper.planning.view import Plan, Range
+from sweeper.planning.plan import Plan, Range
 from sweeper.space.parts import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-HEAD = NodeGroup("head", 0, 0, 1, "small", False)
+HEAD = NodeGroup("head", 0, 0, 1, "small")
 PRICES = Prices({"small": Price(0.2, 0.1), "big": Price(1.0, 0.4, "L4")}, "USD", "2026-01-01", "a test")
 ONE = Range(1.0, 1.0, 1.0)
 GPU_TRIAL = {"cpu": 1.0, "gpu": 0.25}
@@ -45,12 +44,12 @@ def _cluster(*workers: NodeGroup, most: int = 1000, idle: float = 6) -> ClusterF
 
 def test_the_files_that_ship_are_read() -> None:
     aws, gcp = (read_cluster(DEPLOY / f"ray/{name}.yaml") for name in ("aws", "gcp"))
-    assert aws.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g6.2xlarge", True)]
-    assert gcp.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g2-standard-8", True)]
-    assert (aws.head.machine, aws.head.spot, aws.head.cpu, aws.idle_minutes) == ("m7i.xlarge", False, 0, 5)
+    assert aws.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g6.2xlarge")]
+    assert gcp.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g2-standard-8")]
+    assert (aws.head.machine, aws.head.cpu, aws.idle_minutes) == ("m7i.xlarge", 0, 5)
     for name in ("base/raycluster.yaml", "jobs/rayjob.yaml"):
         cluster = read_cluster(DEPLOY / "kubernetes" / name)
-        assert cluster.workers == [NodeGroup("gpu", 8, 1, 16, "g6.2xlarge", None)]
+        assert cluster.workers == [NodeGroup("gpu", 8, 1, 16, "g6.2xlarge")]
         assert (cluster.head.cpu, cluster.most_workers, cluster.idle_minutes) == (0, 16, 2)
 
 
@@ -65,7 +64,7 @@ def test_every_machine_of_the_files_has_a_price_and_every_card_a_speed() -> None
 
 
 def test_nodes_and_price_as_computed_by_hand() -> None:
-    cluster = _cluster(NodeGroup("gpu", 8, 1, 16, "big", True))
+    cluster = _cluster(NodeGroup("gpu", 8, 1, 16, "big"))
     there = plan_on_cluster(_planned(40), GPU_TRIAL, cluster, PRICES)
     assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 4)]  # four quarters of a card on each
     assert there.at_once == 40
@@ -79,9 +78,7 @@ def test_nodes_and_price_as_computed_by_hand() -> None:
 def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
     for seed in range(200):
         rng = random.Random(seed)
-        groups = [
-            NodeGroup(str(i), rng.randint(1, 16), rng.randint(0, 8), rng.randint(1, 10), None, None) for i in range(3)
-        ]
+        groups = [NodeGroup(str(i), rng.randint(1, 16), rng.randint(0, 8), rng.randint(1, 10), None) for i in range(3)]
         trial = {"cpu": float(rng.choice([0.5, 1, 2])), "gpu": float(rng.choice([0, 0.25, 0.5, 1]))}
         trials, most = rng.randint(1, 300), rng.randint(1, 30)
         try:
@@ -100,32 +97,32 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
 
 
 def test_several_workers_a_trial_fill_nodes_that_share_it() -> None:
-    cluster, each = _cluster(NodeGroup("gpu", 8, 2, 16, "big", True)), {"cpu": 1.0, "gpu": 1.0}
+    cluster, each = _cluster(NodeGroup("gpu", 8, 2, 16, "big")), {"cpu": 1.0, "gpu": 1.0}
     there = plan_on_cluster(_planned(5), each, cluster, PRICES, workers=4)
     assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 0.5)], "two of a trial's four cards on each node"
     assert (there.at_once, there.trial) == (5, {"cpu": 4.0, "gpu": 4.0})
     assert there.hours == pytest.approx((8 / 20 + NODE_START_HOURS[0], 32 / 20 + NODE_START_HOURS[1])), "on 20 cards"
     alone = plan_on_cluster(_planned(1), each, cluster, PRICES, workers=4)
     assert [n.nodes for n in alone.nodes] == [2] and alone.hours[0] == pytest.approx(8 / 4 + NODE_START_HOURS[0])
-    assert trial_resources(Resources(workers=4), cluster) == each, "auto is a whole card for each"
+    assert Resources(workers=4).of_worker(cards=cluster.has_cards) == each, "auto is a whole card for each"
     with pytest.raises(SweeperError, match="fits a trial of 33 workers of 1 CPU, 1 GPU"):
         nodes_asked(each, 1, cluster, workers=33)
 
 
 def test_auto_is_a_quarter_of_a_card_where_there_are_cards() -> None:
-    assert trial_resources(Resources(), _cluster(NodeGroup("gpu", 8, 1, 1, None, None)))["gpu"] == 0.25
-    assert trial_resources(Resources(), _cluster(NodeGroup("cpu", 8, 0, 1, None, None)))["gpu"] == 0.0
+    assert Resources().of_worker(cards=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_cards)["gpu"] == 0.25
+    assert Resources().of_worker(cards=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_cards)["gpu"] == 0.0
 
 
 def test_cores_take_the_time_measured_here() -> None:
     planned = replace(_planned(8, None), seconds=Range(3600.0, 7200.0, 10800.0))
-    cluster = _cluster(NodeGroup("cpu", 4, 0, 8, "small", None), idle=0)
+    cluster = _cluster(NodeGroup("cpu", 4, 0, 8, "small"), idle=0)
     there = plan_on_cluster(planned, {"cpu": 1.0, "gpu": 0.0}, cluster, PRICES)
     assert there.hours == pytest.approx((1 + NODE_START_HOURS[0], 3 + NODE_START_HOURS[1]))
 
 
 def test_what_is_not_known_is_said() -> None:
-    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine", None)), PRICES)
+    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine")), PRICES)
     assert there.hours is there.price is None
     assert there.notes == (
         "no hours: the data set's size is unknown without its files",

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
-from sweeper.planning.plan import REPORT_SECONDS, START_SECONDS, architecture_shares, plan, takes
-from sweeper.planning.view import Cost, Range
+from sweeper.planning.plan import REPORT_SECONDS, START_SECONDS, Cost, Range, architecture_shares, plan, takes
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.parts import Resources

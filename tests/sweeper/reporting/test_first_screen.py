@@ -28,7 +28,7 @@ from sweeper.reporting.picture import picture
 from sweeper.reporting.summary import terminal
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
-from sweeper.results.overview import overview
+from sweeper.results.listing import overview
 from sweeper.text.cells import Row
 from tests.sweeper.held import held
 from tests.sweeper.inline_sweep import Inline

@@ -9,7 +9,7 @@ import pytest
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.picture import ALIKE, MOST_POINTS, STOPPED, digits, scale_of
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import overview
+from sweeper.results.listing import overview
 from tests.sweeper.held import held
 
 

@@ -11,7 +11,7 @@ import pytest
 from sweeper.reporting.tables import trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import against_constraints, final_values, front, leaderboard
-from sweeper.results.overview import headline
+from sweeper.results.listing import headline
 
 OBJECTIVES = [{"metric": "val_accuracy", "mode": "max"}, {"metric": "val_ece", "mode": "min"}]
 

@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Record
-from sweeper.scheduling.asha import Halving, RankedHalving, ranked
+from sweeper.scheduling.asha import Halving, RankedHalving
 from sweeper.scheduling.base import audit, decide, decide_on
 from sweeper.scheduling.ranking import Constraint
 from tests.sweeper.records import made_record, trial_report
@@ -54,7 +54,7 @@ def test_2000_random_sequences_decide_as_syne_tunes_moasha():
     for seed in range(2000):
         factor = (2, 3, 4)[seed % 3]
         one = Halving("val_ece", "min", 2 * factor**2, 2, factor)
-        halving = dataclasses.replace(ranked(one, TWO, ()), normalise=False)
+        halving = dataclasses.replace(one.comparing(TWO, ()), normalise=False)
         bracket, state = asha.Bracket(2, one.max_epochs, factor, 0, rank_priority), halving.begin()
         stream, stopped = arrivals(seed, 4 + seed % 9, halving.rungs), None
         while True:
@@ -75,7 +75,7 @@ def test_2000_random_sequences_decide_as_syne_tunes_moasha():
 
 def reports(seed, trials=14):
     """Return a stream of reports with two replicates each, and their decisions, as records."""
-    halving = ranked(HALVING, TWO, (Constraint(Objective("val_accuracy", "max"), within=0.1),))
+    halving = HALVING.comparing(TWO, (Constraint(Objective("val_accuracy", "max"), within=0.1),))
     state, rng, records = halving.begin(), np.random.default_rng(seed), list[Record]()
     for trial in rng.permutation(trials):
         for epoch in halving.rungs:
@@ -109,7 +109,7 @@ def test_an_audit_recomputes_every_decision_from_the_journal(seed):
 
 def test_reasons_say_front_net_and_constraint():
     constraint = Constraint(Objective("val_accuracy", "max"), within=0.1)
-    state = ranked(HALVING, TWO, (constraint,)).begin()
+    state = HALVING.comparing(TWO, (constraint,)).begin()
     for index, values in enumerate([(0.1, 0.5, 0.9), (0.5, 0.1, 0.9), (0.3, 0.3, 0.9)]):
         names = ("val_ece", "val_nll", "val_accuracy")
         state.add(2, index, values[0], {name: (value, 0.0) for name, value in zip(names, values, strict=True)})
@@ -125,7 +125,7 @@ def test_reasons_say_front_net_and_constraint():
 
 
 def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
-    halving = ranked(HALVING, (Objective("val_ece"),), (Constraint(Objective("val_accuracy", "max"), bound=0.8),))
+    halving = HALVING.comparing((Objective("val_ece"),), (Constraint(Objective("val_accuracy", "max"), bound=0.8),))
     state = halving.begin()
     for index in range(3):
         for epoch in halving.rungs:
@@ -140,7 +140,7 @@ def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
 
 
 def test_the_best_k_continue_in_any_order():
-    halving = ranked(dataclasses.replace(HALVING, keep_at_least=2), (Objective("val_ece"),), ())
+    halving = dataclasses.replace(HALVING, keep_at_least=2).comparing((Objective("val_ece"),), ())
     state = halving.begin()
     kept = []
     for index, value in enumerate(np.random.default_rng(0).permutation(20)):
@@ -151,7 +151,7 @@ def test_the_best_k_continue_in_any_order():
 
 
 def test_settings_of_a_scheduler_are_kept():
-    found = ranked(HALVING, TWO, ())
+    found = HALVING.comparing(TWO, ())
     assert isinstance(found, RankedHalving) and found.rungs == HALVING.rungs
     assert found.metrics == ("val_ece", "val_nll")
     assert SimpleNamespace(**vars(found)).reduction_factor == 3

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sweeper.journal.records import Judged
+from sweeper.scheduling.asha import Promotion
 from sweeper.scheduling.base import audit, decide, settled_but_for
-from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.records import made_record

@@ -16,7 +16,7 @@ from sweeper.core.domains import Choice, Interval, Members, draw
 from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
 from sweeper.search.optuna import seeded_tpe
-from sweeper.space.configurations import configuration
+from sweeper.space.configurations import configurations
 from sweeper.space.loading import searcher_for
 from tests.sweeper.records import fields
 from tests.sweeper.searches import Journaled, objective, random_history, searched_spec
@@ -179,7 +179,7 @@ def test_it_finds_better_configurations_than_chance():
             value = objective(journaled.suggest(index).values)
             journaled.complete(index, value) if index % 2 else journaled.stop(index, value + 1)
         found = [objective(values) for values, _ in _suggested(journaled).values()][20:]
-        chance = [objective(configuration(spec, index)) for index in range(20, 40)]
+        chance = [objective(configurations(spec)[index]) for index in range(20, 40)]
         gains.append(np.mean(chance) - np.mean(found))
     assert np.mean(gains) > 3 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
@@ -211,7 +211,7 @@ def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
     assert "suggestion of c00005: journaled {'loss': 1" in other.differences[0]
     foreign = audited({"searcher": "optuna 4.0.0"})
     assert (foreign.checked, foreign.differences, foreign.unchecked) == (7, [], 1)
-    other = configuration(SPEC, 3)
+    other = configurations(SPEC)[3]
     assert "its values are not what its hash says" in audited({"values": other}).differences[0]
     forged = audited({"values": other, "config_hash": config_hash(other)})
     assert forged.differences == [f"record {_sequence(journaled, 5)}: suggestion of c00005: {MISLED}"]

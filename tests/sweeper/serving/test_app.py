@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.api.serving import serve
+from sweeper.api.exports import serve
 from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal
 from sweeper.serving.app import MOST_ROWS, listen

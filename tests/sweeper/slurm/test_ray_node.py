@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.remote.tokens import create_token
+from sweeper.remote.cluster import create_token
 from sweeper.slurm.worker import address_here, environment, free_port, ray_folder
 
 

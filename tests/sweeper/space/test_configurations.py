@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 from sweeper.core import domains
 from sweeper.core.domains import Uniforms, draw, grid_size, parse, plain
 from sweeper.core.ids import flatten_configuration
-from sweeper.space.configurations import (
-    column_types,
-    configuration,
-    configurations,
-    examples,
-    named_components,
-    varying_columns,
-)
+from sweeper.space.configurations import column_types, configurations, examples, named_components, varying_columns
 from sweeper.space.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
@@ -82,11 +75,11 @@ def test_a_space_is_parsed_once_and_kept(monkeypatch):
 
 
 def test_the_same_on_every_machine():
-    loss = configuration(_spec(9, seed=3, loss=CONDITIONAL), 7)["loss"]
+    loss = configurations(_spec(9, seed=3, loss=CONDITIONAL))[7]["loss"]
     script = (
-        "import json, sys; from sweeper.space.configurations import configuration;"
+        "import json, sys; from sweeper.space.configurations import configurations;"
         "from sweeper.space.loading import build_spec; from tests.sweeper.small_registries import REGISTRIES;"
-        "print(json.dumps(configuration(build_spec(json.load(sys.stdin), REGISTRIES), 7)['loss']))"
+        "print(json.dumps(configurations(build_spec(json.load(sys.stdin), REGISTRIES))[7]['loss']))"
     )
     spec = json.dumps(_spec(9, seed=3, loss=CONDITIONAL).resolved())
     run = subprocess.run([sys.executable, "-c", script], input=spec, capture_output=True, text=True, check=True)
@@ -108,14 +101,14 @@ def test_an_added_key_changes_no_other_draw():
         optimizer={"momentum": {"uniform": [0, 1]}, **optimizer},
     )
     for i, configuration_before in enumerate(configurations(before)):
-        again = configuration(after, i)
+        again = configurations(after)[i]
         assert again["loss"] == configuration_before["loss"]
         assert again["optimizer"]["lr"] == configuration_before["optimizer"]["lr"]
 
 
 def test_seed_and_index_change_the_draws():
     gammas = [
-        configuration(_spec(20, seed=seed, loss={"name": "focal", "gamma": {"uniform": [0, 1]}}), i)["loss"]["gamma"]
+        configurations(_spec(20, seed=seed, loss={"name": "focal", "gamma": {"uniform": [0, 1]}}))[i]["loss"]["gamma"]
         for seed in range(5)
         for i in range(20)
     ]

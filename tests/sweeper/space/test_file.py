@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from search_spaces import locate
 from sweeper.core.errors import InvalidSearchSpace
-from sweeper.space.file import MAXIMUM_BYTES, Document, apply_overrides, parse_document, parse_value, read_document
+from sweeper.space.file import MAXIMUM_BYTES, Document, apply_overrides, parse_document, read_document
 from sweeper.space.loading import load_spec
 
 
@@ -50,8 +50,10 @@ def test_values_and_lines():
     ],
 )
 def test_plain_scalars(text, value):
-    found, faults = parse_value(text, "key")
-    assert (found, type(found), faults) == (value, type(value), [])
+    document = Document()
+    apply_overrides(document, [f"key={text}"])
+    found = document.values["key"]
+    assert (found, type(found), document.faults) == (value, type(value), [])
 
 
 @pytest.mark.parametrize(
@@ -212,8 +214,8 @@ def test_the_last_override_counts():
 def test_overridden_places_have_no_line():
     document = Document(values=copy.deepcopy(VALUES), lines={"space": 3, "space.loss": 4, "space.loss.one_of": 5})
     apply_overrides(document, ["space.loss=focal"])
-    assert document.lines == {"space": 3}
-    assert document.line_of("space.loss.gama") is None
+    assert document.line_of("space.loss") is document.line_of("space.loss.one_of") is None
+    assert document.line_of("space.loss.gama") is None and document.line_of("space") == 3
     assert document.line_of("space.optimizer") == 3  # absent from the file: the part that should hold it
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import search_spaces
 from sweeper.core.errors import InvalidSearchSpace
-from sweeper.planning.loop_checks import LoopData
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.space.configurations import column_types, configuration, varying_columns
+from sweeper.planning.user_code_checks import LoopData
+from sweeper.space.configurations import column_types, configurations, varying_columns
 from sweeper.space.loading import load_spec, reopened_spec
 from sweeper.space.spec import spec_of
 from sweeper.space.user_code import code_of, own_names, set_code_root
@@ -49,7 +49,7 @@ def faults(values):
 
 def test_any_names_are_hyperparameters_with_columns_of_their_own():
     spec = load_spec(SPACE)
-    values = configuration(spec, 1)
+    values = configurations(spec)[1]
     assert values["optimizer"] == values["architecture"] == spec.dataset == {"name": "own"}
     assert isinstance(values["lr"], float) and values["sizes"] == [32, 64] and values["loss"]["name"]
     types = column_types(spec.space)
@@ -72,7 +72,7 @@ def test_a_resolved_space_is_read_again_without_running_its_code():
 
 def test_a_signature_is_kept_to():
     named = {**SPACE, "loop": "looped:Named", "space": {"lr": {"loguniform": [0.01, 1]}}}
-    assert configuration(load_spec(named), 0)["rank"] == 8
+    assert configurations(load_spec(named))[0]["rank"] == 8
     said = faults({**named, "space": {"lr": "high", "rnk": 3}})
     assert "takes no hyperparameter 'rnk'" in said and "did you mean 'rank'" in said and "lr = 'high'" in said
 

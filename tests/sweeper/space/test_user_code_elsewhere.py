@@ -39,7 +39,7 @@ print(json.dumps({"seen": seen, "packing": report.packing, "failure": report.fai
 def test_what_travels_is_all_that_a_trial_needs(tmp_path, monkeypatch):
     files = tmp_path / "files"
     shutil.copytree(ROOT / "search_spaces" / "examples", files)
-    changes = ["space.loss=own_loss:Poly1", "space.architecture=own_network:GatedMlp", "samples=1"]
+    changes = ["space.loss=own_components:Poly1", "space.architecture=own_components:GatedMlp", "samples=1"]
     monkeypatch.chdir(files)
     spec = load_spec("own_components.yaml", [*changes, "evaluation.curvature=false", "evaluation.bootstrap=0"])
     code = code_of(spec)

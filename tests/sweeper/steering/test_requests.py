@@ -13,16 +13,15 @@ import sweeper
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.schemas import evaluation_columns, table_schemas
-from sweeper.execution.assembly import SteeringController
+from sweeper.execution.attempt import SteeringController
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record, Steered
 from sweeper.journal.state import EARLY_STOPPED, ENDED, STEERED, SweepState, fold
 from sweeper.results import Results
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import audit
-from sweeper.scheduling.promotion import Promotion
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.steering.requests import GOES_ON, ask, pending

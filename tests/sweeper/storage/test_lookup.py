@@ -19,7 +19,7 @@ from sweeper.analysis.recalibrating import recalibrate_sweep
 from sweeper.cli.main import app, complete_sweep
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.local.processes import ForkServer
+from sweeper.execution.fork_server import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep
 from sweeper.journal.journal import Journal

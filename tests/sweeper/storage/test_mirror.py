@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.mirror import Mirror
-from sweeper.storage.store_objects import StoreArrivals
+from sweeper.tables.large_tables import StoreArrivals
 from tests.memory_store import use_memory_store
 from trainables.files.stores.object_store import Store
 
@@ -58,11 +58,11 @@ def test_two_threads_publish_a_file_of_the_driver_once(store: Store, slow: list[
     (tmp_path / "predictions").mkdir()
     (tmp_path / "predictions" / FILE).write_bytes(b"rows")
     kept = StoreArrivals(store, tmp_path)
-    kept.publish("predictions", [FILE], only=False)
+    kept.publish([FILE], only=False)
     with ThreadPoolExecutor(2) as pool:
         for job in [pool.submit(kept.work) for _ in range(2)]:
             job.result()
-    assert slow == [f"incoming/predictions/{FILE}"] and kept.lost("predictions") == []
+    assert slow == [f"incoming/predictions/{FILE}"] and kept.lost() == []
     assert store.get(f"tables/predictions/{FILE}") == b"rows" and {*store.entries()} == {f"tables/predictions/{FILE}"}
 
 

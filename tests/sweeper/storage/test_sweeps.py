@@ -17,8 +17,8 @@ import yaml
 
 from sweeper.core.errors import DiskFullError, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import config_hash
-from sweeper.execution.attempt import check_trials
 from sweeper.execution.options import RunOptions
+from sweeper.execution.resuming import check_trials
 from sweeper.execution.runner import resume_sweep
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Attempt

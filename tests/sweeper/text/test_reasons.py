@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sweeper.scheduling.asha import Promotion
 from sweeper.scheduling.base import decide
-from sweeper.scheduling.promotion import Promotion
 from sweeper.text.labels import ordinal, plain_reason
 
 NUMBER = "val_nll 0.0483 is number 1 of"

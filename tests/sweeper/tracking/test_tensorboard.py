@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from sweeper.api.arguments import checked, tracking
+from sweeper.api.arguments import checked, tracking_address
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
@@ -88,8 +88,8 @@ def test_an_address_that_nobody_serves_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SweeperError, match=r"gopher:// is not an MLflow tracking store"):
         checked("gopher://x")
     with pytest.raises(SweeperError, match="beside the sweep, which is in a store"):
-        tracking("tensorboard:", "s3://bucket/sweeps")
-    assert tracking("tensorboard:/mnt/runs", "s3://bucket/sweeps") == "tensorboard:/mnt/runs"
+        tracking_address("tensorboard:", "s3://bucket/sweeps")
+    assert tracking_address("tensorboard:/mnt/runs", "s3://bucket/sweeps") == "tensorboard:/mnt/runs"
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(SweeperError, match="TensorBoard is not installed"):
         checked("tensorboard:")

@@ -11,7 +11,7 @@ import torch
 
 from trainables.datasets import load_dataset
 from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.table import tokenized
+from trainables.datasets.own_tables import tokenized
 from trainables.models import build_for, build_model
 from trainables.models.base import fit_fault
 from trainables.training.fine_tuning import layer_numbers

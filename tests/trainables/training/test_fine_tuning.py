@@ -15,7 +15,7 @@ from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import Component
 from trainables.training.acceleration import TrainingSettings, graphs_fault
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.fine_tuning import freeze_layers, hold_frozen, layer_numbers, radius_of, scale_by_depth
+from trainables.training.fine_tuning import freeze_layers, frozen_modules, layer_numbers, radius_of, scale_by_depth
 from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
 from trainables.training.loop import Replicate
 from trainables.training.recipe import OPTIMIZERS, build_optimizer, set_learning_rate
@@ -154,7 +154,8 @@ def test_an_affine_free_norm_in_a_frozen_block_is_held():
     model = nn.Sequential(nn.Sequential(block), nn.Linear(4, 2))
     freeze_layers(model, 1)
     model.train()
-    hold_frozen(model)
+    for module in frozen_modules(model):
+        module.eval()
     assert not block[1].training and model[1].training
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sweeper.execution.driver.failures import CRASH, classify
-from sweeper.execution.local.processes import ForkServer, TrialProcess
+from sweeper.execution.driver.judging import CRASH, classify
+from sweeper.execution.fork_server import ForkServer, TrialProcess
 from tests.alive import wait_for_ends
 from tests.patience import patient
 from trainables.worker.ranks import LOOPBACK, RankFault, first_lost, network_of, open_store

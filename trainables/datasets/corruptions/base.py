@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 #: [N, H, W, C], values 0 to 255.
@@ -17,14 +20,19 @@ Floats = NDArray[np.float64]
 #: (images, severity 1 to 5, whether they are small, draws) → corrupted images, values 0 to 255.
 Corruption = Callable[[Images, int, bool, np.random.RandomState], Floats]
 
-Value = TypeVar("Value")
-#: One value for each severity: CIFAR-10-C's, then ImageNet-C's.
-Constants = tuple[Sequence[Value], Sequence[Value]]
+
+@functools.cache
+def _severities() -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return every corruption's constants, for `small` and `large` images, one or several for each severity."""
+    found: Mapping[str, Mapping[str, Sequence[Any]]] = yaml.safe_load(
+        Path(__file__).with_name("severities.yaml").read_text("utf-8")
+    )
+    return found
 
 
-def constant(constants: Constants[Value], severity: int, small: bool) -> Value:
-    """Return the value for a severity 1 to 5 of small or large images."""
-    return constants[0 if small else 1][severity - 1]
+def constant(kind: str, severity: int, small: bool) -> Any:
+    """Return the benchmark's constant, or list of them, of a corruption at severity 1 to 5 of small or large images."""
+    return _severities()[kind]["small" if small else "large"][severity - 1]
 
 
 def shares(images: Images) -> Floats:

@@ -11,36 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.corruptions.base import Constants, Floats, Images, constant, levels, shares
+from trainables.datasets.corruptions.base import Floats, Images, constant, levels, shares
 
 if TYPE_CHECKING:
     from scipy import sparse
-
-#: Radius of the disk in pixels, and the deviation of the Gaussian that smooths its edge.
-DEFOCUS: Constants[tuple[float, float]] = (
-    ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-    ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
-)
-
-#: Deviation of the Gaussian, furthest displacement of a pixel, passes.
-GLASS: Constants[tuple[float, int, int]] = (
-    ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-    ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-)
-
-#: Radius and deviation along the motion.
-MOTION: Constants[tuple[int, float]] = (
-    ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
-    ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-)
-
-#: Factors over which is averaged.
-ZOOM: Constants[NDArray[np.float64]] = (
-    tuple(np.arange(1, end, 0.01) for end in (1.06, 1.11, 1.16, 1.21, 1.26)),
-    tuple(
-        np.arange(1, end, step) for end, step in ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))
-    ),
-)
 
 
 def disk(radius: float, deviation: float) -> NDArray[np.float64]:
@@ -62,7 +36,7 @@ def disk(radius: float, deviation: float) -> NDArray[np.float64]:
 
 def defocus_blur(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Average over a disk."""
-    kernel = torch.from_numpy(disk(*constant(DEFOCUS, severity, small)))
+    kernel = torch.from_numpy(disk(*constant("defocus_blur", severity, small)))
     reach = len(kernel) // 2
     pixels = torch.from_numpy(shares(images)).permute(0, 3, 1, 2)
     n, channels, height, width = pixels.shape
@@ -84,7 +58,7 @@ def glass_blur(images: Images, severity: int, small: bool, draws: np.random.Rand
 
     The reference means to swap them, but assigns through views of one array, which copies; benchmarks are made so.
     """
-    deviation, reach, passes = constant(GLASS, severity, small)
+    deviation, reach, passes = constant("glass_blur", severity, small)
     found = (smoothed(shares(images), deviation) * 255).astype(np.uint8)
     n, height, width = images.shape[:3]
     places = [(h, w) for h in range(height - reach, reach, -1) for w in range(width - reach, reach, -1)]
@@ -119,8 +93,9 @@ def motion_blurred(pixels: Floats, radius: int, deviation: float, angles: NDArra
 
 def motion_blur(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Average along a line within 45 degrees of the horizontal."""
+    radius, deviation = constant("motion_blur", severity, small)
     angles = draws.uniform(-45, 45, size=len(images))
-    return np.clip(motion_blurred(images.astype(np.float64), *constant(MOTION, severity, small), angles), 0, 255)
+    return np.clip(motion_blurred(images.astype(np.float64), radius, deviation, angles), 0, 255)
 
 
 def enlargement(side: int, factor: float, centred: bool) -> NDArray[np.float64]:
@@ -153,7 +128,7 @@ def _mean_enlargement(side: int, severity: int, small: bool) -> sparse.csr_array
     """Return the matrix [S², S²] that averages an image and its enlargements: few values far from 0 in each row."""
     from scipy import sparse
 
-    factors = constant(ZOOM, severity, small)
+    factors = np.arange(1, *constant("zoom_blur", severity, small))
     total = sparse.eye_array(side * side, format="csr")
     for factor in factors:
         line = sparse.csr_array(enlargement(side, float(factor), centred=small))

@@ -10,59 +10,33 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from trainables.datasets.corruptions.base import Constants, Floats, Images, constant, levels, shares
+from trainables.datasets.corruptions.base import Floats, Images, constant, levels, shares
 from trainables.datasets.corruptions.blur import smoothed
-
-#: Standard deviations.
-GAUSSIAN: Constants[float] = ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38))
-
-#: Photons of a white pixel.
-SHOT: Constants[float] = ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3))
-
-#: Shares of values that become black or white, half of them each.
-IMPULSE: Constants[float] = ((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27))
 
 
 def gaussian_noise(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Add normal noise to every value."""
-    return levels(shares(images) + draws.normal(size=images.shape, scale=constant(GAUSSIAN, severity, small)))
+    return levels(shares(images) + draws.normal(size=images.shape, scale=constant("gaussian_noise", severity, small)))
 
 
 def shot_noise(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Count photons: a Poisson number with each value as its mean."""
-    photons = float(constant(SHOT, severity, small))
+    photons = float(constant("shot_noise", severity, small))
     return levels(draws.poisson(shares(images) * photons) / photons)
 
 
 def impulse_noise(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Make some values black or white."""
     drawn = draws.random((len(images), 2, *images.shape[1:]))
-    flipped, salted = drawn[:, 0] <= constant(IMPULSE, severity, small), drawn[:, 1] <= 0.5
+    flipped, salted = drawn[:, 0] <= constant("impulse_noise", severity, small), drawn[:, 1] <= 0.5
     return levels(np.where(flipped, salted.astype(np.float64), shares(images)))
-
-
-#: Shares of the contrast that remain.
-CONTRAST: Constants[float] = ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05))
-
-#: Strength and deviation of the displacements, and the furthest move of three points that an affine map follows; all
-#: as shares of the side.
-ELASTIC: Constants[tuple[float, float, float]] = (
-    ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
-    tuple((250 * strength * 0.005, 0.01, 0) for strength in (0.05, 0.065, 0.085, 0.1, 0.12)),
-)
-
-#: Shares of the side.
-PIXELATE: Constants[float] = ((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25))
-
-#: Qualities.
-JPEG: Constants[int] = ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7))
 
 
 def contrast(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Move values towards each channel's mean."""
     pixels = shares(images)
     means = pixels.mean(axis=(1, 2), keepdims=True)
-    return levels((pixels - means) * constant(CONTRAST, severity, small) + means)
+    return levels((pixels - means) * constant("contrast", severity, small) + means)
 
 
 def sampled(pixels: Floats, rows: Floats, columns: Floats, align: bool) -> Floats:
@@ -91,7 +65,7 @@ def sampled(pixels: Floats, rows: Floats, columns: Floats, align: bool) -> Float
 
 def elastic_transform(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Displace pixels by smooth random fields; small images are distorted by a random affine map before."""
-    strength, deviation, reach = constant(ELASTIC, severity, small)
+    strength, deviation, reach = constant("elastic_transform", severity, small)
     n, side = len(images), images.shape[1]
     affine = 6 if small else 0
     drawn = 2 * draws.random((n, affine + 2 * side * side)) - 1
@@ -125,7 +99,7 @@ def pixelate(images: Images, severity: int, small: bool, draws: np.random.Random
     from PIL import Image
 
     side = images.shape[1]
-    less = int(side * constant(PIXELATE, severity, small))
+    less = int(side * constant("pixelate", severity, small))
     back = Image.Resampling.BOX if small else Image.Resampling.NEAREST
 
     def coarse(picture: Image.Image) -> Image.Image:
@@ -138,7 +112,7 @@ def jpeg_compression(images: Images, severity: int, small: bool, draws: np.rando
     """Write and read as JPEG."""
     from PIL import Image
 
-    quality = constant(JPEG, severity, small)
+    quality = constant("jpeg_compression", severity, small)
 
     def compressed(picture: Image.Image) -> Image.Image:
         file = BytesIO()

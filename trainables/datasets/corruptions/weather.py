@@ -17,41 +17,13 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from trainables.datasets.cache import DataSetUnavailableError, data_folder
-from trainables.datasets.corruptions.base import Constants, Floats, Images, constant, grey, levels, shares
+from trainables.datasets.corruptions.base import Floats, Images, constant, grey, levels, shares
 from trainables.datasets.corruptions.blur import motion_blurred, zoomed
-
-#: Mean and deviation of the flakes, their size, the least that is one, radius and deviation of their motion, and the
-#: share of the picture beside a whitened one.
-SNOW: Constants[tuple[float, float, float, float, int, float, float]] = (
-    (
-        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
-        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
-        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
-    ),
-    (
-        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
-        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
-        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
-        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
-    ),
-)
-
-#: Strength, and by how much each finer structure is weaker.
-FOG: Constants[tuple[float, float]] = (
-    ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-    ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
-)
-
-#: What is added to the value of HSV.
-BRIGHTNESS: Constants[float] = ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5))
 
 
 def snow(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Whiten, and add flakes that fall, and the same turned by half a circle."""
-    mean, deviation, size, least, radius, spread, share = constant(SNOW, severity, small)
+    mean, deviation, size, least, radius, spread, share = constant("snow", severity, small)
     drawn = [
         (draws.normal(size=images.shape[1:3], loc=mean, scale=deviation), draws.uniform(-135, -45)) for _ in images
     ]
@@ -102,7 +74,7 @@ def _counts(size: int) -> NDArray[np.int64]:
 
 def fog(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Add a fractal haze, and scale back to the brightest value."""
-    strength, decay = constant(FOG, severity, small)
+    strength, decay = constant("fog", severity, small)
     height, width = images.shape[1:3]
     pixels = shares(images)
     brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
@@ -114,17 +86,11 @@ def brightness(images: Images, severity: int, small: bool, draws: np.random.Rand
     """Raise the value of HSV, its largest channel; hue and saturation stay, so that channels keep their ratios."""
     pixels = shares(images)
     value = pixels.max(axis=-1, keepdims=True)
-    raised = np.clip(value + constant(BRIGHTNESS, severity, small), 0, 1)
+    raised = np.clip(value + constant("brightness", severity, small), 0, 1)
     return levels(np.where(value > 0, pixels * (raised / np.where(value > 0, value, 1)), raised))
 
 
 FROST_KIND = "frost"
-
-#: Weights of image and photograph.
-FROST: Constants[tuple[float, float]] = (
-    ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-    ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-)
 
 #: The sixth of the benchmark is never drawn by its own code.
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
@@ -166,7 +132,7 @@ def _fitted(picture: Images, side: int) -> Images:
 
 def frost(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
     """Lay a random part of a random photograph over each image. Raises DataSetUnavailableError without photographs."""
-    own, other = constant(FROST, severity, small)
+    own, other = constant("frost", severity, small)
     side, channels = images.shape[1], images.shape[3]
     photographs = _photographs(photographs_folder(), side, small)
     layers = np.empty((*images.shape[:3], 3))
@@ -176,4 +142,4 @@ def frost(images: Images, severity: int, small: bool, draws: np.random.RandomSta
         layer[:] = picture[row : row + side, column : column + side]
     if channels == 1:
         layers = (layers @ np.array([0.2989, 0.5870, 0.1140]))[..., None]
-    return np.clip(own * images.astype(np.float64) + other * layers, 0, 255)
+    return np.asarray(np.clip(own * images.astype(np.float64) + other * layers, 0, 255))

@@ -12,18 +12,21 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainables.curvature.lanes import Curvature, Lane, measure_lanes
+from trainables.curvature.statistics.base import TEMPERED
 from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
 from trainables.losses.base import as_type
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.registry import Options
 from trainables.training.acceleration import training_arithmetic
+from trainables.training.evaluation import EvaluationSettings, curvature_losses, curvature_subset, known_curvature
 from trainables.training.lanes.losses import LaneLosses, lane_weights, with_trace
 from trainables.training.lanes.networks import LaneStore, differentiable, networks_of
 from trainables.training.loop import Replicate
@@ -164,6 +167,25 @@ def rule_of(recipe: Options) -> tuple[str, bool]:
     return recipe["name"], bool(recipe.get("nesterov", False))
 
 
+@contextmanager
+def curvature_together(lanes: Sequence[tuple[Replicate, str]], settings: EvaluationSettings) -> Iterator[None]:
+    """Within this context evaluations of replicates, each at its stage, share the work of measuring curvature.
+
+    They are of one `cohort_key`. Those that cannot share it, see `measure_lanes`, measure their own as ever.
+    """
+    wanted, found = settings.curvature, dict[int, Curvature]()
+    if wanted is not None and TEMPERED not in wanted.losses and lanes:
+        with ExitStack() as weights:
+            for replicate, stage in lanes:
+                weights.enter_context(replicate.weights_of(stage))
+            held = [Lane(each.measured, curvature_losses(each.loss, wanted), each.seed) for each, _ in lanes]
+            data = curvature_subset(lanes[0][0].dataset.val, wanted.samples)
+            measured = measure_lanes(held, *data, settings=wanted)
+        found = {id(lane.model): own for lane, own in zip(held, measured, strict=True) if own is not None}
+    with known_curvature(found):
+        yield
+
+
 PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
 
 
@@ -247,7 +269,7 @@ class Cohort:
         total = self.train_batches(rates)
         logits = self.predict(self._dataset.val)
         means = (total / len(self._dataset.train)).tolist()
-        metrics = epoch_metrics_of_lanes(logits, self._dataset.val.targets, [r.bins for r in lanes])
+        metrics = epoch_metrics_of_lanes(logits, self._dataset.val.targets, lanes[0].bins)
         rows = [
             replicate.end_epoch(mean, own, rate, measured)
             for replicate, mean, own, rate, measured in zip(lanes, means, logits, rates, metrics, strict=True)

@@ -22,7 +22,7 @@ from trainables.datasets.base import DataSet
 from trainables.files.atomic import kept_choice
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
-from trainables.registry.component import Configuration
+from trainables.registry import Configuration
 from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
 from trainables.training.evaluation import Task
 from trainables.training.lanes.cohort import Lanes, rule_of

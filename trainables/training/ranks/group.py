@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainables.registry.component import Configuration, Options
+from trainables.registry import Configuration, Options
 
 #: Gradients are summed in buckets of about this size, as torch's DistributedDataParallel does by default.
 BUCKET_BYTES = 25 * 2**20

@@ -22,7 +22,7 @@ from trainables.datasets.base import DataSet, Split, batches
 from trainables.losses import LOSSES, build_loss
 from trainables.losses.hessian_trace import normalised_by, take_in_statistics
 from trainables.models import ARCHITECTURES
-from trainables.registry.component import Configuration
+from trainables.registry import Configuration
 from trainables.training.acceleration import laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.loop import Replicate

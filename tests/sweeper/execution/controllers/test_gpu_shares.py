@@ -18,8 +18,8 @@ from sweeper.execution.controllers.gpu_shares import (
     share_for,
 )
 from sweeper.execution.driver.context import Shares
-from sweeper.execution.driver.failures import CRASH, GPU_OUT_OF_MEMORY, Failure, larger_share, on_a_larger_share
-from sweeper.journal.state import fold
+from sweeper.execution.driver.judging import CRASH, GPU_OUT_OF_MEMORY, Failure, next_try
+from sweeper.journal.state import TrialState, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
@@ -56,17 +56,18 @@ def test_shares_hold_their_processes_and_fit_on_the_card_together():
 
 
 def test_after_running_out_a_share_doubles_up_to_a_whole_card():
-    assert [larger_share(share) for share in (1 / 16, 0.3333, 0.5, 0.6666, 1.0, 2.0)] == [
+    shares, trial = (1 / 16, 0.3333, 0.5, 0.6666, 1.0, 2.0), TrialState(configuration=0)
+    assert [next_try(OUT, trial, share, 2)[1] for share in shares] == [
         0.125, pytest.approx(0.6666), 1.0, 1.0, None, None
     ]  # fmt: skip
 
 
 def test_running_out_counts_against_retries_only_on_a_whole_card():
-    failure, larger = on_a_larger_share(OUT, 0.25)
-    assert larger == 0.5 and not failure.counts
+    failure, larger, given_up = next_try(OUT, TrialState(configuration=0), 0.25, 0)
+    assert larger == 0.5 and not failure.counts and not given_up
     assert failure.reason.endswith("(on 0.25 of a card; it is tried again on 0.5)")
     for failure, share in ((OUT, 1.0), (OUT, None), (Failure(CRASH, "it died"), 0.25)):
-        assert on_a_larger_share(failure, share) == (failure, None)
+        assert next_try(failure, TrialState(configuration=0), share, 0) == (failure, None, True)
 
 
 def test_torch_may_allocate_a_share_less_what_cuda_takes_beside_it():

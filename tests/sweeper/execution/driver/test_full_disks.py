@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.driver.failures import LEAST_BYTES, STORAGE, Failure, FullDisks
+from sweeper.execution.driver.judging import LEAST_BYTES, STORAGE, Failure, FullDisks
 from trainables.files import atomic
 
 Usage = namedtuple("Usage", "total used free")

@@ -14,7 +14,7 @@ from sweeper.journal.best import Objective, best_trials
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.scheduling.asha import Halving, ranked
+from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.ranking import Constraint
 from tests.running import SPACE, write_space
@@ -56,7 +56,7 @@ def ended(index: int, rng: random.Random) -> TrialState:
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
 def test_the_best_of_every_stratum_keep_theirs_at_every_moment(constraints, best, seed):
     rng, count = random.Random(seed), 30
-    schedule: Scheduler = ranked(PLAIN, (Objective("val_nll"),), CONSTRAINTS[constraints])
+    schedule: Scheduler = PLAIN.comparing((Objective("val_nll"),), CONSTRAINTS[constraints])
     strata = [rng.choice("ab") for _ in range(count)]
     state, shelf = SweepState(count), Shelf(count)
     keeping = Keeping(best, lambda index: strata[index])
@@ -81,7 +81,7 @@ def test_the_best_of_every_stratum_keep_theirs_at_every_moment(constraints, best
 def test_few_are_kept_for_a_constraint():
     rng, count = random.Random(1), 1000
     state, shelf = SweepState(count), Shelf(count)
-    schedule = ranked(PLAIN, (Objective("val_nll"),), CONSTRAINTS["beside the best"])
+    schedule = PLAIN.comparing((Objective("val_nll"),), CONSTRAINTS["beside the best"])
     checkpoints = KeptCheckpoints(shelf, state, schedule)
     for index in range(count):
         told = {"val_accuracy": rng.random()}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.execution.driver.failures import STORAGE, Failure
+from sweeper.execution.driver.judging import STORAGE, Failure
 from sweeper.journal.journal import record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving

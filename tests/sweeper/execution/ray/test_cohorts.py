@@ -16,8 +16,8 @@ from sweeper.scheduling.asha import Halving
 from tests.faults.misbehaving import misbehave
 from tests.polling import KEYS
 from tests.running import sweeper, write_space
-from tests.sweeper.execution.local.test_cohort_loop import Alike
-from tests.sweeper.execution.local.test_cohorts import SPACE
+from tests.sweeper.execution.test_cohort_loop import Alike
+from tests.sweeper.execution.test_cohorts import SPACE
 from tests.sweeper.fake_executor import FakeSweep
 from trainables.worker.trial_reports import WorkerReport
 

@@ -39,5 +39,5 @@ def test_digests_tell_data_sets_apart():
 def test_a_folder_is_its_own_source(tmp_path):
     used = used_dataset({"name": "image_folder", "folder": str(tmp_path)}, {})
     assert (used.source_type, json.loads(used.source)) == ("local", {"uri": tmp_path.as_uri()})
-    own = used_dataset({"name": "own_data:spirals"}, {})
-    assert json.loads(own.source)["tags"]["mlflow.source.name"] == "own_data:spirals"
+    own = used_dataset({"name": "own_components:spirals"}, {})
+    assert json.loads(own.source)["tags"]["mlflow.source.name"] == "own_components:spirals"

@@ -12,7 +12,9 @@ from tests.trainables.training.lanes.comparison import configuration, digits, di
 from tests.trainables.training.lanes.filling import alone, of_every_loss, same_bits, together
 from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
 from trainables.datasets.image_stream import CropAndFlip
-from trainables.training.lanes.cohort import Cohort, Lanes
+from trainables.training import evaluation
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.lanes.cohort import Cohort, Lanes, curvature_together
 from trainables.training.loop import Replicate
 
 SMALL_MLP, SMALL_RESNET = {"name": "mlp", "width": 20}, {"name": "resnet8", "width": 0.25}
@@ -156,3 +158,19 @@ def test_a_full_cohort_takes_no_more():
     cohort.join(replicate)
     with pytest.raises(IndexError, match="1 lanes is full"):
         cohort.join(replicate)
+
+
+def test_evaluations_of_lanes_share_their_curvature(double, monkeypatch):
+    data, values = digits(torch.float64), of_every_loss(SMALL_MLP)
+    held = [replicate for replicate, _ in together(values, data, 1, width=7, seed=0)]
+    curvature = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
+    settings = EvaluationSettings.from_mapping({"bootstrap": 0, "posthoc": [], "curvature": curvature})
+    expected = [replicate.evaluate(settings, "rung").rows for replicate in held]
+    with curvature_together([(replicate, "rung") for replicate in held], settings):
+        found = [replicate.evaluate(settings, "rung").rows for replicate in held]
+        monkeypatch.setattr(evaluation, "measure_by_block", None)
+        held[0].evaluate(settings, "rung")
+    for mine, theirs in zip(expected, found, strict=True):
+        alone_row, lane_row = ({k: v for k, v in rows[0].items() if "hessian" in k} for rows in (mine, theirs))
+        assert len(alone_row) == 16
+        assert alone_row == pytest.approx(lane_row, rel=1e-9, abs=1e-12)

@@ -1,0 +1,123 @@
+"""Trial processes of this machine, forked by a server that has imported torch (`trainables.worker.fork_server`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.processes import python_environment, python_module
+from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
+from trainables.worker.trial_reports import WorkerInit
+
+#: How long the server may take to exit on its own once it is not needed.
+END_SECONDS = 5.0
+
+
+class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone
+    """The process that forks trial processes has ended; what the sweep has so far is kept."""
+
+    exit_code = 1
+
+
+class TrialProcess:
+    """One forked process, and the connection to it."""
+
+    def __init__(self, pid: int, connection: Connection) -> None:
+        """Stand for process `pid`, reached through `connection`."""
+        self.pid, self.connection = pid, connection
+
+    def send(self, message: object) -> bool:
+        """Send plain values; return whether the process could take them."""
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End the process at once; its trial has a checkpoint."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.connection.close()
+
+
+class ForkServer:
+    """The process that forks trial processes. Start it early: it imports torch meanwhile."""
+
+    def __init__(self) -> None:
+        """Start the server and return at once."""
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                python_module("trainables.worker.fork_server", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for the driver; in its session, see `set_niceness`
+                # One thread for numpy's products until a process says otherwise: as many as cores would get in each
+                # other's way, and add in another order.
+                env=python_environment(OMP_NUM_THREADS="1"),
+            )
+
+    def __enter__(self) -> ForkServer:
+        """Serve."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the server, and with it all that it has forked."""
+        self._control.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def fork(self, opening: WorkerInit) -> TrialProcess:
+        """Return a new trial process that has been sent `opening`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            pid = self._ask(REQUEST.pack(FORK, 0), theirs.fileno())
+        process = TrialProcess(pid, Connection(ours.detach()))
+        process.send(opening)
+        return process
+
+    def exit_code(self, process: TrialProcess) -> int:
+        """Return the exit code of a process that ends or has ended, negative for the signal that ended it."""
+        return self._ask(REQUEST.pack(REAP, process.pid))
+
+    def _ask(self, request: bytes, *descriptors: int) -> int:
+        try:
+            socket.send_fds(self._control, [request], descriptors)
+            data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
+        except (BrokenPipeError, ConnectionResetError):
+            data = b""
+        if len(data) < ANSWER.size:
+            raise ForkServerGone(
+                "the process that forks trial processes has ended",
+                "check whether it was killed or memory ran out; results are kept, continue with `sweeper resume`",
+            )
+        return int(ANSWER.unpack(data)[0])
+
+
+@contextmanager
+def early_server(executor: str, address: str | None, given: ForkServer | None = None) -> Iterator[ForkServer | None]:
+    """Start the server where it may be needed, as early as can be: it imports torch while the space is read.
+
+    Args:
+        executor: asked for.
+        address: of a Ray cluster.
+        given: one that runs already, whose owner ends it.
+    """
+    if given is not None or executor not in ("auto", "local") or address is not None:
+        yield given
+        return
+    with ForkServer() as server:
+        yield server

@@ -1,0 +1,262 @@
+"""The local executor: runs assignments in forked processes on this machine. One loop, no threads.
+
+The loop asks the driver for assignments, passes it reports and deaths, and ends when nothing is left or a stop is asked
+for, as `sweeper.execution.ray.executor` has Ray Tune do. A process stands still while the driver judges what it
+reported: then it hears how to go on (`sweeper.execution.driver.executor`). One without trials waits for the next
+assignment.
+
+SIGTERM ends the loop after the turn it is in, so nothing is journaled by halves; Ctrl-C after the epoch that each trial
+is in.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
+
+import psutil
+import torch
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.processes import prepare
+from sweeper.execution.controllers.base import Interrupts
+from sweeper.execution.controllers.capacity import ClusterView, fit_resources
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
+from sweeper.execution.driver.judging import CRASH, OUT_OF_MEMORY, Failure, classify
+from sweeper.execution.fork_server import ForkServer, TrialProcess
+from sweeper.space.parts import Resources
+from trainables.files.container import memory_taken, usable_cores
+from trainables.worker.hang_watchdog import ended_by
+from trainables.worker.trial_reports import WorkerFailed, WorkerInit, WorkerReport
+
+#: The longest that the loop waits for processes before it looks after the driver's other duties.
+TURN_SECONDS = 0.2
+
+#: The longest that a process is waited for which writes a last checkpoint: a store may be out of reach for 120 s.
+LEAVE_SECONDS = 150.0
+
+THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
+
+#: Above this share of the memory, the machine's or the container's, the largest trial process is ended, as Ray does on
+#: its nodes: the kernel would take any process, the driver among them. Ray's own variable changes it here, too.
+MOST_MEMORY = 0.95
+
+
+def this_machine(cpus: int | None) -> ClusterView:
+    """Return what this machine has for trials: `cpus` cores, or those that this process may use."""
+    return ClusterView(({"CPU": float(cpus or usable_cores())},))
+
+
+def takes_cards(resources: Resources) -> bool:
+    """Return whether trials take GPUs."""
+    return torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
+
+
+class LocalExecutor(Executor):
+    """Forked processes of this machine."""
+
+    name = "local"
+
+    def require(self, resources: Resources) -> None:
+        """Raise SweeperError where a cluster is named, or trials take GPUs."""
+        if self.options.address is not None:
+            raise SweeperError(
+                f"the executor is local, but the cluster is {self.options.address}",
+                "omit --executor local, or --ray (and unset RAY_ADDRESS)",
+            )
+        if takes_cards(resources):
+            raise SweeperError(
+                f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
+                "omit --executor local, or train on the CPU: --set resources.gpu=0",
+            )
+
+    def check(self, resources: Resources) -> None:
+        """Raise SweeperError where no trial fits on this machine."""
+        fit_resources(resources, this_machine(self.options.cpus))
+
+    @contextmanager
+    def session(self, job: Job) -> Iterator[Session]:
+        """Give this machine's cores."""
+        spec, server = job.sweep.spec, self.server
+        assert server is not None, "it was started before the search space was read"
+        resources, slots = fit_resources(spec.resources, this_machine(self.options.cpus))
+        prepare(None)  # a searcher imports Ray
+        settings = job.settings(resources) | {"most_lanes": job.most_lanes(slots)}
+        opening = WorkerInit(settings, str(job.sweep.paths.log), spec.replicates.together)
+
+        def execute(driver: Driver) -> None:
+            Loop(driver, server, opening, slots, job.prepare_end).run(job.interrupts)
+
+        yield Session(resources, slots, execute)
+
+
+EXECUTOR = LocalExecutor
+
+
+@dataclass(eq=False, kw_only=True)
+class ForkedWorker(WorkerSlot):
+    """A forked process, and what it was given."""
+
+    process: TrialProcess
+
+
+class Loop:
+    """The processes at work, each with its trials, and those that wait for some.
+
+    Attributes:
+        busy: workers at work, by the connection to their process.
+        idle: workers that wait, or still write the last checkpoint of a trial that they left.
+        dispatcher: says what a worker hears.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        server: ForkServer,
+        opening: WorkerInit,
+        slots: int,
+        winding_down: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Run the driver's trials in up to `slots` processes; `winding_down` is called when no more are needed."""
+        self._driver, self._server, self._opening, self._slots = driver, server, opening, slots
+        self._winding_down: Callable[[], object] | None = winding_down
+        self._memory_seen = -TURN_SECONDS
+        self.busy: dict[Connection, ForkedWorker] = {}
+        self.idle: list[ForkedWorker] = []
+        self.dispatcher = Dispatcher(driver, self.busy.values())
+
+    def run(self, pressed: Interrupts) -> None:
+        """Run the driver's assignments until none is left or a stop is asked for.
+
+        After one Ctrl-C, as `pressed` knows, trials finish their epoch, after two they end at once.
+        """
+        should_stop = self._driver.steering.should_stop
+        try:
+            while not pressed.presses and not should_stop() and self.turn():
+                pass
+            while pressed.presses == 1 and not should_stop() and self.finish_epochs():
+                pass
+            self.dismiss(lambda: pressed.presses > 1)
+        finally:
+            self.end()
+
+    def turn(self) -> bool:
+        """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
+        self.start()
+        if self._winding_down is not None and len(self.busy) < self._slots and not self._driver.wants_more:
+            self._winding_down()
+            self._winding_down = None
+        if self.busy:
+            self._hear()
+            self._spare_memory()
+        elif not self._driver.exhausted:
+            time.sleep(TURN_SECONDS)  # nothing may start just now
+        self._driver.flush()
+        return bool(self.busy) or not self._driver.exhausted
+
+    def finish_epochs(self) -> bool:
+        """Take the next reports without letting a process continue; return whether any is still in its epoch."""
+        self.dispatcher.ending = True
+        self._hear()
+        self._driver.flush()
+        return bool(self.busy)
+
+    def dismiss(self, hurried: Callable[[], bool]) -> None:
+        """Let the processes end that have nothing to do: one may be writing the checkpoint of a trial that it left."""
+        leaving = [worker.process.connection for worker in self.idle if worker.process.send(None)]
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while leaving and not hurried() and time.monotonic() < deadline:
+            ended = wait(leaving, TURN_SECONDS)
+            leaving = [connection for connection in leaving if connection not in ended]
+
+    def end(self) -> None:
+        """End all processes; what they had in hand continues from its checkpoints."""
+        for worker in (*self.busy.values(), *self.idle):
+            self._kill(worker)
+        self.busy.clear()
+        self.idle.clear()
+
+    def start(self) -> None:
+        """Give work to processes that have none, as far as there is any."""
+        while len(self.busy) < self._slots:
+            assignment = self.dispatcher.offer(self.idle[-1].kind if self.idle else None)
+            if assignment is None:
+                return
+            worker = self._waiting_worker() or ForkedWorker(process=self._server.fork(self._opening))
+            self.busy[worker.process.connection] = worker
+            worker.process.send(self.dispatcher.begin(worker, assignment))
+
+    def on_message(self, worker: ForkedWorker) -> None:
+        """Take what a worker says, or its death, and tell it how to continue.
+
+        One that cannot hear that has ended: it shows as the end of its connection.
+        """
+        report = self._receive(worker)
+        if report is None:
+            return
+        if worker.process.send(self.dispatcher.on_report(worker, report)) and not worker.assignments:
+            del self.busy[worker.process.connection]
+            self.idle.append(worker)
+
+    def on_exit(self, worker: ForkedWorker, failure: Failure) -> None:
+        """Give up a worker whose process has ended, and what it had in hand."""
+        del self.busy[worker.process.connection]
+        worker.process.connection.close()
+        self.dispatcher.on_exit(worker, failure)
+
+    def _hear(self) -> None:
+        for ready in wait(list(self.busy), TURN_SECONDS):
+            self.on_message(self.busy[cast(Connection, ready)])
+
+    def _receive(self, worker: ForkedWorker) -> WorkerReport | None:
+        """Return what a worker reports; `None` where its process has died, which is dealt with."""
+        try:
+            message: Any = worker.process.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.on_exit(worker, Failure(CRASH, ended_by(self._server.exit_code(worker.process))))
+            return None
+        if isinstance(message, WorkerFailed):
+            self._server.exit_code(worker.process)
+            self.on_exit(worker, classify(message.type_name, message.text))
+            return None
+        return cast(WorkerReport, message)
+
+    def _waiting_worker(self) -> ForkedWorker | None:
+        """Return a worker that waits; one that has ended since has nothing in hand that would be lost."""
+        while self.idle:
+            worker = self.idle.pop()
+            if not worker.process.connection.poll():
+                return worker
+            self._kill(worker)
+        return None
+
+    def _kill(self, worker: ForkedWorker) -> None:
+        worker.process.kill()
+        self._server.exit_code(worker.process)
+
+    def _spare_memory(self) -> None:
+        """End the largest process where memory is about to run out, as looked at once a turn's time."""
+        if not self.busy or time.monotonic() - self._memory_seen < TURN_SECONDS:
+            return
+        self._memory_seen = time.monotonic()
+        used = memory_taken()
+        if used < float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)):
+            return
+        largest = max(self.busy.values(), key=_resident)
+        size = _resident(largest) / 2**30
+        self._kill(largest)
+        reason = f"the node's memory ran out: its process held {size:.1f} GiB when {used:.0%} was taken"
+        self.on_exit(largest, Failure(OUT_OF_MEMORY, reason))
+
+
+def _resident(worker: ForkedWorker) -> int:
+    try:
+        return int(psutil.Process(worker.process.pid).memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0

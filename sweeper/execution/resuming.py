@@ -1,0 +1,182 @@
+"""What a driver finds in a sweep's folder: a journal to fold, tables, checkpoints, and what is damaged or missing.
+
+A damaged journal is cut off before its first damaged record, and what trials wrote afterwards is removed; one that is
+lost is found missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
+from sweeper.execution.driver.context import Fold
+from sweeper.journal.journal import read_journal, set_aside_damaged
+from sweeper.journal.records import Record
+from sweeper.journal.segments import last_sequence, piece_of
+from sweeper.journal.state import ReplicateState, SweepState
+from sweeper.planning.user_code_checks import loop_settings
+from sweeper.space.configurations import column_types
+from sweeper.storage.metadata import read_manifest
+from sweeper.storage.mirror import Mirror, SharedFolder
+from sweeper.storage.sweeps import Sweep, changed_trials, edited
+from sweeper.tables.writer import ParquetSink
+from sweeper.text.labels import plural
+from trainables.datasets.base import DataSet
+from trainables.datasets.splits import build_split
+from trainables.metrics.tokens import KEPT
+from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
+
+
+def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
+    """Raise InvalidSearchSpace, naming each difference, when `sweep.yaml` is not what the journal was driven with.
+
+    `unreadable` accepts a journal in which that cannot be read; otherwise SweeperError names the damaged record.
+    """
+    try:
+        faults = edited(sweep)
+    except SweeperError:
+        if not unreadable:
+            raise
+        return
+    if faults:
+        raise InvalidSearchSpace(faults, source=str(sweep.paths.sweep_file))
+
+
+def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None:
+    """Raise SweeperError when configurations are drawn that are not those which the journal has."""
+    changed = changed_trials({index: trial.config_hash for index, trial in state.trials.items()}, config_hashes)
+    if changed:
+        count = f"{len(changed)} configurations differ" if len(changed) > 1 else "1 configuration differs"
+        raise SweeperError(
+            f"{count} from the journal, e.g. {trial_name(changed[0])}: this release draws others from the same space",
+            "resume with the release that started the sweep (`versions` in manifest.json), or start a new sweep",
+        )
+
+
+_PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")
+
+#: What a sweep has only once its journal has records: in words, and where it lies.
+_OF_A_JOURNAL = {
+    "results in its tables": [f"{place}/*/{part}" for place in ("tables", "generations/*") for part in _PARTS],
+    "checkpoints": ["checkpoints/c*/**/e*.pt"],
+}
+
+
+def refuse_lost_journal(paths: SweepPaths) -> None:
+    """Raise SweeperError when there is no journal, but what only a sweep with a journal has: it would start from zero.
+
+    Records that were quarantined, all of them, are no lost journal.
+    """
+    if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
+        return
+    there = {word: any(any(paths.root.glob(each)) for each in patterns) for word, patterns in _OF_A_JOURNAL.items()}
+    left = [word for word, found in there.items() if found]
+    if left:
+        raise SweeperError(
+            f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",
+            "restore that folder from a backup, and resume again; or, to train all trials again from the start, begin "
+            f"a new sweep: `sweeper run {paths.sweep_file} --name NAME`. Its results remain readable",
+        )
+
+
+def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
+    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot continue from there.
+
+    Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
+    """
+    for index in state.unfinished():
+        trial, folder = state.trials[index], paths.trial_checkpoints(index)
+        known = {folder: trial.epochs}
+        for own in folder.glob("r*"):
+            known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
+        for place, epochs in known.items():
+            (place / PARTIAL).unlink(missing_ok=True)  # only its inside says of which epoch it is
+            for epoch in checkpoint_epochs(place):
+                if epoch > epochs:
+                    checkpoint_file(place, epoch).unlink(missing_ok=True)
+
+
+def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[str]:
+    """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
+    names = set_aside_damaged(paths.journal)
+    mirror.set_aside(names)
+    if not names:
+        return []
+    count = sum(piece.last - piece.first + 1 for name in names if (piece := piece_of(name)))
+    return [
+        f"{count} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
+        "their results were measured again"
+    ]
+
+
+def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
+    """Yield the journal's records, each folded into `folds` first, and `check` at the end: each is parsed once."""
+    for record in read_journal(paths.journal):
+        for fold in folds:
+            fold.apply(record)
+        yield record
+    check()
+
+
+def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -> ParquetSink:
+    """Open the tables for writing; they hold nothing yet, or what an earlier driver wrote."""
+    spec = sweep.spec
+    measured = spec.evaluation
+    own = [metric["name"] for metric in measured.metrics]
+    detected = [name for shift in map(build_split, measured.shifts) if shift.detected for name in shift.names]
+    splits = [*measured.own_splits, *detected]
+    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, splits, measured.curvature)
+    trajectory = spec.evaluation.trajectory
+    own_epochs = loop_settings(spec, read_manifest(sweep.paths.manifest))["loop_columns"] or ()
+    more = epoch_columns(None if trajectory is None else trajectory.model_dump()) | dict.fromkeys(own_epochs, float)
+    schemas = table_schemas(
+        column_types(spec.space),
+        dataset.classes,
+        columns,
+        epoch_columns=more,
+        rehearsal=spec.is_rehearsal,
+        arithmetic=spec.training.settings.described,
+        kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
+    )
+    return ParquetSink(
+        sweep.paths,
+        schemas,
+        [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,
+        spec.replicate_seeds,
+        arrivals=mirror.arrivals,
+    )
+
+
+def begun_trials(state: SweepState) -> frozenset[int]:
+    """Return the configurations whose trials have reported and not ended: a driver that starts now continues them."""
+    return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
+
+
+def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
+    """Return a sentence on the trials whose numbers may differ in rounding from an undisturbed run's; none on CPUs.
+
+    Args:
+        state: at the end of a driver.
+        begun: what that driver found begun, by `begun_trials`.
+        deterministic: whether the sweep's training is.
+    """
+    if deterministic:
+        return []
+    on_cards = {index: trial for index, trial in state.trials.items() if trial.device == "cuda"}
+    reused = [trial for trial in on_cards.values() if trial.reused_from is not None]
+    further = [trial for trial in reused if trial.epochs > (trial.reused_epochs or 0)]
+    continued = [index for index in begun if index in on_cards]
+    parts = []
+    if reused:
+        again = f" ({len(further)} trained again for more epochs, beside the reported ones)" if further else ""
+        parts.append(f"{plural(len(reused), 'trial')} reused{again}")
+    if continued:
+        parts.append(f"{plural(len(continued), 'trial')} continued")
+    if not parts:
+        return []
+    return [
+        f"{' and '.join(parts)} on a GPU without training: {{deterministic: true}}: measurements equal those of an "
+        "uninterrupted run up to rounding, not to the bit"
+    ]

@@ -1,0 +1,161 @@
+"""Tables of the user's own: columns by type, divisions, what is said of them, and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from sklearn import datasets as sklearn_datasets
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from sweeper.planning.preparation import prepare_dataset, what_is_found
+from sweeper.space.loading import load_spec
+from trainables.datasets import DataSet, load_dataset
+from trainables.datasets.base import DATASETS
+from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.own_tables import found_in
+from trainables.registry import Component
+
+ROWS = 200
+
+
+def mixed(seed: int = 0) -> pa.Table:
+    random = np.random.RandomState(seed)
+    age = random.normal(50, 10, ROWS)
+    return pa.table(
+        {
+            "age": pa.array([None if i % 20 == 0 else float(v) for i, v in enumerate(age)]),
+            "visits": pa.array(random.randint(0, 9, ROWS)),
+            "ward": pa.array([None if i % 50 == 0 else "ABC"[i % 3] for i in range(ROWS)]),
+            "smokes": pa.array(random.rand(ROWS) < 0.5),
+            "seen": pa.array(np.datetime64("2026-01-01") + np.arange(ROWS)),
+            "key": pa.array([f"patient {i}" for i in range(ROWS)]),
+            "person": pa.array([i // 4 for i in range(ROWS)]),
+            "part": pa.array([("train", "train", "val", "test")[i % 4] for i in range(ROWS)]),
+            "outcome": pa.array([("well", "ill")[i % 5 == 0] for i in range(ROWS)]),
+        }
+    )
+
+
+def options(**more):
+    return {"target": "outcome", "drop": ["key", "part", "person"], **more}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "data.parquet"
+    pa.parquet.write_table(mixed(), path)
+    return path
+
+
+def test_columns_are_encoded_by_their_type_from_training_rows_alone(file):
+    data = load_dataset("table", file=str(file), **options())
+    assert (data.classes, data.class_names, data.input_shape) == (2, ("ill", "well"), (2 + 1 + 4 + 2 + 1,))
+    assert [len(split) for split in data.splits.values()] == [120, 40, 40]
+    numbers = data.train.inputs[:, 0]
+    present = data.train.inputs[:, 1] == 0
+    assert abs(float(numbers[present].mean())) < 1e-6 and abs(float(numbers[present].std(correction=0)) - 1) < 1e-5
+    assert not numbers[~present].any() and data.train.inputs[:, 3:7].sum(1).eq(1).all()
+    assert [int((split.targets == 0).sum()) for split in data.splits.values()] == [24, 8, 8]
+    other = load_dataset("table", file=str(file), **options(split_seed=1))
+    assert other.split_hash != data.split_hash
+
+
+def test_one_table_in_three_formats_is_one_data_set(file, tmp_path):
+    table = mixed().drop_columns(["seen", "smokes"])
+    pa.csv.write_csv(table, tmp_path / "data.csv", pa.csv.WriteOptions(quoting_style="needed"))
+    (tmp_path / "data.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    given = options(drop=["key", "part", "person", "seen", "smokes"])
+    whole = load_dataset("table", file=str(file), **given)
+    for name in ("data.csv", "data.jsonl"):
+        less = load_dataset("table", file=str(tmp_path / name), **options())
+        assert less.split_hash == whole.split_hash and torch.equal(less.train.inputs, whole.train.inputs)
+
+
+def test_groups_stay_together_and_given_splits_are_kept(file):
+    data = load_dataset("table", file=str(file), **options(drop=["key", "part"], group="person"))
+    sizes = [len(split) for split in data.splits.values()]
+    assert sum(sizes) == ROWS and all(size % 4 == 0 for size in sizes) and abs(sizes[0] - 120) <= 4
+    given = load_dataset("table", file=str(file), **options(drop=["key", "person"], split="part"))
+    assert [len(split) for split in given.splits.values()] == [100, 50, 50]
+
+
+def test_texts_are_words_of_the_training_rows(tmp_path):
+    texts = [f"the {'good' if i % 2 else 'bad'} film number n{i}" for i in range(40)]
+    pa.parquet.write_table(pa.table({"review": texts, "stars": [i % 2 for i in range(40)]}), tmp_path / "r.parquet")
+    data = load_dataset("text_table", file=str(tmp_path / "r.parquet"), text="review", target="stars", length=6)
+    assert data.vocabulary == 20_000 and data.train.inputs.shape == (24, 6) and data.class_names == ("0", "1")
+    assert (data.test.inputs[:, :-4] == 0).all(), "a word that only a test text has is unknown"
+
+
+def test_what_is_found_is_said_in_a_sentence(file):
+    component: Component = DATASETS["table"]
+    assert component.found is found_in
+    defaults = {h.name: h.default for h in component.hyperparameters if h.default is not None}
+    said = found_in(defaults | {"name": "table", "file": str(file)} | options())
+    assert "200 rows (120 train, 40 val, 40 test); outcome: ill 40, well 160; 10 features of 5 columns" in said
+    assert said.endswith("(2 plain numbers, age of which 10 are missing, ward one of 4, smokes one of 2)")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"target": "outcom"}, r"has no column 'outcom'; did you mean 'outcome'"),
+        ({"drop": ["part", "person"]}, r"key has \d+ values: it is a text or a key; write drop: \[key\]"),
+        ({"target": "key", "drop": []}, r"key has 200 values in 200 rows, which are no classes"),
+        ({"target": "ward"}, r"4 of 200 rows have no ward; leave these rows out"),
+        ({"split": "ward"}, r"has unknown splits"),
+        ({"file": "missing.csv"}, "the file is missing"),
+        ({"drop": [name for name in mixed().column_names if name != "outcome"]}, "no column besides the target"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_a_sentence(file, change, said):
+    with pytest.raises(DataSetUnavailableError, match=said):
+        load_dataset("table", **{"file": str(file), **options(), **change})
+
+
+def test_a_broken_file_and_one_of_another_kind(tmp_path):
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 not really")
+    (tmp_path / "data.xlsx").write_bytes(b"")
+    (tmp_path / "lists.jsonl").write_text('{"a": [1, 2], "y": 1}\n{"a": [3], "y": 0}\n' * 5)
+    wrong = {"broken.parquet": "cannot be read", "data.xlsx": "rename or convert", "lists.jsonl": "holds"}
+    for name, said in wrong.items():
+        with pytest.raises(DataSetUnavailableError, match=said):
+            load_dataset("table", file=str(tmp_path / name), target="y")
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "wine"])
+def test_scikit_learns_tables_train_as_well_as_there(name, tmp_path):
+    bunch = getattr(sklearn_datasets, f"load_{name}")(as_frame=True)
+    bunch.frame.to_parquet(tmp_path / "data.parquet")
+    data = load_dataset("table", file=str(tmp_path / "data.parquet"), target="target")
+    assert data.classes == len(bunch.target_names) and data.input_shape == (bunch.data.shape[1],)
+    train, test = ((split.inputs.numpy(), split.targets.numpy()) for split in (data.train, data.test))
+    assert np.allclose(train[0], StandardScaler().fit_transform(train[0]), atol=1e-5)
+    assert LogisticRegression(max_iter=500).fit(*train).score(*test) > 0.9
+
+
+def test_a_torch_data_set_is_one_in_a_line():
+    parts = [torch.utils.data.TensorDataset(torch.randn(n, 3), torch.arange(n) % 4) for n in (40, 10, 12)]
+    data = DataSet.from_torch(*parts, name="mine")
+    assert (data.name, data.classes, data.input_shape, len(data.test)) == ("mine", 4, (3,), 12)
+    assert torch.equal(data.train.inputs, parts[0].tensors[0]) and len(data.split_hash) == 64
+    listed = DataSet.from_torch(*[[(torch.ones(2), 1), (torch.zeros(2), 0)]] * 3)
+    assert listed.classes == 2 and listed.val.targets.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="train holds samples of several shapes"):
+        DataSet.from_torch([(torch.ones(2), 1), (torch.ones(3), 0)], *parts[1:])
+
+
+def test_the_example_says_what_it_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sklearn_datasets.load_wine(as_frame=True).frame.to_csv("wine.csv", index=False)
+    spec = load_spec("examples/own_table")
+    assert len(prepare_dataset(spec).test) == 36
+    said = "wine.csv: 178 rows (106 train, 36 val, 36 test); target: 0 59, 1 71, 2 48; 13 features of 13 columns"
+    assert what_is_found(spec) == f"{said} (13 plain numbers)"

@@ -1,0 +1,253 @@
+"""Your own images: a folder a class held in memory, or folders and tar shards (webdataset) decoded as they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
+from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.image_files import StoredImages, class_folders, decoded_images, image_paths, listed_folders
+from trainables.datasets.image_stream import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    CropAndFlip,
+    Decoders,
+    ImagePreprocessing,
+    ImageStream,
+    View,
+)
+from trainables.datasets.images import Augment, ImageArrays, image_dataset
+from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
+from trainables.registry import SPLITS, hyperparameters_of
+
+SPLIT_SEED = 42
+
+
+def labelled_images(folder: Path, names: list[str], size: int) -> ImageArrays:
+    """Decode the images of every class folder below `folder`; classes are numbered as `names`.
+
+    Raises:
+        DataSetUnavailableError: the class folders are other ones, or an image is broken.
+    """
+    found = [path.name for path in class_folders(folder)]
+    if found != names:
+        odd = sorted(set(found) ^ set(names))
+        raise DataSetUnavailableError(
+            folder, f"has other classes than the training images: {', '.join(odd)}", "give both the same sub-folders"
+        )
+    paths = [image_paths(folder / name) for name in names]
+    targets = np.repeat(np.arange(len(names)), [len(group) for group in paths]).astype(np.int64)
+    flat = [path for group in paths for path in group]
+    return ImageArrays(decoded_images(f"image-folder-{folder.name}", flat, size), targets)
+
+
+@DATASETS.add("image_folder")
+def load_image_folder(
+    folder: str,
+    image_size: Annotated[int, "[1, inf)"] = 32,
+    validation_fraction: Fraction = 0.1,
+    test_fraction: Fraction = 0.2,
+    augment: Augment = True,
+) -> DataSet:
+    """Your own images, a sub-folder for each class.
+
+    Load a folder of images: `folder/<class>/*.png`, or `folder/train/<class>/…` with `folder/test/<class>/…`.
+
+    Without a `test` folder, a stratified share becomes the test set; validation is a stratified share of the rest.
+    Images are cut to their central square and resized to `image_size`.
+
+    Args:
+        folder: the folder.
+        image_size: side of the stored images and of the network's input [our choice].
+        validation_fraction: share for validation: of all images, or of `train` where there is a `test` folder.
+        test_fraction: share for testing where there is no `test` folder.
+        augment: crop and flip training images.
+
+    Raises:
+        DataSetUnavailableError: the folder is missing, has no class folders, or an image is broken.
+    """
+    root = Path(folder).expanduser()
+    separate_test = (root / "test").is_dir() and (root / "train").is_dir()
+    source = root / "train" if separate_test else root
+    names = [path.name for path in class_folders(source)]
+    arrays = labelled_images(source, names, image_size)
+    if separate_test:
+        train, val = stratified_split(arrays.targets, (validation_fraction,), SPLIT_SEED)
+        test = labelled_images(root / "test", names, image_size)
+    else:
+        train, val, chosen = stratified_split(arrays.targets, (validation_fraction, test_fraction), SPLIT_SEED)
+        test = ImageArrays(arrays.images[chosen], arrays.targets[chosen])
+    _require_every_class(root, arrays.targets[train], names)
+    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
+    augmentation = CropAndFlip() if augment else None
+    return image_dataset("image_folder", arrays, test, (train, val), names, preprocessing, augmentation)
+
+
+def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list[str]) -> None:
+    missing = sorted(set(range(len(names))) - set(targets.tolist()))
+    if missing:
+        raise DataSetUnavailableError(
+            folder / names[missing[0]], "has too few images to train on", "add images, or lower the fractions held out"
+        )
+
+
+CLASS_INDEX = "class_index.json"
+#: Share of a resized image's shorter side that an evaluation sees: 224 of 256 (He et al. 2016, section 3.4).
+MIDDLE = 0.875
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How images are decoded: the options that both data sets of this kind have.
+
+    Attributes:
+        image_size: side of the network's input.
+        augment: random resized crops and flips of training images.
+        area: least share of an image that such a crop takes [Szegedy et al. 2015, section 6].
+        randaugment: operations of RandAugment on each; 0 for none [Cubuk et al. 2020: 2 for ResNet-50].
+        magnitude: of RandAugment's operations [Cubuk et al. 2020: 9 for ResNet-50].
+        workers: decoding processes; resources.cpu by default.
+    """
+
+    image_size: int
+    augment: Augment = True
+    area: Annotated[float, "(0, 1]"] = 0.08
+    randaugment: Annotated[int, "[0, inf)"] = 0
+    magnitude: Annotated[int, "[0, 30]"] = 9
+    workers: Annotated[int | None, "[0, inf)"] = None
+
+    @property
+    def middle(self) -> View:
+        """What evaluations see."""
+        return View(self.image_size, round(self.image_size / MIDDLE))
+
+    @property
+    def training(self) -> View:
+        """What training sees where images are changed."""
+        return View(self.image_size, 0, self.area, True, self.randaugment, self.magnitude)
+
+
+DECODING = hyperparameters_of(Decoding, "Decoding", ["image_size"], ())
+
+
+def streamed_dataset(
+    name: str, parts: Mapping[str, tuple[StoredImages, Indices]], names: Sequence[str], decoding: Decoding
+) -> DataSet:
+    """Return a data set whose inputs are read from files.
+
+    Args:
+        name: of the data set.
+        parts: of each split the stored images and which of them it takes.
+        names: of the classes.
+        decoding: how they are decoded.
+    """
+    pools = [*{id(images): images for images, _ in parts.values()}.values()]
+    decoders = Decoders(pools, decoding.workers)
+    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
+    shape = (3, decoding.image_size, decoding.image_size)
+
+    def split(part: str) -> Split:
+        images, rows = parts[part]
+        number = next(at for at, pool in enumerate(pools) if pool is images)
+        changed = decoding.training if part == "train" and decoding.augment else None
+        return Split(
+            torch.empty((len(rows), *shape), dtype=torch.uint8, device="meta"),
+            torch.from_numpy(images.targets[rows]),
+            preprocessing,
+            source=ImageStream(number, images, torch.from_numpy(rows), decoding.middle, decoders, changed),
+        )
+
+    chosen = hash_of_splits(*(parts[part][1] for part in SPLITS))
+    # The indices say little of files that anybody may add to: what they are indices of goes in.
+    whole = hashlib.sha256("\0".join([chosen, *(pool.fingerprint() for pool in pools)]).encode()).hexdigest()
+    train, val, test = map(split, SPLITS)
+    return DataSet(name, train, val, test, len(names), shape, whole, tuple(names))
+
+
+@DATASETS.add("streamed_images", more=DECODING)
+def load_streamed_images(
+    folder: str,
+    image_size: Annotated[int, "[1, inf)"] = 224,
+    validation_fraction: Fraction = 0.1,
+    test_fraction: Fraction = 0.2,
+    **options: Any,
+) -> DataSet:
+    """Your own images, more than memory holds: tar shards or class folders.
+
+    Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
+
+    Shards whose paths have the words `train`, `val` and `test` are these splits; without such words all are one. What
+    has no test or validation images of its own gives a stratified share.
+
+    Args:
+        folder: with shards or class folders; shards also in an object store, `s3://…`, `gs://…` or `az://…`.
+        image_size: side of the network's input [He et al. 2016, section 3.4].
+        validation_fraction: share for validation, where there is no such split.
+        test_fraction: share for testing, where there is no such split.
+        options: `Decoding`'s others.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken, or classes differ.
+    """
+    root = local_copy(folder) if "://" in folder else Path(folder).expanduser()
+    shards = shard_paths(root)
+    groups, names = _shard_groups(root, shards) if shards else _folder_groups(root)
+    parts = _parts(groups, {"val": validation_fraction, "test": test_fraction})
+    for part, (images, rows) in parts.items():
+        targets = images.targets[rows]
+        if not len(rows) or (part == "train" and len(np.unique(targets)) < len(names)):
+            raise DataSetUnavailableError(root, f"has too few images in {part}", "add images, or change the fractions")
+        if int(targets.max()) >= len(names):
+            rule = f"has class {int(targets.max())} in {part}, and {len(names)} classes to train on"
+            raise DataSetUnavailableError(root, rule, "number classes from 0 in every split")
+    return streamed_dataset("streamed_images", parts, names, Decoding(image_size, **options))
+
+
+def _shard_groups(root: Path, shards: Sequence[Path]) -> tuple[dict[str, StoredImages], list[str]]:
+    """Return split → its images, and the names of the classes."""
+    named = shards_by_split(root, shards)
+    groups = {part: indexed_shards(f"{root.name}-{part}", root, paths) for part, paths in named.items()}
+    count = int(groups["train"].targets.max()) + 1
+    return groups, class_names(root / CLASS_INDEX) or [str(number) for number in range(count)]
+
+
+def _folder_groups(root: Path) -> tuple[dict[str, StoredImages], list[str]]:
+    divided = (root / "train").is_dir()
+    folders = {part: root / part for part in SPLITS if (root / part).is_dir()} if divided else {"train": root}
+    names = [path.name for path in class_folders(folders["train"])]
+    return {part: listed_folders(f"{root.name}-{part}", path, names) for part, path in folders.items()}, names
+
+
+def _parts(groups: Mapping[str, StoredImages], shares: Mapping[str, float]) -> dict[str, tuple[StoredImages, Indices]]:
+    """Return the stored images of each split and which of them: its own, or a share of the training images."""
+    images = groups["train"]
+    missing = [part for part in shares if part not in groups]
+    train, *drawn = stratified_split(images.targets, [shares[part] for part in missing], SPLIT_SEED)
+    parts = {"train": train, **dict(zip(missing, drawn, strict=True))}
+    own = {part: (each, np.arange(len(each))) for part, each in groups.items() if part != "train"}
+    return {part: (images, rows) for part, rows in parts.items()} | own
+
+
+def class_names(path: Path) -> list[str] | None:
+    """Return the classes' names of a class index, `{"0": "name", …}` or Keras's `{"0": ["n01440764", "tench"], …}`.
+
+    None where there is no such file. Raises DataSetUnavailableError where it is another one.
+    """
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        values = [found[str(number)] for number in range(len(found))]
+        return [value if isinstance(value, str) else str(value[-1]) for value in values]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        rule = f"is not a class index ({type(error).__name__}: {error})"
+        raise DataSetUnavailableError(path, rule, 'write {"0": "name of class 0", …}') from error

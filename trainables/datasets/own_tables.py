@@ -1,0 +1,409 @@
+"""The user's own arrays, in `.npz` or Parquet, and tables, in CSV, Parquet or JSON Lines.
+
+A column of a table is the target, the others are features, or one is text. Numbers are standardised, texts and
+true/false become one column for each value; a missing number stands at the mean and is marked in a column of its own, a
+missing text is a value like others. Means, values and vocabularies are those of the training rows alone. Rows are
+divided by seed, each class alike (`stratified_split`); all rows of a group together where `group` names a column; or as
+a column says that `split` names.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
+from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.text import frequent_words, padded_ids, words_of
+from trainables.extensions.libraries import LOCAL, existing_folder, required_library
+from trainables.registry import SPLITS, Hyperparameter
+from trainables.registry.names import did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPLIT_SEED = 42
+NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
+PARQUET_REMEDY = "write the columns inputs (list of numbers), target (whole number) and, if wanted, split (text)"
+
+
+def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
+    """Read `inputs`, `targets` and, where present, `split` (texts train, val, test) without unpickling.
+
+    Raises:
+        DataSetUnavailableError: the file is truncated, broken, holds pickled objects, or lacks an array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files if key in ("inputs", "targets", "split")}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        raise DataSetUnavailableError(path, f"cannot be read as .npz ({error})", NPZ_REMEDY) from error
+    missing = [key for key in ("inputs", "targets") if key not in arrays]
+    if missing:
+        raise DataSetUnavailableError(path, f"lacks the array {' and '.join(missing)}", NPZ_REMEDY)
+    return arrays
+
+
+def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
+    """Read the columns `inputs`, `target` and, where present, `split`.
+
+    Raises:
+        DataSetUnavailableError: the file is truncated, broken, lacks a column, or rows differ in length.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        table = parquet.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataSetUnavailableError(path, f"cannot be read as Parquet ({error})", PARQUET_REMEDY) from error
+    missing = [name for name in ("inputs", "target") if name not in table.column_names]
+    if missing:
+        raise DataSetUnavailableError(path, f"lacks the column {' and '.join(missing)}", PARQUET_REMEDY)
+    try:
+        inputs = np.array(table.column("inputs").to_pylist(), np.float32)
+        targets = table.column("target").to_numpy()
+    except (ValueError, TypeError) as error:
+        raise DataSetUnavailableError(path, f"inputs are not rows of equal length ({error})", PARQUET_REMEDY) from error
+    arrays = {"inputs": inputs, "targets": targets}
+    if "split" in table.column_names:
+        arrays["split"] = np.array(table.column("split").to_pylist())
+    return arrays
+
+
+def splits_of(
+    path: Path, targets: NDArray[np.generic], given: NDArray[np.generic] | None, fractions: tuple[float, float]
+) -> list[Indices]:
+    """Return training, validation and test indices: those `given`, else a stratified draw.
+
+    Raises:
+        DataSetUnavailableError: a given split name is unknown or a split is empty.
+    """
+    if given is None:
+        return stratified_split(targets, fractions, SPLIT_SEED)
+    unknown = sorted(set(given.tolist()) - set(SPLITS))
+    if unknown or len(given) != len(targets):
+        raise DataSetUnavailableError(
+            path, f"has unknown splits {unknown} or not one split per sample", "use train, val and test"
+        )
+    parts = [np.flatnonzero(given == name).astype(np.int64) for name in SPLITS]
+    for name, part in zip(SPLITS, parts, strict=True):
+        if not len(part):
+            raise DataSetUnavailableError(path, f"has no samples in split {name}", "give every split some samples")
+    return parts
+
+
+@DATASETS.add("arrays", stand_in={"channels": 1, "size": 8, "classes": 10})
+def load_arrays(
+    path: str, standardise: bool = True, validation_fraction: Fraction = 0.1, test_fraction: Fraction = 0.2
+) -> DataSet:
+    """Your own arrays in .npz or Parquet.
+
+    Load arrays: inputs [N, ...] of numbers and targets [N], classes 0 to K-1.
+
+    Args:
+        path: an `.npz` file with arrays `inputs`, `targets` and optionally `split`; or a Parquet file with columns
+            `inputs` (a list of numbers a row), `target` and optionally `split` (`train`, `val` or `test`).
+        standardise: subtract each input's training mean and divide by its training standard deviation [our
+            choice].
+        validation_fraction: share for validation, of each class, where the file gives no split.
+        test_fraction: share for testing, of each class, where the file gives no split.
+
+    Raises:
+        DataSetUnavailableError: the file is missing, broken or inconsistent.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataSetUnavailableError(file, "the file is missing", "check the data set's path")
+    arrays = read_parquet(file) if file.suffix == ".parquet" else read_npz(file)
+    inputs, targets = _checked(file, arrays["inputs"], arrays["targets"])
+    parts = splits_of(file, targets, arrays.get("split"), (validation_fraction, test_fraction))
+    if standardise:
+        mean = inputs[parts[0]].mean(0, dtype=np.float64)
+        std = inputs[parts[0]].std(0, dtype=np.float64)
+        inputs = ((inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+    return divided("arrays", inputs, targets, parts, int(targets.max()) + 1)
+
+
+def _checked(
+    path: Path, inputs: NDArray[np.generic], targets: NDArray[np.generic]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    rule = None
+    if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1:
+        rule = f"has inputs {inputs.shape} and targets {targets.shape}, not [N, ...] and [N]"
+    elif not np.issubdtype(inputs.dtype, np.number) or not np.isfinite(inputs).all():
+        rule = "has inputs that are not finite numbers"
+    elif not np.issubdtype(targets.dtype, np.integer):
+        rule = f"has targets of type {targets.dtype}, not whole numbers"
+    elif sorted(set(targets.tolist())) != list(range(int(targets.max()) + 1)):
+        rule = "has targets that are not the classes 0, 1, 2, … without gaps"
+    if rule:
+        raise DataSetUnavailableError(path, rule, "correct the file")
+    return inputs.astype(np.float32), targets.astype(np.int64)
+
+
+#: Values of a text column, each of which becomes a feature; a column of more is a text or a key. Our choice.
+MOST_VALUES = 100
+
+MOST_CLASSES = 1000
+NUMBER = "plain numbers"
+
+
+def read_table(path: str) -> pa.Table:
+    """Read a file by the ending of its name. Raises DataSetUnavailableError for one that is missing or broken."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.json
+    import pyarrow.parquet
+
+    file = Path(path).expanduser()
+    readers = {
+        ".csv": pyarrow.csv.read_csv,
+        ".parquet": pyarrow.parquet.read_table,
+        ".jsonl": pyarrow.json.read_json,
+        ".json": pyarrow.json.read_json,
+    }
+    known = "CSV (.csv), Parquet (.parquet) or JSON Lines (.jsonl)"
+    if not file.is_file():
+        raise DataSetUnavailableError(file, "the file is missing", "check dataset.file")
+    if file.suffix not in readers:
+        raise DataSetUnavailableError(file, f"is not called as {known} is", "rename or convert it")
+    try:
+        table: pa.Table = readers[file.suffix](file)
+    except (OSError, pa.ArrowException) as error:
+        words = " ".join(str(error).split())[:200]
+        raise DataSetUnavailableError(file, f"cannot be read ({words})", f"write {known}") from error
+    if not len(table):
+        raise DataSetUnavailableError(file, "has no rows", "check how it was written")
+    return table
+
+
+class _Rows:
+    """A table's rows, their classes and which split each is in."""
+
+    def __init__(
+        self, file: str, target: str, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
+    ) -> None:
+        self.file, self.table = file, read_table(file)
+        for name in filter(None, (target, group, split)):
+            self.require(name)
+        values = self.table.column(target)
+        if values.null_count:
+            rule = f"{values.null_count:,} of {len(values):,} rows have no {target}"
+            raise DataSetUnavailableError(file, rule, "leave these rows out")
+        kept = values.combine_chunks().dictionary_encode()
+        names = kept.dictionary.to_pylist()
+        if not 2 <= len(names) <= min(MOST_CLASSES, len(values) // 2):
+            rule = f"{target} has {len(names):,} values in {len(values):,} rows, which are no classes"
+            raise DataSetUnavailableError(file, rule, "choose another target, or make classes of its values")
+        order = sorted(range(len(names)), key=lambda number: names[number])
+        rank = np.empty(len(names), np.int64)
+        rank[order] = np.arange(len(names))
+        self.targets: NDArray[np.int64] = rank[kept.indices.to_numpy()]
+        self.classes = tuple(str(names[number]) for number in order)
+        self.parts = self._divided(group, split, fractions, seed)
+        self.features = [name for name in self.table.column_names if name not in (target, group, split)]
+        seen = set(self.targets[self.parts[0]].tolist())
+        if unseen := [name for number, name in enumerate(self.classes) if number not in seen]:
+            rule = f"no training row is {target} = {unseen[0]}"
+            raise DataSetUnavailableError(file, rule, "divide the rows otherwise")
+
+    def require(self, name: str) -> None:
+        """Raise DataSetUnavailableError where there is no such column."""
+        if name not in self.table.column_names:
+            rule = f"has no column {name!r}{did_you_mean(name, tuple(self.table.column_names))}"
+            raise DataSetUnavailableError(self.file, rule, "check dataset in the search space")
+
+    def _divided(
+        self, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
+    ) -> Sequence[Indices]:
+        if split is not None:
+            given = np.array([str(each) for each in self.table.column(split).to_pylist()])
+            return splits_of(Path(self.file), self.targets, given, fractions)
+        if group is None:
+            return stratified_split(self.targets, fractions, seed)
+        of = self.table.column(group).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        order = np.random.RandomState(seed).permutation(int(of.max()) + 1)
+        passed = np.cumsum(np.bincount(of)[order]) / len(of)
+        # Groups in random order, while less than a part's share of the rows has passed: test, validation, training.
+        part = np.empty(len(order), np.int64)
+        part[order] = np.searchsorted([fractions[1], fractions[0] + fractions[1]], passed - 1e-9, side="right")
+        parts = [np.flatnonzero(part[of] == number).astype(np.int64) for number in (2, 1, 0)]
+        if not all(map(len, parts)):
+            rule = f"{len(order)} groups of {group} cannot be divided into three splits of these sizes"
+            raise DataSetUnavailableError(self.file, rule, "choose other fractions")
+        return parts
+
+
+def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32], list[str]]:
+    """Return the features [N, D] and a word on each column that was made into some. Raises DataSetUnavailableError."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    for name in drop:
+        rows.require(name)
+    made: list[NDArray[np.float32]] = []
+    said, training = [], rows.parts[0]
+    for name in (each for each in rows.features if each not in drop):
+        column = rows.table.column(name).combine_chunks()
+        kind = column.type
+        if pa.types.is_temporal(kind):
+            column, kind = column.cast(pa.timestamp("s")).cast(pa.int64()), pa.int64()
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            missing = ~np.isfinite(numbers)
+            known = numbers[training][~missing[training]]
+            mean, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
+            scaled = np.where(missing, 0.0, (numbers - mean) / (spread if spread > 0 else 1.0))
+            made.append(scaled.astype(np.float32)[:, None])
+            if missing.any():
+                made.append(missing.astype(np.float32)[:, None])
+            said.append(f"{name} of which {int(missing.sum()):,} are missing" if missing.any() else NUMBER)
+        elif pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            texts = compute.fill_null(column.cast(pa.string()), "").to_numpy(zero_copy_only=False)
+            values = sorted(set(texts[training].tolist()))
+            if len(values) > MOST_VALUES:
+                rule = f"the column {name} has {len(values):,} values: it is a text or a key"
+                raise DataSetUnavailableError(rows.file, rule, f"write drop: [{name}], or use text_table")
+            made.append((texts[:, None] == np.array(values, dtype=object)[None]).astype(np.float32))
+            said.append(f"{name} one of {len(values)}")
+        else:
+            raise DataSetUnavailableError(rows.file, f"the column {name} holds {kind}", f"write drop: [{name}]")
+    if not made:
+        raise DataSetUnavailableError(rows.file, "has no column besides the target", "check drop")
+    return np.concatenate(made, 1), said
+
+
+def found_in(options: Mapping[str, Any]) -> str:
+    """Return in a sentence what a table's file holds: rows, classes, splits and features."""
+    given = {key: value for key, value in options.items() if key != "name"}
+    drop = given.pop("drop", ())
+    fractions = given["validation_fraction"], given["test_fraction"]
+    rows = _Rows(given["file"], given["target"], given.get("group"), given.get("split"), fractions, given["split_seed"])
+    counts = np.bincount(rows.targets, minlength=len(rows.classes)).tolist()
+    shown = ", ".join(f"{name} {count:,}" for name, count in [*zip(rows.classes, counts, strict=True)][:10])
+    sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(SPLITS, rows.parts, strict=True))
+    if "text" in given:
+        rows.require(given["text"])
+        columns = f"texts in {given['text']}"
+    else:
+        inputs, said = encoded(rows, drop)
+        numbers, others = said.count(NUMBER), [word for word in said if word != NUMBER]
+        listed = ", ".join([f"{numbers} {NUMBER}"] * (numbers > 0) + others[:12] + ["…"] * (len(others) > 12))
+        columns = f"{inputs.shape[1]} features of {len(said)} columns ({listed})"
+    return f"{given['file']}: {len(rows.targets):,} rows ({sizes}); {given['target']}: {shown}; {columns}"
+
+
+def split_column(options: Mapping[str, Any], name: str, split: str) -> tuple[list[object], NDArray[np.int64]]:
+    """Return a column's values and the classes of a split's rows, also of a column that is no feature.
+
+    Args:
+        options: the data set's, with its `name`; what is missing has its default.
+        name: of the column.
+        split: of SPLITS.
+
+    Raises:
+        DataSetUnavailableError: the file is missing or broken, or has no such column.
+    """
+    given = {each.name: each.default for each in DATASETS[options["name"]].hyperparameters} | {**options}
+    fractions = given["validation_fraction"], given["test_fraction"]
+    rows = _Rows(given["file"], given["target"], given["group"], given["split"], fractions, given["split_seed"])
+    rows.require(name)
+    chosen = rows.parts[SPLITS.index(split)]
+    return rows.table.column(name).take(chosen).to_pylist(), rows.targets[chosen]
+
+
+SplitSeed = Annotated[int, Hyperparameter(range="[0, inf)", source="our choice")]
+
+
+@DATASETS.add("table", found=found_in, stand_in={"channels": 1, "size": 8, "classes": 10})
+def load_table(
+    file: str,
+    target: str,
+    drop: Sequence[str] = (),
+    group: str | None = None,
+    split: str | None = None,
+    validation_fraction: Fraction = 0.2,
+    test_fraction: Fraction = 0.2,
+    split_seed: SplitSeed = 0,
+) -> DataSet:
+    """Your own table in CSV, Parquet or JSON Lines.
+
+    Load a table as features float32 [N, D] and classes [N].
+
+    Args:
+        file: CSV, Parquet or JSON Lines.
+        target: the column of classes.
+        drop: columns that are no features.
+        group: a column; rows that share its value are in one split.
+        split: a column of `train`, `val` and `test`.
+        validation_fraction: share of the rows for validation where no column says so.
+        test_fraction: share for testing, likewise.
+        split_seed: of that division.
+
+    Raises:
+        DataSetUnavailableError: the file is missing or broken, or a column is not what it has to be.
+    """
+    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
+    inputs, _ = encoded(rows, drop)
+    return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes)
+
+
+def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[np.int32], int]:
+    """Return token ids [N, L] by a folder's tokenizer, padded behind to the longest text, and how many ids there are.
+
+    Raises:
+        DataSetUnavailableError: the folder, its pad token or the package is missing.
+    """
+    try:
+        place = existing_folder(folder, "tokenizer.json", "tokenizer_config.json")
+        found = required_library().AutoTokenizer.from_pretrained(place, **LOCAL, padding_side="right")
+        ids = found([*texts], truncation=True, max_length=length, padding=True, return_tensors="np")["input_ids"]
+    except (ValueError, OSError) as error:
+        raise DataSetUnavailableError(folder, str(error).splitlines()[0], "check dataset.tokenizer") from error
+    return ids.astype(np.int32), len(found)
+
+
+@DATASETS.add("text_table", found=found_in, stand_in={"form": "tokens", "classes": 10})
+def load_text_table(
+    file: str,
+    target: str,
+    text: str,
+    vocabulary: Annotated[int, "[2, inf)"] = 20_000,
+    length: Annotated[int, "[1, inf)"] = 200,
+    tokenizer: str | None = None,
+    group: str | None = None,
+    split: str | None = None,
+    validation_fraction: Fraction = 0.2,
+    test_fraction: Fraction = 0.2,
+    split_seed: SplitSeed = 0,
+) -> DataSet:
+    """A column of texts of your own table.
+
+    Load a column of texts as token ids int32 [N, length], its words cut as Keras' Tokenizer does; see `load_table`.
+
+    Args:
+        file, target, group, split, validation_fraction, test_fraction, split_seed: of the table.
+        text: the column of texts.
+        vocabulary: number of token ids: padding, and the most frequent words of training texts [as newsgroups20].
+        length: words kept of each text, its last ones [our choice].
+        tokenizer: a folder with a tokenizer of Hugging Face transformers instead; `length` are then first tokens.
+    """
+    rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
+    rows.require(text)
+    written, classes = [str(each or "") for each in rows.table.column(text).to_pylist()], rows.classes
+    if tokenizer is None:
+        texts = [*map(words_of, written)]
+        words = frequent_words((texts[row] for row in rows.parts[0]), vocabulary - 1)
+        inputs = padded_ids(texts, {word: number for number, word in enumerate(words, start=1)}, length)
+    else:
+        inputs, vocabulary = tokenized(written, tokenizer, length)
+    return divided(
+        "text_table", inputs, rows.targets, rows.parts, len(classes), class_names=classes, vocabulary=vocabulary
+    )

@@ -1,0 +1,225 @@
+"""Pairs of sentences to translate: WMT 2014, and numbers in two languages for rehearsals.
+
+WMT 2014 English to German (Bojar et al. 2014) is plain text, one sentence per line, both languages line by line. The
+training text is what statmt.org publishes for that task (Europarl v7, Common Crawl, News Commentary v9; some 4.5
+million pairs), joined by the user; newstest2013 validates and newstest2014 tests, as in Vaswani et al. 2017.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
+from trainables.datasets.cache import DataSetUnavailableError, Folder, data_folder, prepared_arrays
+from trainables.datasets.text import (
+    Translation,
+    encoded_pairs,
+    loaded_tokenizer,
+    pair_lengths,
+    required_sentencepiece,
+    trained_tokenizer,
+)
+from trainables.registry import DataSetSize, Options
+
+MEMBER = "wmt14_en_de"
+#: Training, validation and test text: `<part>.en` and `<part>.de`.
+PARTS = ("train", "newstest2013", "newstest2014")
+
+#: Sentences that the vocabulary is made from, where there are more: it needs their pieces' frequencies alone.
+SAMPLED = 4_000_000
+
+REMEDY = (
+    "put train.en, train.de, newstest2013.en, newstest2013.de, newstest2014.en and newstest2014.de there, a sentence a "
+    "line (`sacrebleu -t wmt14/full -l en-de --echo src ref` writes the tests)"
+)
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Sentences in two languages, line by line, of one split."""
+
+    sources: list[str]
+    targets: list[str]
+
+
+def read_parallel(folder: Path, part: str) -> ParallelText:
+    """Read one part's two files.
+
+    Raises:
+        DataSetUnavailableError: a file is empty, or the two differ in their number of lines.
+    """
+    texts = []
+    for language in ("en", "de"):
+        path = folder / f"{part}.{language}"
+        # Not splitlines(), which also cuts at separators inside a sentence.
+        lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+        texts.append([line.strip() for line in lines])
+    source, target = texts
+    if len(source) != len(target):
+        rule = f"has {len(source):,} lines, but {part}.de has {len(target):,}; their lines translate each other"
+        raise DataSetUnavailableError(folder / f"{part}.en", rule, REMEDY)
+    if not any(source) or not any(target):
+        raise DataSetUnavailableError(folder / f"{part}.en", "contains no sentences", REMEDY)
+    return ParallelText(source, target)
+
+
+def _on_paper(options: Options) -> DataSetSize:
+    """Return WMT 2014's size; a pair counts as one of average length, 29 word pieces a side."""
+    return DataSetSize((2, 29), int(options["vocabulary"]), 4_500_000, 3_000, 3_003, text=True)
+
+
+@DATASETS.add("wmt14_en_de", tags={"translation"}, size=_on_paper, stand_in={"name": "number_words"})
+def load_wmt14(
+    folder: Folder = None, vocabulary: Annotated[int, "[8, inf)"] = 37_000, length: Annotated[int, "[2, inf)"] = 128
+) -> DataSet:
+    """WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces.
+
+    Load WMT 2014 English to German as pairs of token ids, int32 [N, 2, L].
+
+    The vocabulary is made of the training text of both languages. Training pairs with an empty side or more than
+    `length` tokens on one are left out; those of the tests are cut, and their translations compared with whole ones.
+
+    Source: mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017.
+
+    Args:
+        folder: where the six files are, or their folder `wmt14_en_de`; see `data_folder`.
+        vocabulary: word pieces, shared by both languages (Vaswani et al. 2017, section 5.1: about 37,000)
+            [Vaswani et al. 2017, section 5.1].
+        length: tokens of a sentence at most [our choice: .3 % of the pairs are longer].
+
+    Raises:
+        DataSetUnavailableError: files are missing or do not belong together, or sentencepiece is not installed.
+    """
+    required_sentencepiece()
+    root = data_folder(folder)
+    place = root / MEMBER if (root / MEMBER).is_dir() else root
+    files = [place / f"{part}.{language}" for part in PARTS for language in ("en", "de")]
+    for file in files:
+        if not file.is_file():
+            raise DataSetUnavailableError(file, "the file is missing", REMEDY)
+    tests = [read_parallel(place, part) for part in PARTS[1:]]
+
+    def encode() -> dict[str, NDArray[np.generic]]:
+        return encoded_parts(read_parallel(place, PARTS[0]), tests, vocabulary, length, place)
+
+    arrays = prepared_arrays(MEMBER, files, f"vocabulary={vocabulary} length={length}", encode)
+    return translation_dataset(MEMBER, arrays, tests)
+
+
+def encoded_parts(
+    train: ParallelText, tests: list[ParallelText], vocabulary: int, length: int, place: Path | str
+) -> dict[str, NDArray[np.generic]]:
+    """Return the tokeniser and the token ids of all parts as arrays: `tokenizer train val test kept`.
+
+    Raises:
+        DataSetUnavailableError: no vocabulary of that size can be made, or no training pair is short enough.
+    """
+    sampled = SAMPLED if 2 * len(train.sources) > SAMPLED else 0
+    try:
+        model = trained_tokenizer(chain(train.sources, train.targets), vocabulary, sampled=sampled)
+    except ValueError as error:
+        raise DataSetUnavailableError(place, str(error), "give the data set another vocabulary") from error
+    tokenizer = loaded_tokenizer(model)
+    rows, kept = encoded_pairs(tokenizer, train.sources, train.targets, length, cut=False)
+    if not len(rows):
+        rule = f"has no training pair of at most {length} tokens"
+        raise DataSetUnavailableError(place, rule, "give the data set a larger length")
+    val, test = (encoded_pairs(tokenizer, part.sources, part.targets, length, cut=True)[0] for part in tests)
+    return {"tokenizer": np.frombuffer(model, np.uint8), "train": rows, "val": val, "test": test, "kept": kept}
+
+
+def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests: list[ParallelText]) -> DataSet:
+    """Return the data set of encoded parts; inputs of all splits are as long as the longest pair of any."""
+    model = arrays["tokenizer"].tobytes()
+    longest = max(arrays[part].shape[2] for part in ("train", "val", "test"))
+    train, val, test = (_split(arrays[part], longest) for part in ("train", "val", "test"))
+    pieces = loaded_tokenizer(model)
+    task = Translation(base64.b64encode(model).decode(), tuple(tests[0].targets), tuple(tests[1].targets))
+    order = (np.asarray(arrays["kept"], np.int64), np.arange(len(val)), np.arange(len(test)))
+    return DataSet(
+        name,
+        train,
+        val,
+        test,
+        classes=int(pieces.get_piece_size()),
+        input_shape=(2, longest),
+        split_hash=hash_of_splits(*order),
+        translation=task,
+    )
+
+
+def _split(rows: NDArray[np.generic], longest: int) -> Split:
+    missing = longest - rows.shape[2]
+    inputs = np.pad(rows, ((0, 0), (0, 0), (0, missing))) if missing else np.require(rows, requirements=["C", "W"])
+    # A pair has no class of its own; its first target token stands for it.
+    return Split(
+        torch.from_numpy(inputs),
+        torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)),
+        lengths=torch.from_numpy(pair_lengths(rows)),
+    )
+
+
+# Numbers are read digit by digit in English and backwards in German: what a rehearsal of translation learns in minutes
+# on two cores, words to words and their order. `seven one nine` is `neun eins sieben`; one word in `noise` is another
+# digit's, so that a sentence cannot be known for certain and confidence has something to be compared with.
+NUMBER_WORDS = "number_words"
+ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+GERMAN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
+SHORTEST, LONGEST = 3, 7
+#: Word pieces at most: the twenty words, and the letters and pieces that they are joined from.
+VOCABULARY = 120
+#: Tokens of a sentence at most; no number has so many.
+LONGEST_PAIR = 40
+
+
+def _numbers_on_paper(options: Options) -> DataSetSize:
+    train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
+    return DataSetSize((2, LONGEST + 1), VOCABULARY, train, val, test, text=True)
+
+
+@DATASETS.add(NUMBER_WORDS, tags={"translation"}, size=_numbers_on_paper, stand_in={})
+def load_number_words(
+    train_samples: Annotated[int, "[20, inf)"] = 4000,
+    validation_samples: Annotated[int, "[20, inf)"] = 200,
+    test_samples: Annotated[int, "[20, inf)"] = 200,
+    noise: Annotated[float, "[0, 1]"] = 0.1,
+    seed: Annotated[int, "[0, inf)"] = 0,
+) -> DataSet:
+    """Numbers in English and, backwards, in German: a pair of languages learnt in minutes.
+
+    Draw numbers of 3 to 7 digits and write them in both languages.
+
+    Source: ours.
+
+    Args:
+        train_samples: pairs of the training split [our choice: two layers learn the order from them].
+        validation_samples: pairs of the validation split [our choice].
+        test_samples: pairs of the test split [our choice].
+        noise: share of the German words that are drawn at random [our choice].
+        seed: of the draws [arbitrary].
+
+    Raises:
+        DataSetUnavailableError: sentencepiece is not installed.
+    """
+    random = np.random.default_rng(seed)
+    train, val, test = (_drawn(random, count, noise) for count in (train_samples, validation_samples, test_samples))
+    arrays = encoded_parts(train, [val, test], VOCABULARY, LONGEST_PAIR, NUMBER_WORDS)
+    return translation_dataset(NUMBER_WORDS, arrays, [val, test])
+
+
+def _drawn(random: np.random.Generator, count: int, noise: float) -> ParallelText:
+    sources, targets = [], []
+    for _ in range(count):
+        digits = random.integers(10, size=random.integers(SHORTEST, LONGEST + 1))
+        sources.append(" ".join(ENGLISH[digit] for digit in digits))
+        heard = np.where(random.random(len(digits)) < noise, random.integers(10, size=len(digits)), digits)
+        targets.append(" ".join(GERMAN[digit] for digit in heard[::-1]))
+    return ParallelText(sources, targets)
