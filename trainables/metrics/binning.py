@@ -45,7 +45,7 @@ MANY = 1024
 def bin_edges(bins: int) -> Floats:
     """Return the `bins` + 1 edges of equal-width bins on [0, 1], not to be written to."""
     edges = np.linspace(0.0, 1.0, bins + 1)
-    edges.flags.writeable = False
+    edges.setflags(write=False)
     return edges
 
 

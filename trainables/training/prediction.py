@@ -175,10 +175,9 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[d
     confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
     correct = (prediction == labels).astype(np.float64)
     index = equal_width_bin(confidence, bins) + bins * np.arange(len(arrays))[:, None]
-    sums, counts = (
-        np.bincount(index.ravel(), weights, bins * len(arrays)).reshape(-1, bins)
-        for weights in ((confidence - correct).ravel(), None)
-    )
+    places, size = index.ravel(), bins * len(arrays)
+    sums: NDArray[np.float64] = np.bincount(places, (confidence - correct).ravel(), size).reshape(-1, bins)
+    counts = np.bincount(places, minlength=size).reshape(-1, bins)
     columns = (-of_label.mean(axis=1), correct.mean(axis=1), norm_of_gaps(sums, counts, "mean"))
     finite = np.isfinite(arrays.sum(axis=(1, 2)))
     rows = np.where(finite[:, None], np.stack(columns, axis=1), math.nan).tolist()
