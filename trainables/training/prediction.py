@@ -23,7 +23,7 @@ from trainables.datasets.splits.base import EvaluationSplit, build_split
 from trainables.losses import Loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
-from trainables.metrics.binning import equal_width_bin, norm_of_gaps
+from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
 from trainables.registry import Options
 
 #: A row of the `epochs` table: column → value.
@@ -176,7 +176,7 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[d
     correct = (prediction == labels).astype(np.float64)
     index = equal_width_bin(confidence, bins) + bins * np.arange(len(arrays))[:, None]
     places, size = index.ravel(), bins * len(arrays)
-    sums: NDArray[np.float64] = np.bincount(places, (confidence - correct).ravel(), size).reshape(-1, bins)
+    sums = sums_by_bin(places, (confidence - correct).ravel(), size).reshape(-1, bins)
     counts = np.bincount(places, minlength=size).reshape(-1, bins)
     columns = (-of_label.mean(axis=1), correct.mean(axis=1), norm_of_gaps(sums, counts, "mean"))
     finite = np.isfinite(arrays.sum(axis=(1, 2)))
