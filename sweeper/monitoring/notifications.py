@@ -209,6 +209,8 @@ class Notifier:
     def wait(self, seconds: float = CLOSING_SECONDS) -> list[str]:
         """Wait up to `seconds` for deliveries; return a sentence for each target that missed a message."""
         until = time.monotonic() + seconds
+        for courier in self._mail:  # all of them first: one that hangs takes no time of the others
+            courier.no_more()
         return [note for courier in self._mail for note in courier.close(until)]
 
     def _tell_failures(self) -> None:
@@ -269,10 +271,14 @@ class _Courier:
             self._thread.start()
         self._queue.put((event, message))
 
+    def no_more(self) -> None:
+        """Let the thread end after the last delivery."""
+        if self._thread is not None:
+            self._queue.put(None)
+
     def close(self, until: float) -> list[str]:
         """Wait for all deliveries or until `time.monotonic() == until`; return what was missed, once."""
         if self._thread is not None:
-            self._queue.put(None)
             self._thread.join(max(0.0, until - time.monotonic()))
             if self._thread.is_alive():
                 self._miss(self._current, "not delivered in time")

@@ -248,7 +248,10 @@ def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str,
     return {column: replicated(rows, column) for column in columns}
 
 
-_WITH_SEEDS = "JOIN (SELECT DISTINCT trial, replicate, seed FROM trials) USING (trial, replicate)"
+#: Replicates by seed, or by number where a table has no seeds.
+_WITH_SEEDS = (
+    "JOIN (SELECT DISTINCT trial, replicate, coalesce(seed, replicate) AS seed FROM trials) USING (trial, replicate)"
+)
 
 
 def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Replicated]]:
