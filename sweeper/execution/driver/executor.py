@@ -1,7 +1,7 @@
 """What an executor is: it finds out what there is for trials, and runs a driver's assignments on it.
 
 The driver decides; an executor starts workers, passes their reports and deaths on, and ends when nothing is left or a
-stop is asked for. What a worker does is the same everywhere: it is a `trainables.worker.worker.Worker`, or a
+stop is asked for. What a worker does is the same everywhere: it is a `trainables.worker.workers.Worker`, or a
 `CohortWorker` where trials train together, and follows the messages of `trainables.worker.trial_reports`.
 
 A worker reports and waits. The driver judges what it reports; then the worker hears from a `Dispatcher` which trials

@@ -43,7 +43,7 @@ from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.snapshot import METRICS
 from sweeper.storage.metadata import read_manifest
 from trainables.worker.trial_reports import CardMemory
-from trainables.worker.worker import CardProbe
+from trainables.worker.workers import CardProbe
 
 if TYPE_CHECKING:
     from sweeper.execution.options import RunOptions
