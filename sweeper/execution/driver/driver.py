@@ -16,25 +16,14 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TypeAlias
 
-from sweeper.core.ids import SweepPaths, code_version
-from sweeper.execution.controllers.base import Controller, Steering
+from sweeper.core.ids import code_version
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
-from sweeper.execution.driver.context import (
-    NO_SHARES,
-    DriverSettings,
-    Fold,
-    KeptCheckpoints,
-    Recorder,
-    Shares,
-    Sink,
-    Starts,
-)
+from sweeper.execution.driver.context import KeptCheckpoints, Starts
 from sweeper.execution.driver.judging import (
     BLAMELESS,
     CRASH,
@@ -51,11 +40,8 @@ from sweeper.execution.driver.judging import (
     next_try,
     skips_epochs,
 )
-from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
-from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
-from sweeper.scheduling.base import RungState
-from sweeper.search.base import Searcher
+from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_reason
@@ -68,65 +54,30 @@ TakenOver: TypeAlias = tuple[TrialReport, Reused | None]
 News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
 
 
+@dataclass(eq=False)
 class Driver(Assignments):
-    """Runs a sweep's unfinished configurations by answering the executor's questions."""
+    """Runs a sweep's unfinished configurations by answering the executor's questions.
 
-    def __init__(
-        self,
-        paths: SweepPaths,
-        configurations: Sequence[dict[str, Any]],
-        settings: DriverSettings,
-        *,
-        journal: Journal,
-        state: SweepState,
-        rungs: RungState,
-        sinks: Sequence[Sink] = (),
-        folds: Sequence[Fold] = (),
-        searcher: Searcher | None = None,
-        keeper: Mirror | SharedFolder | None = None,
-        controllers: Sequence[Controller] = (),
-        shares: Shares = NO_SHARES,
-        slots: int = 1,
-        failed_too: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        other_nodes: OtherNodes = lambda nodes: False,
-        steered: Callable[[Driver], object] = lambda driver: None,
-    ) -> None:
-        """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
+    Attributes:
+        keeper: removes checkpoints.
+        other_nodes: whether there are nodes for trials besides those whose disks are full.
+        steered: called on every turn while trials may start: does what people ask of the sweep, by `steer`.
+        broken: what an executor's own thread raised.
+    """
 
-        Args:
-            paths: of the sweep.
-            configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
-            settings: the same for every driver of the sweep.
-            journal: open for appending.
-            state: the fold of the journal so far.
-            rungs: the same fold, as the scheduler needs it.
-            sinks: take every record after it was journaled.
-            folds: of the journal that others keep, up to date before sinks and controllers look.
-            searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
-                the space. It is asked when a trial could start at once, so that it knows as much as can be known.
-            keeper: removes checkpoints; by default in the sweep's folder.
-            controllers: are asked on every turn what should follow.
-            shares: of a GPU.
-            slots: trials that run at once, for cutting assignments.
-            failed_too: run failed trials again.
-            clock: seconds, for polling the stop marker and for recording starts.
-            other_nodes: whether there are nodes for trials besides those whose disks are full.
-            steered: called on every turn while trials may start: does what people ask of the sweep, by `steer`.
-        """
-        recorder = Recorder(journal, [state, rungs, *([] if searcher is None else [searcher]), *folds], sinks)
-        steering = Steering(controllers, paths.stop_marker, clock)
-        super().__init__(
-            configurations, settings, state, rungs, recorder, steering, searcher, shares, slots, failed_too=failed_too
-        )
-        self.paths = paths
-        self.keeper = keeper if keeper is not None else SharedFolder(paths)
-        self.full_disks = FullDisks(paths.root, other_nodes)
-        self.broken: Exception | None = None
-        self._starts, self._steered = Starts(clock), steered
-        self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
-        if failed_too:
-            state.reopen_failed()
+    _: KW_ONLY
+    keeper: Mirror | SharedFolder
+    other_nodes: OtherNodes = lambda nodes: False
+    steered: Callable[[Driver], object] = lambda driver: None
+    broken: Exception | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Find the trials that keep their checkpoints, and open failed ones again where they are to run."""
+        super().__post_init__()
+        self.full_disks, self._starts = FullDisks(self.paths.root, self.other_nodes), Starts(self.clock)
+        self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.schedule, self.settings.keeping)
+        if self.failed_too:
+            self.state.reopen_failed()
 
     def begin(
         self,
@@ -210,7 +161,7 @@ class Driver(Assignments):
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return False
-            report = self._shares.noted(report, self.share_of(assignment))
+            report = self.shares.noted(report, self.share_of(assignment))
             if unit[1] is None:
                 self._on_report(report)
             else:
@@ -287,7 +238,7 @@ class Driver(Assignments):
             if not self.settings.together:
                 self.resize(self.processes)
         if self.closing is None:
-            self._steered(self)
+            self.steered(self)
 
     def steer(self, *bodies: Body) -> None:
         """Journal what somebody asked of the sweep, and let go of the trials that it stops.
@@ -349,7 +300,7 @@ class Driver(Assignments):
         index, number = unit
         self._record_start(index)
         known = self._state_of(unit)
-        share = self._shares.of(index, known.share) if failure.counts else None
+        share = self.shares.of(index, known.share) if failure.counts else None
         failure, larger, given_up = next_try(failure, known, share, self.settings.retries)
         alone = number is not None
         body = Failed(
