@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.execution.controllers.base import Controller, Steering
 from sweeper.execution.driver.context import (
     NO_SHARES,
     DriverSettings,
@@ -33,6 +32,7 @@ from sweeper.execution.driver.context import (
     Sink,
     TrialValues,
 )
+from sweeper.execution.driver.steering import Controller, Steering
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Judged
 from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
