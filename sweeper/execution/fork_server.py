@@ -14,6 +14,7 @@ from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
+from trainables.worker import fork_server
 from trainables.worker.trial_reports import WorkerInit
 
 #: How long the server may take to exit on its own once it is not needed.
@@ -56,7 +57,7 @@ class ForkServer:
         self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                python_module("trainables.worker.fork_server", str(theirs.fileno())),
+                python_module(fork_server.__name__, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C is for the driver; in its session, see `set_niceness`

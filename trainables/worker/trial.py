@@ -262,17 +262,9 @@ class Trial:
         wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
         if wanted and cohort_key(values, settings.training) is not None:
             return COHORT
-        asked = SEQUENTIAL if asked == COHORT else asked
-        return chosen_packing(
-            asked,
-            self._build,
-            values,
-            self.assignment.seeds,
-            dataset,
-            settings.device,
-            settings.training,
-            settings.choices,
-        )
+        asked, seeds = SEQUENTIAL if asked == COHORT else asked, self.assignment.seeds
+        device, training, choices = settings.device, settings.training, settings.choices
+        return chosen_packing(asked, self._build, values, seeds, dataset, device, training, choices)
 
     def _packed(self) -> Packed:
         """Return the replicates as a group of their own."""
