@@ -5,29 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, log_log_fit
-from sweeper.figures.base import (
-    FIGURES,
-    Axis,
-    Curve,
-    Figure,
-    Panel,
-    categories,
-    counted,
-    log_axis,
-    log_ticks,
-    statuses,
-    thin_points,
-)
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, log_axis, log_ticks
 from sweeper.figures.configurations import (
     HESSIANS,
     above_zero,
+    categories,
     configuration_points,
     configuration_rows,
     correlated,
+    counted,
     measured_hessians,
     one_sample_size,
     rank_correlations,
     sample_size_remark,
+    statuses,
+    thin_points,
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns

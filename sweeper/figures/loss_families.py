@@ -18,7 +18,8 @@ from sweeper.analysis.statistics.differences import (
     p_text,
     reference_of,
 )
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, categories, error_bars
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars
+from sweeper.figures.configurations import categories
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.text.cells import by_trial, float_or_none, int_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.statistics.basics import Correlation, correlation, partial_correlation
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, categories, error_bars
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars
+from sweeper.figures.configurations import categories
 from sweeper.results import Results
 from sweeper.text.cells import Rows, float_or_none
 from sweeper.text.labels import label, plural

@@ -19,7 +19,7 @@ import scipy.stats
 
 from sweeper.analysis.statistics.differences import compare_families
 from sweeper.figures import hyperparameters, loss_families, pareto_front
-from sweeper.figures.base import MOST_POINTS, thin_points
+from sweeper.figures.configurations import MOST_POINTS, thin_points
 from sweeper.figures.on_paper import write_figure
 from sweeper.reporting.page import write_report
 from sweeper.results import Results
