@@ -142,7 +142,8 @@ def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
     levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, stored.sample)
     around = [*band.confidence, *band.confidence[::-1]], [*band.upper, *band.lower[::-1]]
     said = "confidence %{x:.3f}<br>accuracy %{y:.3f}"
-    curve = Curve(*(each.tolist() for each in levels), line=2, hover=said, name="isotonic")
+    x, y = (each.tolist() for each in levels)
+    curve = Curve(x, y, line=2, hover=said, name="isotonic")
     parts = decomposition(confidence, correct)
     return [Curve(*around, fill=True, opacity=0.18, name="90 % band"), curve], (
         f"Brier score of the confidence {parts.score:.3g} = miscalibration {parts.miscalibration:.2g} − "

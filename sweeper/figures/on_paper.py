@@ -54,7 +54,7 @@ MOST_REMARKS = 4
 SERIES_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#777777")
 NAMED = {"axis": "#444444", "grid": "#dddddd", "ink": "#111111", "soft": "#333333", "shade": "#dddddd"}
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "x-thin": "x", "hexagon": "h"}
-ERRORS = {"elinewidth": 0.6, "capsize": 1.5}
+ERRORS: dict[str, Any] = {"elinewidth": 0.6, "capsize": 1.5}
 DASHES = {"dot": ":", "dash": "--", "dashdot": "-."}
 
 
