@@ -47,18 +47,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.journal.best import Objective
-from sweeper.journal.records import Decision, DecisionKind, Judged, Record
-from sweeper.scheduling.base import (
-    SCHEDULERS,
-    TOO_SMALL,
-    WITHIN,
-    GraceEpochs,
-    Measured,
-    RungState,
-    Scheduler,
-    Settled,
-    grace_before_the_end,
-)
+from sweeper.journal.records import Decision, DecisionKind
+from sweeper.scheduling import base
+from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler, Settled
 from sweeper.scheduling.ranking import Constraint, Ranking, rank
 from trainables.registry import Hyperparameter, hyperparameters_of
 
@@ -78,7 +69,7 @@ class Halving(Scheduler):
             default, as in Li et al. 2020].
     """
 
-    grace_epochs: GraceEpochs = 1
+    grace_epochs: base.GraceEpochs = 1
     reduction_factor: Annotated[float, Hyperparameter(kind="integer", range="[2, inf)")] = 3
     keep_at_least: Annotated[int | None, "[1, inf)"] = None
 
@@ -174,10 +165,11 @@ class Rung:
 class Rungs(RungState):
     """The values seen at every rung of a sweep."""
 
+    scheduler: Halving
+
     def __init__(self, halving: Halving) -> None:
         """Start with the empty rungs of `halving`."""
         super().__init__(halving)
-        self._halving = halving
         self.by_epoch = {epoch: Rung() for epoch in halving.rungs}
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
@@ -191,7 +183,7 @@ class Rungs(RungState):
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
-        cutoff_score = others.quantile(self._halving.quantile)
+        cutoff_score = others.quantile(scheduler.quantile)
         if cutoff_score is None:
             reason = f"first trial at rung {rung}: nothing to compare with"
             return Decision(rung, "continue", reason, metric, None, 0)
@@ -202,7 +194,7 @@ class Rungs(RungState):
             f"{scheduler.metric} {metric:.6g} at rung {rung} is {relation} the cut-off {cutoff:.6g} "
             f"of {len(others)} competitor{'s' if len(others) != 1 else ''}"
         )
-        least = self._halving.keep_at_least
+        least = scheduler.keep_at_least
         kept = least is not None and others.better_than(scheduler.score(metric)) < least
         if worse and kept:
             reason += f", but among the best {least}, which continue (keep_at_least)"
@@ -237,28 +229,16 @@ class RankedHalving(Halving):
 class RankedRungs(RungState):
     """What every trial measured at every rung."""
 
-    def __init__(self, halving: RankedHalving) -> None:
-        """Start with the empty rungs of `halving`."""
-        super().__init__(halving)
-        self._halving = halving
-        self._measured: dict[int, dict[int, Measured]] = {epoch: {} for epoch in halving.rungs}
-
-    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
-        """Record what a configuration measured at a rung."""
-        self._measured[rung].setdefault(configuration, measured or {})
-
-    def competitors(self, rung: int) -> int:
-        """Return how many configurations have reached a rung."""
-        return len(self._measured[rung])
+    scheduler: RankedHalving
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial that is not among the best 1/reduction_factor."""
-        halving, others = self._halving, self._measured[rung]
+        halving, others = self.scheduler, self.competitors(rung)
         if not others:
             reason = f"first trial at rung {rung}: nothing to compare with"
             return Decision(rung, "continue", reason, metric, None, 0)
-        found = ranking(halving, [*others.values(), measured or {}])
-        place, count = found.order.index(len(others)), len(others) + 1
+        found = self._ranking(rung, measured)
+        place, count = found.order.index(others), others + 1
         kept = halving.keep_at_least is not None and place < halving.keep_at_least
         stops = place / count > 1 / halving.reduction_factor and not kept
         reason = (
@@ -267,16 +247,19 @@ class RankedRungs(RungState):
         )
         if kept and place / count > 1 / halving.reduction_factor:
             reason += f", and the best {halving.keep_at_least} (keep_at_least)"
-        return Decision(rung, "stop" if stops else "continue", reason, metric, None, len(others))
+        return Decision(rung, "stop" if stops else "continue", reason, metric, None, others)
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
         """Return whether a trial that reaches a rung keeps to the constraints, beside those that reached it before."""
-        found = ranking(self._halving, [*self._measured[rung].values(), measured or {}])
-        return found.front[-1] > 0
+        return self._ranking(rung, measured).front[-1] > 0
+
+    def _ranking(self, rung: int, measured: Measured | None) -> Ranking:
+        """Rank a trial that reaches a rung, as the last one, with those that reached it before."""
+        return ranking(self.scheduler, [*(each for _, each in self.arrived[rung].values()), measured or {}])
 
     def _front(self, found: Ranking) -> str:
         """Return in words where the last of those ranked stands, and what decided that."""
-        mine, halving = found.front[-1], self._halving
+        mine, halving = found.front[-1], self.scheduler
         if not mine:
             rules = " and ".join(each.text for each in halving.constraints)
             return f"behind all that keep to {rules or 'what is measured'}"
@@ -343,7 +326,7 @@ class PausedRungs(Rungs):
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the paused trial to promote when a worker is free, and the decision on it; `None` to begin another."""
-        least = self._halving.keep_at_least or 0
+        least = self.scheduler.keep_at_least or 0
         for epoch in reversed(self._before_the_end()):
             here, found = self.by_epoch[epoch], self._promotable(epoch) or self.by_epoch[epoch].first(least)
             if found is None:
@@ -366,12 +349,6 @@ class PausedRungs(Rungs):
         reason = f"never promoted: {self._reason(metric, rung, here.place(configuration), count, 'stop')}"
         return Decision(rung, "stop", reason, metric, None, count - 1)
 
-    def apply(self, record: Record) -> None:
-        """Fold one journal record in; a judgement without a report is a promotion, or the end of a pause."""
-        super().apply(record)
-        if isinstance(record.body, Judged):
-            self.decided(record.body.configuration, record.body.decision)
-
     def _before_the_end(self) -> tuple[int, ...]:
         return self.scheduler.rungs[:-1]
 
@@ -379,7 +356,7 @@ class PausedRungs(Rungs):
         return self.by_epoch[epoch].first(self._quota(len(self.by_epoch[epoch])))
 
     def _quota(self, count: int) -> int:
-        return math.floor(count / self._halving.reduction_factor)
+        return math.floor(count / self.scheduler.reduction_factor)
 
     def _reason(self, metric: float, rung: int, place: int, count: int, kind: DecisionKind) -> str:
         rule = {"stop": "stops"}.get(kind, f"{kind}s")
@@ -400,8 +377,8 @@ VARIANT = Hyperparameter(
 @SCHEDULERS.add(
     "asha",
     apart=["variant"],
-    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, WITHIN, TOO_SMALL],
-    check=grace_before_the_end,
+    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, base.WITHIN, base.TOO_SMALL],
+    check=base.grace_before_the_end,
 )
 def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
     """Asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung.

@@ -13,7 +13,7 @@ A new scheduler is one file in this folder, which is found there by its place:
         grace_epochs: GraceEpochs = 1
         rungs = property(lambda self: (self.grace_epochs, self.max_epochs))
         def begin(self) -> RungState:
-            return Worst(self)        # a `RungState` with `add`, `competitors` and `compare`
+            return Worst(self)        # a `RungState` with `compare`
 
 What it can do besides it declares itself: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
 Plans, reports, `sweeper spaces` and audits, which recompute every decision from the journal, follow.
@@ -177,22 +177,26 @@ class Scheduler(ABC):
 class RungState(ABC):
     """What reached each rung, as one scheduler needs it to compare: a fold of the journal.
 
+    Where trials compete in several pools, each has a state of its own (`pool`), which takes values and decisions in.
+
     Attributes:
         scheduler: the settings.
         epochs: the rungs.
+        arrived: rung → configuration → the value with which it reached the rung, and what else was measured.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         """Start with empty rungs."""
         self.scheduler, self.epochs = scheduler, frozenset(scheduler.rungs)
+        self.arrived: dict[int, dict[int, tuple[float, Measured]]] = {rung: {} for rung in scheduler.rungs}
 
-    @abstractmethod
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Take in the value with which a configuration reached a rung; a second one is ignored, for it was decided."""
+        self.arrived[rung].setdefault(configuration, (metric, measured or {}))
 
-    @abstractmethod
     def competitors(self, rung: int) -> int:
         """Return how many configurations have reached a rung."""
+        return len(self.arrived[rung])
 
     @abstractmethod
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
@@ -233,17 +237,20 @@ class RungState(ABC):
         return None
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in: a report that was decided on at a rung, or trials that somebody stopped."""
-        if isinstance(record.body, Steered):
-            for configuration in record.body.indices:
-                self.leave(configuration)
-        if not isinstance(record.body, Reported) or record.body.decision is None:
-            return
-        decision = record.body.decision
-        if decision.rung is not None and decision.metric is not None:
-            measured = measurements(record.body.report, self.scheduler.metrics)
-            self.add(decision.rung, record.body.configuration, decision.metric, measured)
-            self.decided(record.body.configuration, decision)
+        """Fold one journal record in: what was decided on a trial, with a report or without, or who was stopped.
+
+        A judgement without a report is a promotion, or the end of a pause.
+        """
+        match record.body:
+            case Steered() as body:
+                for configuration in body.indices:
+                    self.pool(configuration).leave(configuration)
+            case Judged() as body:
+                self.pool(body.configuration).decided(body.configuration, body.decision)
+            case Reported(decision=Decision(rung=int(rung)) as decision) as body if decision.metric is not None:
+                pool, measured = self.pool(body.configuration), measurements(body.report, self.scheduler.metrics)
+                pool.add(rung, body.configuration, decision.metric, measured)
+                pool.decided(body.configuration, decision)
 
 
 def decide(

@@ -27,19 +27,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sweeper.journal.records import Decision
-from sweeper.scheduling.base import (
-    SCHEDULERS,
-    TOO_SMALL,
-    WITHIN,
-    GraceEpochs,
-    Measured,
-    RungState,
-    Scheduler,
-    grace_before_the_end,
-)
+from sweeper.scheduling import base
+from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler
 
 
-@SCHEDULERS.add("median_stopping", more=[WITHIN, TOO_SMALL], check=grace_before_the_end)
+@SCHEDULERS.add("median_stopping", more=[base.WITHIN, base.TOO_SMALL], check=base.grace_before_the_end)
 @dataclass(frozen=True)
 class MedianStopping(Scheduler):
     """A trial stops when its best value is worse than the median of the others' running averages.
@@ -55,7 +47,7 @@ class MedianStopping(Scheduler):
             MedianStoppingRule, min_samples_required].
     """
 
-    grace_epochs: GraceEpochs = 1
+    grace_epochs: base.GraceEpochs = 1
     interval_epochs: Annotated[int | None, "[1, inf)"] = None
     min_competitors: Annotated[int, "[1, inf)"] = 3
 
@@ -81,20 +73,14 @@ class RunningAverages(RungState):
         """Start with the empty rungs of `rule`."""
         super().__init__(rule)
         self._needed = rule.min_competitors
-        self._scores: dict[int, dict[int, float]] = {}
         self._averages: dict[int, list[float]] = {rung: [] for rung in rule.rungs}
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record the value with which a configuration reached a rung, and its running average there."""
-        scores = self._scores.setdefault(configuration, {})
-        if rung not in scores:
-            scores[rung] = self.scheduler.score(metric)
-            upto = [score for at, score in scores.items() if at <= rung]
-            insort(self._averages[rung], math.fsum(upto) / len(upto))
-
-    def competitors(self, rung: int) -> int:
-        """Return how many configurations have reached a rung."""
-        return len(self._averages[rung])
+        if configuration not in self.arrived[rung]:
+            scores = [*self._scores_before(rung, configuration), self.scheduler.score(metric)]
+            insort(self._averages[rung], math.fsum(scores) / len(scores))
+        super().add(rung, configuration, metric, measured)
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose best value so far is strictly worse than the median of the others' running averages."""
@@ -103,8 +89,8 @@ class RunningAverages(RungState):
             reason = f"{count} of the {self._needed} competitors that a comparison at rung {rung} takes"
             return Decision(rung, "continue", reason, metric, None, count)
         median = statistics.median(self._averages[rung])
-        before = [score for at, score in self._scores.get(configuration, {}).items() if at < rung]
-        best, cutoff = max([*before, scheduler.score(metric)]), scheduler.score(median)
+        best = max([*self._scores_before(rung, configuration), scheduler.score(metric)])
+        cutoff = scheduler.score(median)
         stops = best < median
         relation = "worse than" if stops else "at least as good as"
         reason = (
@@ -112,3 +98,7 @@ class RunningAverages(RungState):
             f"of the running averages of {count} competitor{'s' if count != 1 else ''}"
         )
         return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, count)
+
+    def _scores_before(self, rung: int, configuration: int) -> list[float]:
+        earlier = (here for at, here in self.arrived.items() if at < rung and configuration in here)
+        return [self.scheduler.score(here[configuration][0]) for here in earlier]

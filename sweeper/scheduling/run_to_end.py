@@ -49,21 +49,8 @@ class RunToEnd(Scheduler):
 class Arrivals(RungState):
     """Which configurations have reached each epoch of evaluation."""
 
-    def __init__(self, scheduler: RunToEnd) -> None:
-        """Start with none."""
-        super().__init__(scheduler)
-        self._arrived: dict[int, set[int]] = {rung: set() for rung in scheduler.rungs}
-
-    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
-        """Count a configuration once."""
-        self._arrived[rung].add(configuration)
-
-    def competitors(self, rung: int) -> int:
-        """Return how many configurations have reached an epoch."""
-        return len(self._arrived[rung])
-
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Let it continue. Raises ValueError where epoch `rung` is no rung."""
-        if rung not in self._arrived:
+        if rung not in self.epochs:
             raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")
-        return Decision(rung, "continue", f"evaluated after epoch {rung}", metric, None, len(self._arrived[rung]))
+        return Decision(rung, "continue", f"evaluated after epoch {rung}", metric, None, self.competitors(rung))

@@ -98,8 +98,9 @@ def play(
         metric, more = float(values[trial, place]), measured(trial, place) if measured is not None else None
         decision = decide(state, trial, rungs[place], metric, more)
         if decision is not None and decision.metric is not None:
-            state.add(rungs[place], trial, metric, more)
-            state.decided(trial, decision)
+            pool = state.pool(trial)
+            pool.add(rungs[place], trial, metric, more)
+            pool.decided(trial, decision)
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
             continue
@@ -107,7 +108,7 @@ def play(
             promoted = state.promotion(settled)
             if promoted is not None:
                 trial, made = promoted
-                state.decided(trial, made)
+                state.pool(trial).decided(trial, made)
                 place = course.reached[trial]
                 heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
             elif left:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.journal.records import Decision, Drawn, Judged, Record, Suggested
+from sweeper.journal.records import Decision, Drawn, Record, Suggested
 from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled, in_stratum
 from sweeper.scheduling.ranking import Constraint
 
@@ -101,45 +101,29 @@ def stratified(
 class StrataState(RungState):
     """The state of every stratum, each begun when its first trial is asked for."""
 
+    scheduler: Stratified
+
     def __init__(self, scheduler: Stratified) -> None:
         """Start without strata."""
         super().__init__(scheduler)
-        self._one_pool, self._within = scheduler.one_pool, scheduler.within
-        self._drawn_stratum = scheduler.drawn_stratum
         self._journaled: dict[int, str] = {}
         self._pools: dict[str, RungState] = {}
 
     def stratum(self, configuration: int) -> str:
         """Return the name of a configuration's stratum. Raises KeyError where no searcher has chosen it yet."""
         found = self._journaled.get(configuration)
-        return self._drawn_stratum(configuration) if found is None else found
+        return self.scheduler.drawn_stratum(configuration) if found is None else found
 
     def pool(self, configuration: int) -> RungState:
         """Return the state of a configuration's stratum."""
         name = self.stratum(configuration)
         if name not in self._pools:
-            self._pools[name] = self._one_pool.begin()
+            self._pools[name] = self.scheduler.one_pool.begin()
         return self._pools[name]
-
-    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
-        """Take in the value with which a configuration reached a rung, in its stratum."""
-        self.pool(configuration).add(rung, configuration, metric, measured)
-
-    def competitors(self, rung: int) -> int:
-        """Return how many configurations of all strata have reached a rung."""
-        return sum(pool.competitors(rung) for pool in self._pools.values())
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Return whether a configuration continues from a rung, by its stratum. Changes nothing that decides."""
         return self.pool(configuration).compare(rung, configuration, metric, measured)
-
-    def decided(self, configuration: int, decision: Decision) -> None:
-        """Take in what was decided, in the configuration's stratum."""
-        self.pool(configuration).decided(configuration, decision)
-
-    def leave(self, configuration: int) -> None:
-        """Take in that somebody stopped a trial, in its stratum."""
-        self.pool(configuration).leave(configuration)
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the promotion from the highest rung of any stratum; of equals, from the stratum that began first."""
@@ -160,11 +144,9 @@ class StrataState(RungState):
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in; one with a configuration's values says what its stratum is."""
-        if isinstance(record.body, Judged):
-            self.decided(record.body.configuration, record.body.decision)
         if isinstance(record.body, Suggested):
-            self._journaled[record.body.configuration] = stratum_name(record.body.values, self._within)
+            self._journaled[record.body.configuration] = stratum_name(record.body.values, self.scheduler.within)
         if isinstance(record.body, Drawn):
-            names = (stratum_name(values, self._within) for values in record.body.values)
+            names = (stratum_name(values, self.scheduler.within) for values in record.body.values)
             self._journaled.update(enumerate(names, record.body.first))
         super().apply(record)

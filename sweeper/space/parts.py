@@ -293,7 +293,7 @@ class Training(Part):
 
 
 class Checkpoint(Part):
-    """How often a running trial's checkpoint is written; see `trainables.worker.checkpoint_writer`.
+    """How often a running trial's checkpoint is written; see `trainables.worker.checkpoints`.
 
     Attributes:
         every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since

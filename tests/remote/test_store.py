@@ -436,7 +436,7 @@ def test_files_that_an_older_release_merged_are_known_by_their_evaluations(store
 def test_predictions_are_fetched_when_they_are_read(store: Store, tmp_path: Path, service: dict[str, str]) -> None:
     for trial in ("c00001", "c00002"):
         logits, targets = {"val": np.zeros((3, 2))}, {"val": np.zeros(3, int)}
-        path = write_predictions(tmp_path / trial, trial, 0, 1, logits, targets)
+        path = write_predictions(tmp_path / trial, (trial, 0, 1), logits, targets)
         store.put(f"tables/predictions/{path.name}", path)
     store.put("sweep.yaml", b"samples: 2\n")
     for table in TABLES:
@@ -452,7 +452,9 @@ def test_predictions_are_fetched_when_they_are_read(store: Store, tmp_path: Path
     assert found.rows(f"{query} WHERE trial = 'c00002'", trials=["c00002"]) == [{"n": 3}] and here() == {"c00002"}
     with found.snapshot() as frozen:
         assert frozen.rows(query) == [{"n": 6}]
-    again = write_predictions(tmp_path / "again", "c00001", 0, 1, {"val": np.zeros((5, 2))}, {"val": np.zeros(5, int)})
+    again = write_predictions(
+        tmp_path / "again", ("c00001", 0, 1), {"val": np.zeros((5, 2))}, {"val": np.zeros(5, int)}
+    )
     store.put(f"tables/predictions/{again.name}", again)
     store.delete(["tables/predictions/c00002-r0-e00001.parquet"])
     assert load(store.uri).rows(query) == [{"n": 5}]
@@ -501,7 +503,7 @@ def test_a_trial_goes_on_from_checkpoints_in_the_store(store: Store, tmp_path: P
     there.fetch_checkpoints()
     assert there.checkpoints is not None and there.checkpoints != here.checkpoints
     assert (there.checkpoints / "e00003.pt").read_bytes() == b"state 3"
-    there.remove_checkpoints_before(3)
+    there.keep_newest(1)
     assert set(store.entries()) == {"checkpoints/c00003/r1/e00003.pt"}
 
 

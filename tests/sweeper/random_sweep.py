@@ -22,7 +22,7 @@ from sweeper.space.configurations import column_types, configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.tables.writer import ParquetSink
 from tests.sweeper.records import fields
-from trainables.worker.trial_tables import write_curvature, write_predictions, write_reliability
+from trainables.worker.trial_tables import write_predictions, write_rows
 
 CLASSES = 3
 SAMPLES = 7
@@ -132,7 +132,7 @@ class RandomSweep:
                 write_trial_files(incoming, trial_name(index), replicate, epoch)
                 if self.spectra:
                     rows = spectrum_rows(index)
-                    write_curvature(incoming, trial_name(index), replicate, epoch, "spectra", rows)
+                    write_rows(incoming, (trial_name(index), replicate, epoch), "spectra", rows)
         decision, status = None, "running"
         if epoch in RUNGS:
             kind = "complete" if epoch == RUNGS[-1] else "stop" if self.rng.random() < 0.3 else "continue"
@@ -175,13 +175,13 @@ def write_trial_files(folder: Path, trial: str, replicate: int, epoch: int) -> N
     rng = np.random.default_rng([int(trial[1:]), replicate, epoch])
     logits = {split: rng.normal(size=(SAMPLES, CLASSES)) for split in ("val", "test")}
     targets = {split: rng.integers(0, CLASSES, SAMPLES) for split in ("val", "test")}
-    write_predictions(folder, trial, replicate, epoch, logits, targets)
+    write_predictions(folder, (trial, replicate, epoch), logits, targets)
     bins = [
         {"split": split, "bin": b, "lower": b / 2, "upper": (b + 1) / 2, "n": 3 * b, "confidence": 0.7 if b else None,
          "accuracy": 0.5 if b else None}
         for split in ("val", "test") for b in range(2)
     ]  # fmt: skip
-    write_reliability(folder, trial, replicate, epoch, bins)
+    write_rows(folder, (trial, replicate, epoch), "reliability", bins)
 
 
 def spectrum_rows(index: int) -> list[dict[str, Any]]:

@@ -21,7 +21,6 @@ from trainables.curvature.hessian import (
     LossFunction,
     Surface,
     graph_budget,
-    hessian_vector_product,
     second_order,
 )
 from trainables.curvature.lanczos import Lanczos
@@ -77,8 +76,10 @@ def measure_lanes(
 
 
 def _is_perceptron(network: nn.Module) -> bool:
+    every = [layer for _, layer in network.named_modules(remove_duplicate=False)]
+    once = len({*every}) == len(every)  # a layer that occurs twice is named, and would be stacked, once
     layers = type(network) is nn.Sequential and all(type(layer) in _LAYERS for layer in network)
-    return layers and all(parameter.requires_grad for parameter in network.parameters())
+    return once and layers and all(parameter.requires_grad for parameter in network.parameters())
 
 
 def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettings) -> list[Curvature | None]:
@@ -101,13 +102,40 @@ def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettin
     return [own if own.keys() == lane.losses.keys() else None for own, lane in zip(found, lanes, strict=True)]
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """A linear layer of every lane and the ReLU after it, if any, at the inputs that it has.
+
+    Attributes:
+        weight: [L, C, D].
+        biased: whether it has a bias.
+        below: its inputs [L, N, D].
+        passes: 1 where the ReLU lets its output through, else 0 [L, N, C].
+    """
+
+    weight: Tensor
+    biased: bool
+    below: Tensor
+    passes: Tensor
+
+    def of(self, lanes: Sequence[int]) -> _Layer:
+        """Return it in some of the lanes."""
+        index = list(lanes)
+        return _Layer(self.weight[index], self.biased, self.below[index], self.passes[index])
+
+    def rows(self, weight: Tensor, slopes: Tensor) -> list[Tensor]:
+        """Return derivatives by the weight [L, C, D] and by the bias, from those by outputs [L, N, C], as rows."""
+        return [weight.flatten(1), slopes.sum(1)] if self.biased else [weight.flatten(1)]
+
+
 class _Stacked:
-    """Perceptrons over the data of a surface, in one pass, as one network with a dimension of lanes.
+    """Perceptrons over the data of a surface as one network with a dimension of lanes, differentiated by hand.
 
     Attributes:
         surface: of a network of their architecture.
         targets: [N].
-        logits: [L, N, K] with their graph.
+        layers: first to last.
+        logits: [L, N, K].
         gram: J_i J_iᵀ of each lane and sample [L, N, K, K].
     """
 
@@ -117,52 +145,92 @@ class _Stacked:
         self.targets = torch.cat([chunk.targets for chunk in surface.chunks])
         inputs = torch.cat([chunk.inputs for chunk in surface.chunks])
         own = [dict(model.named_parameters()) for model in models]
-        weights = {name: torch.stack([each[name].detach() for each in own]).requires_grad_() for name in surface.names}
-        self._leaves = [*weights.values()]
-        hidden, layers = inputs.flatten(1).expand(len(models), -1, -1), []
+        weights = {name: torch.stack([each[name].detach() for each in own]) for name in surface.names}
+        self.layers: list[_Layer] = []
+        hidden = inputs.flatten(1).expand(len(models), -1, -1)
         for name, layer in surface.network.named_children():
             if isinstance(layer, nn.Linear):
-                below, bias = hidden, weights.get(f"{name}.bias")
-                hidden = torch.bmm(hidden, weights[f"{name}.weight"].mT)
-                hidden = hidden if bias is None else hidden + bias[:, None]
-                layers.append((below.square().sum(2) + float(bias is not None), hidden))
+                weight, bias, below = weights[f"{name}.weight"], weights.get(f"{name}.bias"), hidden
+                hidden = below @ weight.mT if bias is None else torch.baddbmm(bias[:, None], below, weight.mT)
+                self.layers.append(_Layer(weight, bias is not None, below, torch.ones_like(hidden)))
             elif isinstance(layer, nn.ReLU):
+                if self.layers:
+                    self.layers[-1].passes.mul_(hidden > 0)
                 hidden = torch.relu(hidden)
         self.logits = hidden
-        self.gram = self._gram(layers)
+        self.gram = self._gram()
 
-    def _gram(self, layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Sum the layers' shares (u·u + 1)·dₖ·dₗ, of ‖input‖² + 1 [L, N] and output [L, N, C] of each."""
-        outputs = [output for _, output in layers]
-        ways = torch.eye(self.logits.shape[2]).to(self.logits).unbind()
-        passes = [
-            torch.autograd.grad(self.logits, outputs, way.expand_as(self.logits), retain_graph=True) for way in ways
-        ]
-        gram = self.logits.new_zeros(*self.logits.shape, len(ways))
-        for (scale, _), slopes in zip(layers, zip(*passes, strict=True), strict=True):
-            each = torch.stack(slopes, dim=2)
-            gram += scale.detach()[..., None, None] * (each @ each.mT)
+    def _gram(self) -> Tensor:
+        """Sum the layers' shares (u·u + 1)·dₖ·dₗ, of ‖input‖² + 1 and the logits' slopes by the outputs."""
+        lanes, samples, classes = self.logits.shape
+        gram = self.logits.new_zeros(lanes, samples, classes, classes)
+        slopes = torch.eye(classes).to(self.logits).expand_as(gram)
+        for layer in reversed(self.layers):
+            slopes = slopes * layer.passes[:, :, None]
+            scale = layer.below.square().sum(2) + float(layer.biased)
+            gram += scale[..., None, None] * (slopes @ slopes.mT)
+            slopes = (slopes.flatten(1, 2) @ layer.weight).unflatten(1, (samples, classes))
         return gram
 
-    def gradients(self, slopes: Tensor, blocks: Tensor) -> list[Tensor | None]:
-        """Return the parameters' gradients, with their graph, of losses with these derivatives in the logits."""
-        moved = (self.logits - self.logits.detach()).unsqueeze(-1)
-        slopes = slopes + (blocks @ moved).squeeze(-1)
-        return list(torch.autograd.grad(self.logits, self._leaves, slopes, create_graph=True, allow_unused=True))
+    def hessian(self, of_logits: Tensor, blocks: Tensor) -> _Hessian:
+        """Return the Hessian of losses with these first and second derivatives [L, N, K] and [L, N, K, K] by logits."""
+        slopes = [of_logits * self.layers[-1].passes]
+        for below, layer in zip(self.layers[-2::-1], self.layers[:0:-1], strict=True):
+            slopes.append((slopes[-1] @ layer.weight) * below.passes)
+        return _Hessian(self.layers, slopes[::-1], blocks)
 
-    def products(self, gradients: Sequence[Tensor | None], asked: Mapping[int, Tensor]) -> Tensor:
-        """Return the products [L, P] with the lanes' vectors [P]; those of lanes that ask for none are zero."""
-        rows = self.logits.new_zeros(len(self.logits), self.surface.dimension)
-        for lane, vector in asked.items():
-            rows[lane] = vector
-        pieces = rows.split([leaf[0].numel() for leaf in self._leaves], dim=1)
-        vectors = [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, self._leaves, strict=True)]
-        return self.rows(hessian_vector_product(gradients, self._leaves, vectors))
 
-    def rows(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Return tensors like the parameters, `None` for zeros, as rows [L, P] in float64."""
-        pieces = (torch.zeros_like(p) if t is None else t.detach() for t, p in zip(tensors, self._leaves, strict=True))
-        return torch.cat([piece.flatten(1) for piece in pieces], dim=1).double()
+@dataclass(frozen=True)
+class _Hessian:
+    """The Hessian of a loss in each of some lanes.
+
+    Attributes:
+        layers: of the networks, first to last.
+        slopes: of the losses by the outputs of each layer [L, N, C].
+        blocks: the losses' second derivatives by the logits [L, N, K, K].
+    """
+
+    layers: Sequence[_Layer]
+    slopes: Sequence[Tensor]
+    blocks: Tensor
+
+    def of(self, lanes: Sequence[int]) -> _Hessian:
+        """Return it in some of the lanes."""
+        index = list(lanes)
+        layers = [layer.of(index) for layer in self.layers]
+        return _Hessian(layers, [each[index] for each in self.slopes], self.blocks[index])
+
+    def gradients(self) -> Tensor:
+        """Return the losses' gradients [L, P] in float64."""
+        pairs = zip(self.layers, self.slopes, strict=True)
+        rows = [piece for layer, own in pairs for piece in layer.rows(own.mT @ layer.below, own)]
+        return torch.cat(rows, dim=1).double()
+
+    def products(self, vectors: Tensor) -> Tensor:
+        """Return the products with a vector in each lane, both [L, P], in float64.
+
+        The derivative along the vectors of what a traversal forwards and one backwards compute (Pearlmutter 1994).
+        """
+        ways, moves, moved = list[Tensor](), list[Tensor | None](), None
+        left = vectors.to(self.blocks)
+        for layer in self.layers:
+            ways.append(left[:, : layer.weight[0].numel()].view_as(layer.weight))
+            moves.append(moved)
+            change = layer.below @ ways[-1].mT
+            left = left[:, layer.weight[0].numel() :]
+            if layer.biased:
+                change += left[:, None, : change.shape[2]]
+                left = left[:, change.shape[2] :]
+            moved = (change if moved is None else change.baddbmm_(moved, layer.weight.mT)).mul_(layer.passes)
+        assert moved is not None
+        change, rows = (self.blocks * moved.unsqueeze(2)).sum(3), list[Tensor]()
+        for layer, way, move, own in reversed([*zip(self.layers, ways, moves, self.slopes, strict=True)]):
+            change *= layer.passes
+            weight = change.mT @ layer.below
+            rows[:0] = layer.rows(weight if move is None else weight.baddbmm_(own.mT, move), change)
+            if move is not None:
+                change = (change @ layer.weight).baddbmm_(own, way)
+        return torch.cat(rows, dim=1).double()
 
 
 def _of_one_loss(
@@ -172,29 +240,25 @@ def _of_one_loss(
     surface, slopes = stacked.surface, torch.zeros_like(stacked.logits)
     blocks, apart = slopes.new_zeros(*slopes.shape, slopes.shape[2]), []
     for lane, loss in losses.items():
-        logits = stacked.logits[lane].detach().requires_grad_()
+        logits = stacked.logits[lane].clone().requires_grad_()
         value = surface.mean_loss(loss, logits, stacked.targets)
         own = logit_hessian(value, logits)
         if own is not None:
             (slopes[lane],), blocks[lane] = torch.autograd.grad(value, logits), own
             apart.append(lane)
-    gradients = stacked.gradients(slopes, blocks)
-    rows = stacked.rows(gradients)
+    hessian = stacked.hessian(slopes, blocks)
+    rows = hessian.gradients()
     finite = [lane for lane in apart if bool(torch.isfinite(rows[lane]).all())]
     operators = {lane: HessianOperator(surface, losses[lane], gradient=rows[lane]) for lane in finite}
     found = {}
-    for lane, ends in _ends_of(stacked, gradients, operators, seeds, settings).items():
+    for lane, ends in _ends_of(hessian, operators, seeds, settings).items():
         trace = TraceEstimate(float((blocks[lane] * stacked.gram[lane]).double().sum()), 0.0, 0)
         found[lane] = statistics_of(measurement(operators[lane], ends, trace, settings, seeds[lane]), settings)
     return found
 
 
 def _ends_of(
-    stacked: _Stacked,
-    gradients: Sequence[Tensor | None],
-    operators: Mapping[int, HessianOperator],
-    seeds: Sequence[int],
-    settings: CurvatureSettings,
+    hessian: _Hessian, operators: Mapping[int, HessianOperator], seeds: Sequence[int], settings: CurvatureSettings
 ) -> dict[int, Lanczos]:
     """Run Lanczos in each lane, a product of all at a time; a lane whose product is not finite is left out."""
     runs = {
@@ -203,14 +267,17 @@ def _ends_of(
     }
     found: dict[int, Lanczos] = {}
     asked = {lane: next(run) for lane, run in runs.items()}
+    active, lanes = hessian.of([*asked]), [*asked]
     while asked:
-        images = stacked.products(gradients, asked)
-        for lane in [*asked]:
+        if len(asked) < len(lanes):
+            active, lanes = active.of([place for place, lane in enumerate(lanes) if lane in asked]), [*asked]
+        images = active.products(torch.stack([*asked.values()]))
+        for lane, image in zip(lanes, images, strict=True):
             operators[lane].products += 1
             try:
-                asked[lane] = runs[lane].send(images[lane])
+                asked[lane] = runs[lane].send(image)
             except StopIteration as end:
                 found[lane] = end.value
-            if lane in found or not bool(torch.isfinite(images[lane]).all()):
+            if lane in found or not bool(torch.isfinite(image).all()):
                 del asked[lane]
     return found

@@ -32,7 +32,7 @@ REQUEST = struct.Struct("<cq")
 ANSWER = struct.Struct("<q")
 
 PRELOADED = (
-    "trainables.worker.cohort_worker",
+    "trainables.worker.workers",
     "trainables.worker.ranks",
     "trainables.datasets",
     "trainables.models",
@@ -83,10 +83,9 @@ def work(connection: Connection) -> None:
     """Serve the driver until it wants no more, or is gone, as `trainables.worker.trial_reports` says."""
     from threadpoolctl import threadpool_limits
 
-    from trainables.worker.cohort_worker import CohortWorker
     from trainables.worker.ranks import forked_crew
     from trainables.worker.trial_settings import TrialSettings
-    from trainables.worker.worker import Worker
+    from trainables.worker.workers import CohortWorker, Worker
 
     try:
         opening: WorkerInit = connection.recv()

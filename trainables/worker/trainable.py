@@ -32,11 +32,10 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from trainables.worker.cohort_worker import CohortWorker
 from trainables.worker.ranks import CrewOfProcesses, follow_orders
 from trainables.worker.trial_reports import WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import TrialSettings
-from trainables.worker.worker import Worker
+from trainables.worker.workers import CohortWorker, Worker
 
 #: How long the actors may take to start: each imports torch, on a node that may be new.
 START_SECONDS = 120.0

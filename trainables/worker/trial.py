@@ -38,8 +38,7 @@ from trainables.training.loop import Replicate
 from trainables.training.own_loop import LoopReplicate
 from trainables.training.ranks.group import Crew, Forget
 from trainables.training.ranks.replicate import LeadingReplicate
-from trainables.worker.checkpoint_writer import CheckpointWriter, SavedTrial, saved_trial
-from trainables.worker.checkpoints import TrialFiles
+from trainables.worker.checkpoints import CheckpointWriter, TrialFiles, load_newest_checkpoint, load_partial
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import evaluation_rows, write_evaluations
@@ -133,12 +132,12 @@ class Trial:
         self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates: dict[int, Task] = {number: self._task(seed, dataset) for number, seed in seeds}
-        saved = self._restore()
-        self._wall_seconds = self._seconds_before = saved.wall_seconds
-        self._reported: Mapping[str, object] | None = saved.report
-        self._repeat: TrialReport | None = saved.repeat
-        self._unreported, self._trained = saved.rows, saved.trained
-        self._errors, self._packing = saved.errors, saved.packing
+        self._wall_seconds = self._seconds_before = 0.0
+        self._reported: Mapping[str, object] | None = None
+        self._repeat: TrialReport | None = None
+        self._unreported, self._trained = list[Row](), list[dict[str, Any]]()
+        self._errors, self._packing = dict[int, str](), None
+        self._restore()
         if self._packing is None:
             own = self.networks
             self._packing = (
@@ -336,7 +335,8 @@ class Trial:
         if not self._writer.due_within:
             return
         assert isinstance(self._group, Sequential)
-        self._writer.write_within(
+        self._writer.write(
+            None,
             {
                 **self._held(self._wall_seconds + time.monotonic() - self._began, self._reported),
                 "epoch": self.epoch,
@@ -344,7 +344,7 @@ class Trial:
                 "trained": self._group.trained,
                 "errors": dict(self._errors),
                 "packing": self._packing,
-            }
+            },
         )
 
     def _drop_diverged(self, rows: Sequence[Row]) -> None:
@@ -412,13 +412,23 @@ class Trial:
             "report": report,
         }
 
-    def _restore(self) -> SavedTrial:
-        """Take the replicates to where the newest sound checkpoint left them; return what it has besides."""
+    def _restore(self) -> None:
+        """Continue from the newest sound checkpoint of these replicates, where there is one."""
         self._files.fetch_checkpoints()
-        saved = saved_trial(self._folder, self.assignment)
-        for number, state in saved.replicates.items():
-            if state is None:
+        saved = (load_partial(self._folder) or load_newest_checkpoint(self._folder)) if self._folder else None
+        if saved is None or saved["seeds"] != list(self.assignment.seeds):
+            return
+        for number, state in zip(self.assignment.numbers, saved["replicates"], strict=True):
+            if state is None:  # it has diverged
                 del self.replicates[number]
             else:
                 self.replicates[number].load_state_dict(state)
-        return saved
+        self._wall_seconds = self._seconds_before = saved["wall_seconds"]
+        self._reported = saved["report"]
+        # Packed otherwise, a trial would round otherwise: it continues as it began, and ends as if never interrupted.
+        if self._reported is not None:
+            self._repeat = TrialReport.from_dict(self._reported)
+            self._errors, self._packing = dict(self._repeat.replicate_errors), self._repeat.packing
+        if "trained" in saved:  # in the middle of an epoch, of which no report tells
+            self._unreported, self._trained = [*saved["rows"]], [*saved["trained"]]
+            self._errors, self._packing = dict(saved["errors"]), saved["packing"]

@@ -6,9 +6,9 @@ twice leaves one file. A file is written under a temporary name and renamed: und
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
 
 #: The columns that say which evaluation a row belongs to.
 EVALUATION = {"trial": TEXT, "replicate": COUNT, "epoch": COUNT}
+
+#: An evaluation: its trial's name, its replicate's number and its completed epochs.
+Place: TypeAlias = tuple[str, int, int]
 
 
 def evaluation_schema(**columns: pa.DataType) -> pa.Schema:
@@ -85,74 +88,50 @@ def part_name(trial: str, replicate: int, epoch: int) -> str:
 
 
 def write_predictions(
-    folder: Path,
-    trial: str,
-    replicate: int,
-    epoch: int,
-    logits: Mapping[str, ArrayLike],
-    targets: Mapping[str, ArrayLike],
+    folder: Path, place: Place, logits: Mapping[str, ArrayLike], targets: Mapping[str, ArrayLike]
 ) -> Path:
     """Write the logits of one evaluation below `folder`, so that every metric can be computed again later.
 
     Args:
         folder: where the trial's tables go; the file lies in its sub-folder `predictions`.
-        trial: the trial's name.
-        replicate: the replicate, counted from 0.
-        epoch: completed epochs.
+        place: the evaluation.
         logits: split → logits [N, K]; row i is sample i of the split.
         targets: split → class indices [N].
 
     Returns:
         The file's path.
-
-    Raises:
-        ValueError: logits are not [N, K] with one target a row, or K differs between splits.
     """
-    batches = [
-        _prediction_batch((trial, replicate, epoch, split), np.asarray(values, np.float32), np.asarray(targets[split]))
-        for split, values in logits.items()
-    ]
-    if len({batch.schema for batch in batches}) != 1:
-        raise ValueError(f"predictions of {trial}: needs at least one split, and the same number of classes in each")
-    path = folder / "predictions" / part_name(trial, replicate, epoch)
-    return write_parquet(path, batches[0].schema, [pa.concat_batches(batches)], durable=True)
+    arrays = {split: np.asarray(values, np.float32) for split, values in logits.items()}
+    columns = {split: [np.asarray(targets[split], np.int64), _lists(values)] for split, values in arrays.items()}
+    return _write_splits(folder, place, predictions_schema(next(iter(arrays.values())).shape[1]), columns)
 
 
-def write_reliability(
-    folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, object]]
-) -> Path:
-    """Write the reliability diagram's bins of one evaluation below `folder`, in its sub-folder `reliability`.
+def write_token_predictions(folder: Path, place: Place, tokens: Mapping[str, TokenStatistics]) -> Path:
+    """Write what is kept of one evaluation's tokens (split → statistics), as `write_predictions` does of samples."""
+    columns = {
+        split: [
+            each.targets, each.target_logits, each.log_sum_exp(),
+            _lists(each.top_logits), _lists(each.top_classes.astype(np.int32)),
+        ]
+        for split, each in tokens.items()
+    }  # fmt: skip
+    kept = next(iter(tokens.values())).top_logits.shape[1]
+    return _write_splits(folder, place, token_predictions_schema(kept), columns)
+
+
+def write_rows(folder: Path, place: Place, table: str, rows: Iterable[Mapping[str, object]]) -> Path:
+    """Write the rows of one evaluation below `folder`, in the sub-folder `table`; return the file's path.
 
     Args:
         folder: where the trial's tables go.
-        trial: the trial's name.
-        replicate: the replicate, counted from 0.
-        epoch: completed epochs.
-        rows: one row per bin and split, with `split bin lower upper n confidence accuracy`.
-
-    Returns:
-        The file's path.
+        place: the evaluation.
+        table: `reliability`, or one of `CURVATURE_SCHEMAS`.
+        rows: by the other columns of its schema; none where it was unavailable.
     """
-    return _write_rows(folder / "reliability", RELIABILITY_SCHEMA, (trial, replicate, epoch), rows)
-
-
-def write_curvature(
-    folder: Path, trial: str, replicate: int, epoch: int, table: str, rows: Iterable[Mapping[str, object]]
-) -> Path:
-    """Write one of `CURVATURE_SCHEMAS` of one evaluation below `folder`, in its sub-folder of that name.
-
-    Args:
-        folder: where the trial's tables go.
-        table: `spectra` or `blocks`.
-        trial: the trial's name.
-        replicate: the replicate, counted from 0.
-        epoch: completed epochs.
-        rows: by the columns of its schema; none where it was unavailable.
-
-    Returns:
-        The file's path.
-    """
-    return _write_rows(folder / table, CURVATURE_SCHEMAS[table], (trial, replicate, epoch), rows)
+    schema = CURVATURE_SCHEMAS.get(table, RELIABILITY_SCHEMA)
+    key = dict(zip(EVALUATION, place, strict=True))
+    batch = pa.RecordBatch.from_pylist([{**key, **row} for row in rows], schema=schema)
+    return write_parquet(folder / table / part_name(*place), schema, [batch], durable=True)
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, durable: bool = False) -> Path:
@@ -184,64 +163,22 @@ def _format(schema: pa.Schema) -> dict[str, object]:
     return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
 
 
-def _write_rows(
-    folder: Path, schema: pa.Schema, place: tuple[str, int, int], rows: Iterable[Mapping[str, object]]
+def _write_splits(
+    folder: Path, place: Place, schema: pa.Schema, columns: Mapping[str, Sequence[ArrayLike | pa.Array]]
 ) -> Path:
-    """Write the rows of one evaluation, the trial, replicate and epoch of `place` before each."""
-    key = dict(zip(("trial", "replicate", "epoch"), place, strict=True))
-    batch = pa.RecordBatch.from_pylist([{**key, **row} for row in rows], schema=schema)
-    return write_parquet(folder / part_name(*place), schema, [batch], durable=True)
+    """Write a part of `predictions`, given each split's columns after the sample's number."""
+    batches = []
+    for split, own in columns.items():
+        count = len(own[0])  # type: ignore[arg-type]  # arrays have a length
+        key = [pa.repeat(pa.scalar(value), count) for value in (*place, split)]
+        batches.append(pa.RecordBatch.from_arrays([*key, np.arange(count), *own], schema=schema))
+    path = folder / "predictions" / part_name(*place)
+    return write_parquet(path, schema, [pa.concat_batches(batches)], durable=True)
 
 
-def write_token_predictions(
-    folder: Path, trial: str, replicate: int, epoch: int, tokens: Mapping[str, TokenStatistics]
-) -> Path:
-    """Write what is kept of one evaluation's tokens below `folder`, in its sub-folder `predictions`.
-
-    Args:
-        folder: where the trial's tables go.
-        trial: the trial's name.
-        replicate: the replicate, counted from 0.
-        epoch: completed epochs.
-        tokens: split → statistics of its tokens, in the order of its sentences.
-
-    Returns:
-        The file's path.
-    """
-    kept = next(iter(tokens.values())).top_logits.shape[1]
-    schema = token_predictions_schema(kept)
-    batches = [_token_batch((trial, replicate, epoch, split), each, schema) for split, each in tokens.items()]
-    return write_parquet(folder / "predictions" / part_name(trial, replicate, epoch), schema, batches, durable=True)
-
-
-def _token_batch(key: tuple[str, int, int, str], tokens: TokenStatistics, schema: pa.Schema) -> pa.RecordBatch:
-    kept = tokens.top_logits.shape[1]
-    columns = [
-        pa.array(tokens.targets),
-        pa.array(tokens.target_logits),
-        pa.array(tokens.log_sum_exp()),
-        pa.FixedSizeListArray.from_arrays(pa.array(tokens.top_logits.reshape(-1)), kept),
-        pa.FixedSizeListArray.from_arrays(pa.array(tokens.top_classes.astype(np.int32).reshape(-1)), kept),
-    ]
-    return _batch(key, columns, schema)
-
-
-def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, targets: np.ndarray) -> pa.RecordBatch:
-    if logits.ndim != 2 or targets.shape != logits.shape[:1]:
-        raise ValueError(
-            f"predictions of {key[0]}, split {key[3]}: logits {logits.shape} and targets {targets.shape} "
-            "must be [N, K] and [N]"
-        )
-    classes = logits.shape[1]
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(logits).reshape(-1)), classes)
-    return _batch(key, [pa.array(targets.astype(np.int64)), lists], predictions_schema(classes))
-
-
-def _batch(key: tuple[str, int, int, str], columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a split's rows: trial, replicate, epoch and split, the sample's number, and `columns`."""
-    count = len(columns[0])
-    before = [*(pa.repeat(pa.scalar(value), count) for value in key), pa.array(np.arange(count, dtype=np.int64))]
-    return pa.RecordBatch.from_arrays(before + columns, schema=schema)
+def _lists(values: np.ndarray) -> pa.FixedSizeListArray:
+    """Return a column of one list a row, of values [N, L]."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1])
 
 
 def evaluation_rows(evaluations: Mapping[int, Evaluation], epoch: int) -> list[Row]:
@@ -254,13 +191,13 @@ def write_evaluations(files: TrialFiles, trial: str, epoch: int, evaluations: Ma
     if files.tables is None:
         return
     for number, evaluation in evaluations.items():
-        place = (files.tables, trial, number, epoch)
+        place = (trial, number, epoch)
         written = [
-            write_token_predictions(*place, tokens=evaluation.tokens)
+            write_token_predictions(files.tables, place, evaluation.tokens)
             if evaluation.tokens
-            else write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
-            write_reliability(*place, rows=evaluation.reliability),
+            else write_predictions(files.tables, place, evaluation.logits, evaluation.targets)
         ]
-        written += [write_curvature(*place, table, rows) for table, rows in evaluation.curvature.items()]
+        tables = {"reliability": evaluation.reliability, **evaluation.curvature}
+        written += [write_rows(files.tables, place, table, rows) for table, rows in tables.items()]
         for path in written:
             files.table_written(path)

@@ -1,7 +1,7 @@
 """What an executor is: it finds out what there is for trials, and runs a driver's assignments on it.
 
 The driver decides; an executor starts workers, passes their reports and deaths on, and ends when nothing is left or a
-stop is asked for. What a worker does is the same everywhere: it is a `trainables.worker.worker.Worker`, or a
+stop is asked for. What a worker does is the same everywhere: it is a `trainables.worker.workers.Worker`, or a
 `CohortWorker` where trials train together, and follows the messages of `trainables.worker.trial_reports`.
 
 A worker reports and waits. The driver judges what it reports; then the worker hears from a `Dispatcher` which trials
@@ -40,10 +40,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Controller, Interrupts
 from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.judging import MEMORY, OUT_OF_MEMORY, Failure, OtherNodes, classify
+from sweeper.execution.driver.steering import Controller, Interrupts
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.space.parts import Resources

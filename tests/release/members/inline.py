@@ -11,7 +11,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
 from trainables.worker.trial_reports import WorkerReport
 from trainables.worker.trial_settings import TrialSettings
-from trainables.worker.worker import Worker
+from trainables.worker.workers import Worker
 
 
 class Inline(Executor):

@@ -32,7 +32,7 @@ class Alike(Driver):
 
 
 class Lanes(TrialProcess):
-    """A process, and the connection to it, that answers each order as `trainables.worker.cohort_worker` does."""
+    """A process, and the connection to it, that answers each order as `trainables.worker.workers` does."""
 
     def __init__(self, sweep: FakeSweep, crashes: bool, short_of_memory: bool) -> None:
         super().__init__(1, self)  # type: ignore[arg-type]  # it is the connection, too

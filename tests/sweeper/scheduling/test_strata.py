@@ -50,7 +50,7 @@ def play(scheduler: Scheduler, seed, trials=24):
         except StopIteration:
             return made
         decision = decide(state, configuration, epoch, value)
-        state.add(epoch, configuration, value)
+        state.pool(configuration).add(epoch, configuration, value)
         made.append((configuration, epoch, value, decision))
         stopped = decision.kind == "stop"
 
@@ -139,7 +139,7 @@ def test_a_sweep_that_was_interrupted_decides_as_if_it_was_not(cut):
         state.apply(record)
     for configuration, epoch, value, decision in made[cut:]:
         assert decide(state, configuration, epoch, value) == decision
-        state.add(epoch, configuration, value)
+        state.pool(configuration).add(epoch, configuration, value)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=40), st.integers(1, 5), st.sampled_from([2, 3, 6]))
@@ -148,7 +148,7 @@ def test_the_best_k_of_a_rung_are_never_stopped(values, k, factor):
     state, kept = scheduler.begin(), []
     for index, value in enumerate(values):
         decision = decide(state, index, 3, value)
-        state.add(3, index, value)
+        state.pool(index).add(3, index, value)
         kept += [index] if decision.kind == "continue" else []
     best = sorted(range(len(values)), key=lambda index: (values[index], index))[:k]
     assert set(best) <= set(kept)
@@ -160,8 +160,8 @@ def test_keep_at_least_says_why_a_trial_continues_and_stops_the_others_as_before
         Halving("val_nll", "min", 9, 3, 3).begin(),
     )
     for index, value in enumerate((0.1, 0.3, 0.4)):
-        kept.add(3, index, value)
-        plain.add(3, index, value)
+        kept.pool(index).add(3, index, value)
+        plain.pool(index).add(3, index, value)
     decision = decide(kept, 9, 3, 0.25)
     assert decision.kind == "continue"
     assert decision.reason == (

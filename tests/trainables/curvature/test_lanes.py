@@ -76,6 +76,29 @@ def test_equals_one_by_one(reference, kind, settings):
         assert_equal(found, one_by_one(lane, data, given))
 
 
+def stacks(kind, inputs):
+    size, relu = inputs[0].numel(), nn.ReLU()
+    layers = {
+        "ReLU first": lambda: [nn.ReLU(), nn.Linear(size, 5), nn.ReLU(), nn.Linear(5, 3)],
+        "ReLU last": lambda: [nn.Linear(size, 5), nn.Linear(5, 3), nn.ReLU()],
+        "ReLU twice": lambda: [nn.Linear(size, 5), nn.ReLU(), nn.ReLU(), nn.Linear(5, 3, bias=False)],
+        "one ReLU in two places": lambda: [nn.Linear(size, 6), relu, nn.Linear(6, 4), relu, nn.Linear(4, 3)],
+    }[kind]
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Flatten(), *layers()).double() for _ in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["ReLU first", "ReLU last", "ReLU twice", "one ReLU in two places"])
+def test_every_stack_equals_one_by_one_or_is_left_to_it(reference, kind):
+    settings, data = CurvatureSettings(lanczos_steps=6), reference.batch()
+    held = lanes(stacks(kind, data[0]))
+    together = measure_lanes(held, *data, settings=settings)
+    assert (None in together) == (kind == "one ReLU in two places")
+    for lane, found in zip(held, together, strict=True):
+        if found is not None:
+            assert_equal(found, one_by_one(lane, data, settings))
+
+
 @pytest.mark.parametrize("kind", ["conv", "tanh", "attention"])
 def test_other_networks_are_measured_one_by_one(reference, kind):
     settings, data = CurvatureSettings(lanczos_steps=4, trace_probes=2), reference.batch()

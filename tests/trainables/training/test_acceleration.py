@@ -38,7 +38,7 @@ from trainables.training.prediction import epoch_metrics, predict
 from trainables.worker.checkpoints import checkpoint_file
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.worker import STEPS
+from trainables.worker.workers import STEPS
 
 BFLOAT16 = TrainingSettings(precision="bfloat16")
 CHANNELS_LAST = TrainingSettings(memory_format="channels_last")

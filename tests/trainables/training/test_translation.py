@@ -164,7 +164,7 @@ def test_the_largest_logits_of_each_token_are_stored(
     trained: tuple[Replicate, list[dict[str, Any]], Evaluation], tmp_path: Path
 ) -> None:
     held, _, evaluation = trained
-    path = write_token_predictions(tmp_path, "c00000", 0, 8, evaluation.tokens)
+    path = write_token_predictions(tmp_path, ("c00000", 0, 8), evaluation.tokens)
     table = pq.read_table(path)
     logits, targets = flattened(held, "val")
     rows = table.filter(np.array(table["split"].to_pylist()) == "val")

@@ -18,10 +18,10 @@ import torch
 from tests.seeds import drawn_seed
 from trainables.worker import checkpoints
 from trainables.worker.checkpoints import (
+    TrialFiles,
     checkpoint_epochs,
     checkpoint_file,
     load_newest_checkpoint,
-    remove_checkpoints_before,
     save_state,
     write_checkpoint,
 )
@@ -81,7 +81,7 @@ def test_older_ones_are_removed_and_other_files_are_not(tmp_path):
     for epoch in (3, 9, 27):
         write_checkpoint(tmp_path, epoch, _state(epoch))
     (tmp_path / "e00001.damaged").write_text("kept for whoever wants to look")
-    remove_checkpoints_before(tmp_path, 9)
+    TrialFiles(Path(), tables=None, checkpoints=tmp_path).keep_newest(2)
     assert checkpoint_epochs(tmp_path) == [27, 9]
     assert (tmp_path / "e00001.damaged").exists()
 

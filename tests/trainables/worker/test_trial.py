@@ -84,7 +84,7 @@ def _timeless(report):
 
 
 def _keep_every_checkpoint(monkeypatch):
-    monkeypatch.setattr("trainables.worker.checkpoints.remove_checkpoints_before", lambda folder, epoch: None)
+    monkeypatch.setattr("trainables.worker.checkpoints.TrialFiles.keep_newest", lambda files, count: None)
 
 
 @pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])

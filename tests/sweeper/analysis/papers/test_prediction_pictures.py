@@ -41,7 +41,7 @@ def with_predictions(
                 split: random.normal(0, 1, (n, classes)) + 2.0 * np.eye(classes)[truth[split]]
                 for split, n in splits.items()
             }
-            write_predictions(results.folder / "tables", trial, 0, epoch, logits, truth)
+            write_predictions(results.folder / "tables", (trial, 0, epoch), logits, truth)
             found[trial] = logits
     return results, found
 

@@ -77,7 +77,7 @@ def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: 
         score = inputs @ weights
         logits = dict.fromkeys(("val", "test"), np.stack([np.zeros_like(score), score], 1))
         targets = dict.fromkeys(logits, test.targets.numpy())
-        write_predictions(results.folder / "tables", trial, 0, epoch, logits, targets)
+        write_predictions(results.folder / "tables", (trial, 0, epoch), logits, targets)
         missed = (score > 0) != (test.targets.numpy() == 1)
         wrong[trial] = int(missed.sum())
     (results.folder / "tables" / "predictions" / "part.parquet").unlink(missing_ok=True)

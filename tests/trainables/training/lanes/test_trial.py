@@ -67,7 +67,7 @@ def _timeless(report):
 def test_resumed_at_every_epoch_it_equals_the_uninterrupted_one(
     tmp_path, monkeypatch, dataset, loss, architecture, optimizer
 ):
-    monkeypatch.setattr("trainables.worker.checkpoints.remove_checkpoints_before", lambda folder, epoch: None)
+    monkeypatch.setattr("trainables.worker.checkpoints.TrialFiles.keep_newest", lambda files, count: None)
     settings = replace(SETTINGS, checkpoints=tmp_path)
     assignment = _assignment(loss, architecture, optimizer)
     expected = _finish(Trial(assignment, settings, dataset))

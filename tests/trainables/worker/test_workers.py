@@ -10,10 +10,10 @@ import torch
 
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.training.lanes.cohort import Cohort
-from trainables.worker.cohort_worker import CohortWorker
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import TrialReport, WorkerCommand
 from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.workers import CohortWorker
 
 COHORT = {**SETTINGS, "packing": "cohort", "lanes": 4}
 

@@ -9,10 +9,10 @@ import pytest
 from tests.trainables.small_data import small_digits
 from trainables.curvature import hessian
 from trainables.training.evaluation import EvaluationSettings
-from trainables.worker import worker
+from trainables.worker import workers
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.worker import STEPS, rehearse
+from trainables.worker.workers import STEPS, rehearse
 
 VALUES = {
     "loss": {"name": "cross_entropy"},
@@ -34,7 +34,7 @@ def test_a_rehearsal_takes_a_few_steps_and_a_whole_evaluation_and_leaves_nothing
             sizes.append((len(data.train), len(data.val), len(data.test)))
             super().__init__(assignment, settings, data)
 
-    monkeypatch.setattr(worker, "Trial", Counted)
+    monkeypatch.setattr(workers, "Trial", Counted)
     settings = dataclasses.replace(SETTINGS, packing=packing, tables=tmp_path / "t", checkpoints=tmp_path / "c")
     seeds = [1] if packing == "trials" else [1, 2, 3]
     report = rehearse(Assignment(0, "c00000", VALUES, seeds), settings, dataset)

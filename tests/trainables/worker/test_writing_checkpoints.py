@@ -11,16 +11,17 @@ import torch
 
 from tests.trainables.small_data import small_digits
 from tests.trainables.worker.test_trial import CASES, SETTINGS, _assignment, _finish, _timeless
-from trainables.worker import checkpoint_writer
-from trainables.worker.checkpoint_writer import CheckpointWriter, HostCopy
+from trainables.worker import checkpoints
 from trainables.worker.checkpoints import (
     PARTIAL,
+    CheckpointWriter,
+    HostCopy,
     TrialFiles,
     checkpoint_epochs,
     checkpoint_file,
     load_newest_checkpoint,
     load_partial,
-    write_partial,
+    write_checkpoint,
 )
 from trainables.worker.trial import Trial
 
@@ -42,7 +43,7 @@ def _writer(folder, every=10.0, keep=1):
 def slow(monkeypatch):
     """The disk waits for a word with every checkpoint; how many are under way is counted."""
     go, most, under_way = threading.Semaphore(0), [0], [0]
-    write = checkpoint_writer.write_checkpoint
+    write = checkpoints.write_checkpoint
 
     def slowly(*arguments):
         under_way[0] += 1
@@ -51,7 +52,7 @@ def slow(monkeypatch):
         under_way[0] -= 1
         return write(*arguments)
 
-    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", slowly)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", slowly)
     return go, most
 
 
@@ -150,7 +151,7 @@ def test_an_epoch_that_lasts_long_is_written_in_its_midst_and_a_short_one_is_not
     assert writer.due and not writer.due_within, "it will be due when the epoch ends"
     clock.now = 19.0
     assert writer.due_within
-    writer.write_within({"epoch": 0})
+    writer.write(None, {"epoch": 0})
     writer.settle()
     assert load_partial(tmp_path / "c00007") == {"epoch": 0}
     assert not writer.due_within
@@ -164,9 +165,9 @@ def test_an_epoch_that_lasts_long_is_written_in_its_midst_and_a_short_one_is_not
 def test_the_epochs_own_checkpoint_takes_the_place_of_the_one_in_its_midst(tmp_path):
     writer, clock = _writer(tmp_path)
     clock.now = 10.0
-    writer.write_within({"epoch": 0})
+    writer.write(None, {"epoch": 0})
     writer.write(1, {"epoch": 1})
     writer.settle()
     assert not (tmp_path / "c00007" / PARTIAL).exists() and checkpoint_epochs(tmp_path / "c00007") == [1]
-    write_partial(tmp_path / "c00007", {"epoch": 0})  # as a process leaves it that dies between the two
+    write_checkpoint(tmp_path / "c00007", None, {"epoch": 0})  # as a process leaves it that dies between the two
     assert load_partial(tmp_path / "c00007") is None
