@@ -17,6 +17,7 @@ from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.base import audit
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec
+from sweeper.storage.mirror import SharedFolder
 from tests.sweeper.records import fields
 
 SPACE = {
@@ -50,6 +51,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
     known = configurations(spec)
     driver = Driver(
         paths, known, replace(DriverSettings.of(spec, known), retries=0), journal=Journal(paths.journal),
+        keeper=SharedFolder(paths),
         state=SweepState(spec.samples), rungs=spec.schedule.begin(), slots=slots, shares=Shares(lambda index: 0.25),
     )  # fmt: skip
     driver.begin()

@@ -22,21 +22,20 @@ from rich.console import Console
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.processes import at_death, prepare
-from sweeper.execution.controllers.base import Controller, Interrupts, Steering
-from sweeper.execution.controllers.budget import BUDGET_REACHED, BudgetWatch, WorkingTime, price_from
+from sweeper.execution import resuming
 from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
-from sweeper.execution.resuming import (
-    begun_trials,
-    check_trials,
-    discard_damaged,
-    folded,
-    open_tables,
-    remove_checkpoints_ahead,
-    repeatability_notes,
+from sweeper.execution.driver.steering import (
+    BUDGET_REACHED,
+    BudgetWatch,
+    Controller,
+    Interrupts,
+    Steering,
+    WorkingTime,
+    price_from,
 )
+from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
 from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
@@ -164,17 +163,19 @@ class Attempt:
         """Fold the journal of a sweep whose `lease` is held, and rebuild its tables; say what they lack."""
         self.sweep, self._dataset, self._options, self.mirror, self._lease = sweep, dataset, options, mirror, lease
         paths, schedule = sweep.paths, sweep.spec.schedule
-        self.notes = discard_damaged(paths, mirror) if options.discard_damaged else []
+        self.notes = resuming.discard_damaged(paths, mirror) if options.discard_damaged else []
         self.state, self._rungs = SweepState(len(sweep.configurations)), schedule.begin()
         self._worked, self._spending = WorkingTime(), Spending()
-        self._tables = open_tables(sweep, dataset, mirror)
+        self._tables = resuming.open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or self.notes or mirror.store is not None:
             folds = (self.state, self._rungs, self._worked, self._spending)
-            self._tables.rebuild(folded(paths, folds, lambda: check_trials(self.state, self._tables.config_hashes)))
+            self._tables.rebuild(
+                resuming.folded(paths, folds, lambda: resuming.check_trials(self.state, self._tables.config_hashes))
+            )
             for sentence in self._tables.missing():
                 terminal.print(sentence, markup=False)
         if self.notes:
-            remove_checkpoints_ahead(paths, self.state)
+            resuming.remove_checkpoints_ahead(paths, self.state)
         self.follower = Follower(paths, options.tracker)
         self.progress = options.progress(terminal, self.state, schedule, sweep.describe)
         self.notifier = Notifier(targets, sweep, self.state, mirror.address)
@@ -192,11 +193,11 @@ class Attempt:
         unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
         if not unfinished and state.outcome is not None and not pending(self.sweep.paths):
             return None
-        begun = begun_trials(state)
+        begun = resuming.begun_trials(state)
         driver = self.run(executor) if unfinished else self.take_up()
         outcome, reason = driver.finish(), driver.closing
         self.notes += [f"stopped: {reason}"] if reason else []
-        self.notes += repeatability_notes(state, begun, deterministic=self.sweep.spec.training.deterministic)
+        self.notes += resuming.repeatability_notes(state, begun, deterministic=self.sweep.spec.training.deterministic)
         return outcome, reason
 
     def run(self, executor: Executor) -> Driver:

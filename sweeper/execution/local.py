@@ -24,11 +24,11 @@ import torch
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import prepare
-from sweeper.execution.controllers.base import Interrupts
-from sweeper.execution.controllers.capacity import ClusterView, fit_resources
+from sweeper.execution.driver.capacity import ClusterView, fit_resources
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
 from sweeper.execution.driver.judging import CRASH, OUT_OF_MEMORY, Failure, classify
+from sweeper.execution.driver.steering import Interrupts
 from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.space.parts import Resources
 from trainables.files.container import memory_taken, usable_cores

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
-from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
+from sweeper.execution.driver.capacity import PATIENCE_SECONDS
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.live import Progress, Timings
 from sweeper.storage.lookup import find_sweep

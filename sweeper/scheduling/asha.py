@@ -48,17 +48,8 @@ from numpy.typing import NDArray
 
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision, DecisionKind
-from sweeper.scheduling.base import (
-    SCHEDULERS,
-    TOO_SMALL,
-    WITHIN,
-    GraceEpochs,
-    Measured,
-    RungState,
-    Scheduler,
-    Settled,
-    grace_before_the_end,
-)
+from sweeper.scheduling import base
+from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler, Settled
 from sweeper.scheduling.ranking import Constraint, Ranking, rank
 from trainables.registry import Hyperparameter, hyperparameters_of
 
@@ -78,7 +69,7 @@ class Halving(Scheduler):
             default, as in Li et al. 2020].
     """
 
-    grace_epochs: GraceEpochs = 1
+    grace_epochs: base.GraceEpochs = 1
     reduction_factor: Annotated[float, Hyperparameter(kind="integer", range="[2, inf)")] = 3
     keep_at_least: Annotated[int | None, "[1, inf)"] = None
 
@@ -386,8 +377,8 @@ VARIANT = Hyperparameter(
 @SCHEDULERS.add(
     "asha",
     apart=["variant"],
-    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, WITHIN, TOO_SMALL],
-    check=grace_before_the_end,
+    more=[*hyperparameters_of(Halving, "asha", ["metric", "mode"], ()), VARIANT, base.WITHIN, base.TOO_SMALL],
+    check=base.grace_before_the_end,
 )
 def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
     """Asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung.

@@ -27,19 +27,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sweeper.journal.records import Decision
-from sweeper.scheduling.base import (
-    SCHEDULERS,
-    TOO_SMALL,
-    WITHIN,
-    GraceEpochs,
-    Measured,
-    RungState,
-    Scheduler,
-    grace_before_the_end,
-)
+from sweeper.scheduling import base
+from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler
 
 
-@SCHEDULERS.add("median_stopping", more=[WITHIN, TOO_SMALL], check=grace_before_the_end)
+@SCHEDULERS.add("median_stopping", more=[base.WITHIN, base.TOO_SMALL], check=base.grace_before_the_end)
 @dataclass(frozen=True)
 class MedianStopping(Scheduler):
     """A trial stops when its best value is worse than the median of the others' running averages.
@@ -55,7 +47,7 @@ class MedianStopping(Scheduler):
             MedianStoppingRule, min_samples_required].
     """
 
-    grace_epochs: GraceEpochs = 1
+    grace_epochs: base.GraceEpochs = 1
     interval_epochs: Annotated[int | None, "[1, inf)"] = None
     min_competitors: Annotated[int, "[1, inf)"] = 3
 

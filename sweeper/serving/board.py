@@ -23,7 +23,7 @@ from pathlib import Path
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name, trial_name
 from sweeper.core.processes import python_environment, set_niceness
-from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
+from sweeper.execution.driver.steering import BudgetWatch, WorkingTime
 from sweeper.journal.best import Spending
 from sweeper.journal.records import Failed, Judged, Record, Reported
 from sweeper.monitoring.live import WATCH

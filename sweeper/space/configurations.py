@@ -18,18 +18,8 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from sweeper.core.domains import (
-    Configuration,
-    Fields,
-    Interval,
-    Members,
-    Node,
-    Uniforms,
-    draw_configuration,
-    extremes,
-    grid_size,
-    plain,
-)
+from sweeper.core import domains
+from sweeper.core.domains import Configuration, Fields, Members, Node
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
 from sweeper.core.json_types import Plain, join_path
@@ -134,13 +124,15 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     They are drawn: `samples` a grid point, by default as many as the sweep has. Where the searcher learns, they are not
     the sweep's own, which its journal has, but as many random ones.
     """
-    points, sweep_seed = grid_size(spec.space), spec.seed
+    points, sweep_seed = domains.grid_size(spec.space), spec.seed
     only = spec.confirms.configurations if spec.confirms is not None else None
 
     def draw(index: int) -> Configuration:
         index = index if only is None else only[index]
         seed = configuration_seed(sweep_seed, index)
-        return draw_configuration(spec.space_at(index), index % points, Uniforms(lambda path: _uniform(seed, path)))
+        return domains.draw_configuration(
+            spec.space_at(index), index % points, domains.Uniforms(lambda path: _uniform(seed, path))
+        )
 
     count = points * (spec.samples if samples is None else samples)
     return Configurations(count if only is None else len(only), draw)
@@ -204,7 +196,7 @@ def varying_columns(space: Fields) -> tuple[str, ...]:
 
 def named_components(part: Node) -> list[str]:
     """Return the names of the components that a part of a space, such as `space.nodes["loss"]`, may draw, each once."""
-    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in components_of(part))]
+    return [*dict.fromkeys(str(domains.plain(component.nodes["name"])) for component in components_of(part))]
 
 
 def _uniform(seed: int, path: str) -> float:
@@ -222,7 +214,7 @@ def _column_values(space: Fields) -> Iterator[tuple[str, str, object]]:
 
 def _values_below(node: Node, column: str, component: str) -> Iterator[tuple[str, str, object]]:
     if isinstance(node, Fields):
-        name = str(plain(node.nodes["name"])) if "name" in node.nodes else component
+        name = str(domains.plain(node.nodes["name"])) if "name" in node.nodes else component
         for key, member in node.nodes.items():
             yield from _values_below(member, f"{column}_{key}", "" if key == "name" else name)
     elif isinstance(node, Members):
@@ -230,7 +222,7 @@ def _values_below(node: Node, column: str, component: str) -> Iterator[tuple[str
             yield from _values_below(member, column, component)
     else:
         prefix, _, key = column.rpartition("_")
-        for _, value in extremes(node):
+        for _, value in domains.extremes(node):
             yield from ((component, found, each) for found, each in flatten_configuration({key: value}, prefix).items())
 
 
@@ -338,4 +330,4 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
 def _is_drawn_from_a_range(node: Node) -> bool:
     if isinstance(node, Members):
         return any(map(_is_drawn_from_a_range, node.nodes))
-    return isinstance(node, Interval) and node.kind in ("uniform", "loguniform")
+    return isinstance(node, domains.Interval) and node.kind in ("uniform", "loguniform")

@@ -21,23 +21,11 @@ from sweeper.journal.best import Objective as Goal
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import stratified
-from sweeper.space import notify
+from sweeper.space import notify, parts
 from sweeper.space.configurations import configurations
 from sweeper.space.file import SHORT_FORMS
 from sweeper.space.notify import Notification
-from sweeper.space.parts import (
-    Checkpoint,
-    Evaluation,
-    Guard,
-    Keep,
-    Objective,
-    Part,
-    Replicates,
-    Resources,
-    SchedulerSettings,
-    SearcherSettings,
-    Training,
-)
+from sweeper.space.parts import Part
 from trainables.registry import entry_label
 from trainables.registry.names import CROSS_FITTED, hint, measured_as
 
@@ -89,7 +77,7 @@ class Header(Part):
 
 
 class Budget(Part):
-    """What a sweep may spend; see `sweeper.execution.controllers.budget` for what happens when it is spent.
+    """What a sweep may spend; see `sweeper.execution.driver.steering` for what happens when it is spent.
 
     Attributes:
         gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of GPUs.
@@ -222,24 +210,24 @@ class SweepSpec(Part):
     header: Header = Header()
     dataset: Values
     loop: str | None = None
-    objective: Objective = Objective()
-    objectives: list[Objective] = Field(default_factory=list)
-    constraints: list[Guard] = Field(default_factory=list)
-    scheduler: SchedulerSettings
+    objective: parts.Objective = parts.Objective()
+    objectives: list[parts.Objective] = Field(default_factory=list)
+    constraints: list[parts.Guard] = Field(default_factory=list)
+    scheduler: parts.SchedulerSettings
     samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
-    searcher: SearcherSettings = SearcherSettings()
-    replicates: Replicates = Replicates()
+    searcher: parts.SearcherSettings = parts.SearcherSettings()
+    replicates: parts.Replicates = parts.Replicates()
     seed: int = Field(default=0, ge=0)
     space: Annotated[Fields, GetPydanticSchema(lambda source, handler: _TREE)]
-    resources: Resources = Resources()
-    training: Training = Training()
-    evaluation: Evaluation = Evaluation()
+    resources: parts.Resources = parts.Resources()
+    training: parts.Training = parts.Training()
+    evaluation: parts.Evaluation = parts.Evaluation()
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: parts.Checkpoint = parts.Checkpoint()
     budget: Budget | None = None
-    keep: Keep = Keep()
+    keep: parts.Keep = parts.Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
     notify: list[Notification] = Field(default_factory=list)

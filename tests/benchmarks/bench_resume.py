@@ -27,8 +27,8 @@ from unittest import mock
 
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.core.schemas import evaluation_columns, table_schemas
-from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.driver.context import Fold
+from sweeper.execution.driver.steering import WorkingTime
 from sweeper.execution.options import MARK
 from sweeper.execution.resuming import folded
 from sweeper.journal import segments

@@ -39,6 +39,7 @@ from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import hardware
+from sweeper.storage.mirror import SharedFolder
 from tests.sweeper.records import fields, made_body
 
 SPACE = "searched_losses"
@@ -132,7 +133,8 @@ def run(way: str, seed: int, budget: int) -> Run:
         configurations = configurations_of(spec, paths.journal)
         driver = Driver(
             paths, configurations, DriverSettings.of(spec, configurations),
-            journal=Journal(paths.journal, durable=False), state=state, rungs=spec.schedule.begin(), sinks=[spending],
+            journal=Journal(paths.journal, durable=False),
+            keeper=SharedFolder(paths), state=state, rungs=spec.schedule.begin(), sinks=[spending],
             searcher=searcher_of(spec),
         )  # fmt: skip
         driver.begin()

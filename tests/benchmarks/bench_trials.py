@@ -144,6 +144,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
         made.configurations,
         DriverSettings.of(spec, made.configurations),
         journal=Journal(made.paths.journal),
+        keeper=SharedFolder(made.paths),
         state=SweepState(trials),
         rungs=spec.schedule.begin(),
         sinks=[tables],

@@ -12,7 +12,7 @@ import torch
 
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import prepare
-from sweeper.execution.controllers.gpu_shares import CardMemory, share_for
+from sweeper.execution.driver.gpu_shares import CardMemory, share_for
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from tests.running import metrics_by_key, reports, same, sweeper, write_space

@@ -27,6 +27,7 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import Stratified
 from sweeper.search.base import Searcher
 from sweeper.space.configurations import Configurations
+from sweeper.storage.mirror import SharedFolder
 from trainables.worker.trial_reports import TrialReport
 
 REPLICATES = 2
@@ -182,6 +183,7 @@ class FakeSweep:
             settings,
             searcher=searcher,
             journal=Journal(self.paths.journal, durable=False),
+            keeper=SharedFolder(self.paths),
             state=state,
             rungs=rungs,
             sinks=[sink or KillingSink(None)],

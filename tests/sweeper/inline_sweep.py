@@ -20,6 +20,7 @@ from sweeper.planning.preparation import dataset_facts
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import build_manifest
+from sweeper.storage.mirror import SharedFolder
 from sweeper.storage.sweeps import Sweep, create_sweep
 from sweeper.tables.writer import ParquetSink
 from tests.faults.reference import SMALL
@@ -71,7 +72,8 @@ class Inline:
         tables = ParquetSink(sweep.paths, schemas, known, ReplicateSeeds(spec.seed, replicates))
         driver = Driver(
             sweep.paths, sweep.configurations, DriverSettings.of(spec, sweep.configurations),
-            journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, sinks=[tables],
+            journal=Journal(sweep.paths.journal, durable=False),
+            keeper=SharedFolder(sweep.paths), state=state, rungs=rungs, sinks=[tables],
             searcher=searcher,
         )  # fmt: skip
         reusable = reusable_trials(sweep, state.unfinished(), self.output, tables.incoming)

@@ -12,16 +12,28 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sweeper.core.ids import trial_name
-from sweeper.execution.controllers.base import Steering
-from sweeper.execution.driver.context import DriverSettings, InFlight, Recorder, Shares, TrialValues
+from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.execution.driver.context import (
+    NO_SHARES,
+    DriverSettings,
+    Fold,
+    InFlight,
+    Recorder,
+    Shares,
+    Sink,
+    TrialValues,
+)
+from sweeper.execution.driver.steering import Controller, Steering
+from sweeper.journal.journal import Journal
 from sweeper.journal.records import Judged
 from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
@@ -36,34 +48,56 @@ Unit: TypeAlias = tuple[int, int | None]
 BATCH_LIMIT = 8
 
 
+@dataclass(eq=False)
 class Assignments(ABC):
-    """Answers an executor that asks for work."""
+    """Answers an executor that asks for work: takes a sweep up where `state` and `rungs`, folded from its journal, are.
 
-    def __init__(
-        self,
-        configurations: Sequence[dict[str, Any]],
-        settings: DriverSettings,
-        state: SweepState,
-        rungs: RungState,
-        recorder: Recorder,
-        steering: Steering,
-        searcher: Searcher | None,
-        shares: Shares,
-        slots: int,
-        *,
-        failed_too: bool,
-    ) -> None:
-        """Queue what is unfinished; the arguments are those of `sweeper.execution.driver.driver.Driver`."""
-        self.configurations, self.settings, self.schedule = configurations, settings, settings.schedule
-        self.state, self.rungs, self.steering = state, rungs, steering
-        self._recorder, self._searcher, self._shares, self._slots = recorder, searcher, shares, slots
-        self.processes = slots
-        self._values = TrialValues(configurations, state, recorder.record)
-        waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
-        self._queue = deque(unit for i in waiting if not state.trials[i].paused for unit in self._units_of(i))
+    Attributes:
+        paths: of the sweep.
+        configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
+        settings: the same for every driver of the sweep.
+        journal: open for appending.
+        state: the fold of the journal so far.
+        rungs: the same fold, as the scheduler needs it.
+        sinks: take every record after it was journaled.
+        folds: of the journal that others keep, up to date before sinks and controllers look.
+        searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
+            the space. It is asked when a trial could start at once, so that it knows as much as can be known.
+        controllers: are asked on every turn what should follow.
+        shares: of a GPU.
+        slots: trials that run at once, for cutting assignments.
+        failed_too: run failed trials again.
+        clock: seconds, for polling the stop marker and for recording starts.
+    """
+
+    paths: SweepPaths
+    configurations: Sequence[dict[str, Any]]
+    settings: DriverSettings
+    _: KW_ONLY
+    journal: Journal
+    state: SweepState
+    rungs: RungState
+    sinks: Sequence[Sink] = ()
+    folds: Sequence[Fold] = ()
+    searcher: Searcher | None = None
+    controllers: Sequence[Controller] = ()
+    shares: Shares = NO_SHARES
+    slots: int = 1
+    failed_too: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Queue what is unfinished."""
+        searching = [] if self.searcher is None else [self.searcher]
+        self._recorder = Recorder(self.journal, [self.state, self.rungs, *searching, *self.folds], self.sinks)
+        self.steering = Steering(self.controllers, self.paths.stop_marker, self.clock)
+        self.schedule, self.processes = self.settings.schedule, self.slots
+        self._values = TrialValues(self.configurations, self.state, self._recorder.record)
+        waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self._unsuggested)
+        self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self._units_of(i))
         self._alone: set[int] = set()
         self._kinds: dict[int, str | None] = {}
-        self._in_flight = InFlight(settings.max_concurrent)
+        self._in_flight = InFlight(self.settings.max_concurrent)
 
     @abstractmethod
     def _take_over(self, indices: Sequence[int]) -> None:
@@ -71,7 +105,7 @@ class Assignments(ABC):
 
     def resize(self, slots: int) -> None:
         """Record how many trials run at once from now on: a cluster's nodes come and go, and so do lanes."""
-        self._slots = max(1, slots)
+        self.slots = max(1, slots)
 
     @property
     def outstanding(self) -> int:
@@ -86,7 +120,7 @@ class Assignments(ABC):
         promoted = self.rungs.promotion(self._settled)
         first = promoted[0] if promoted else self._queue[0][0] if self._queue else None
         if first is None:
-            return None if self._shares.measured is None else self._shares.usual
+            return None if self.shares.measured is None else self.shares.usual
         return self.share_of([first])
 
     def next_assignment(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
@@ -167,7 +201,7 @@ class Assignments(ABC):
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
-        shares = [self._shares.of(unit[0], self._state_of(unit).share) for unit in self._units(assignment)]
+        shares = [self.shares.of(unit[0], self._state_of(unit).share) for unit in self._units(assignment)]
         return max((share for share in shares if share is not None), default=None)
 
     @property
@@ -202,10 +236,10 @@ class Assignments(ABC):
         More than one do only where no trial can be stopped before its last epoch: the only rung is the last.
         """
         settings = self.settings
-        if len(self.schedule.rungs) > 1 or self._searcher is not None or settings.apart or settings.together:
+        if len(self.schedule.rungs) > 1 or self.searcher is not None or settings.apart or settings.together:
             return 1
         # Shares shrink towards the end, so that no process is left with a long rest to do alone.
-        return min(BATCH_LIMIT, math.ceil((1 + len(self._queue)) / (4 * self._slots)))
+        return min(BATCH_LIMIT, math.ceil((1 + len(self._queue)) / (4 * self.slots)))
 
     def _go_together(self, first: int, second: int) -> bool:
         alike = self.share_of([first]) == self.share_of([second])
@@ -216,7 +250,7 @@ class Assignments(ABC):
 
         One that does not fit where it would train now is not promoted yet.
         """
-        found = self.rungs.promotion(self._settled) if len(self._in_flight) < self._slots else None
+        found = self.rungs.promotion(self._settled) if len(self._in_flight) < self.slots else None
         if found is None or not fits(found[0]):
             return
         index, decision = found
@@ -231,10 +265,10 @@ class Assignments(ABC):
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
         # What is given out or waits to be counts against the slots.
-        while self._searcher and self._unsuggested and len(self._in_flight) + len(self._queue) < self._slots:
+        while self.searcher and self._unsuggested and len(self._in_flight) + len(self._queue) < self.slots:
             index = self._unsuggested[0]
-            suggestion = self._searcher.suggest(index)
-            self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
+            suggestion = self.searcher.suggest(index)
+            self._recorder.record(suggested_body(index, suggestion, self.searcher.maker))
             self._recorder.settle()
             self._queue.extend(self._units_of(index))
             self._take_over([index])
@@ -245,7 +279,7 @@ class Assignments(ABC):
     @property
     def _unsuggested(self) -> range:
         """The configurations that the searcher has not chosen yet: all after the last that it has."""
-        return range(0) if self._searcher is None else range(len(self.state.configurations), len(self.configurations))
+        return range(0) if self.searcher is None else range(len(self.state.configurations), len(self.configurations))
 
     @property
     def _waiting(self) -> bool:

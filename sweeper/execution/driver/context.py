@@ -50,33 +50,35 @@ THE_BEST = Keeping()
 Costs: TypeAlias = tuple[float, ...]
 
 
+@dataclass(eq=False)
 class KeptCheckpoints:
-    """Knows the trials that have ended and keep their checkpoints, and removes those of the others."""
+    """Knows the trials that have ended and keep their checkpoints, and removes those of the others.
 
-    def __init__(
-        self, keeper: Mirror | SharedFolder, state: SweepState, schedule: Scheduler, keeping: Keeping = THE_BEST
-    ) -> None:
-        """Find the trials that keep theirs, of those that have ended by now.
+    Attributes:
+        keeper: removes checkpoints.
+        state: of the sweep, which continues changing.
+        schedule: says what is better.
+        keeping: how many of which trials.
+    """
 
-        Args:
-            keeper: removes checkpoints.
-            state: of the sweep, which continues changing.
-            schedule: says what is better.
-            keeping: how many of which trials.
-        """
-        self._keeper, self._state, self._schedule = keeper, state, schedule
-        self._keeping = keeping
+    keeper: Mirror | SharedFolder
+    state: SweepState
+    schedule: Scheduler
+    keeping: Keeping = THE_BEST
+
+    def __post_init__(self) -> None:
+        """Find the trials that keep theirs, of those that have ended by now."""
         self._kept: dict[str, dict[int, tuple[Rank, Costs]]] = {}
-        for index, trial in state.trials.items():
+        for index, trial in self.state.trials.items():
             if trial.status in ENDED:
                 self._enter(index)
 
     def tidy(self, index: int) -> None:
         """Remove the checkpoints that a trial makes superfluous if it has ended: its own, or those it now surpasses."""
-        trial = self._state.trials[index]
+        trial = self.state.trials[index]
         if trial.status in ENDED and trial.stop_kind in OVER:
             for each in self._enter(index):
-                self._keeper.remove_checkpoints(trial_name(each))
+                self.keeper.remove_checkpoints(trial_name(each))
 
     def remove_leftovers(self, unknown: Collection[int] = ()) -> None:
         """Remove what a driver that died between a trial's end and its tidying up left behind.
@@ -85,19 +87,19 @@ class KeptCheckpoints:
             unknown: trials that the journal does not know, whose checkpoints were made by what was lost of it.
         """
         kept = {index for stratum in self._kept.values() for index in stratum}
-        done = {i for i, t in self._state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
-        for name in {trial_name(i) for i in (done | {*unknown}) - kept} & self._keeper.trials_with_checkpoints():
-            self._keeper.remove_checkpoints(name)
+        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
+        for name in {trial_name(i) for i in (done | {*unknown}) - kept} & self.keeper.trials_with_checkpoints():
+            self.keeper.remove_checkpoints(name)
 
     def _enter(self, index: int) -> list[int]:
         """Let an ended trial compete in its stratum; return the trials that need their checkpoints no more."""
-        trial = self._state.trials[index]
-        rank = rank_of(trial, self._schedule.mode)
+        trial = self.state.trials[index]
+        rank = rank_of(trial, self.schedule.mode)
         if rank is None:
             return [index]
-        kept = self._kept.setdefault(self._keeping.stratum(index), {})
+        kept = self._kept.setdefault(self.keeping.stratum(index), {})
         kept[index] = rank, self._costs(trial)
-        surpassed = [each for each, its in kept.items() if self._ahead_of(its, kept) >= self._keeping.best]
+        surpassed = [each for each, its in kept.items() if self._ahead_of(its, kept) >= self.keeping.best]
         for each in surpassed:
             del kept[each]
         return surpassed
@@ -117,7 +119,7 @@ class KeptCheckpoints:
         """Return what the constraints use, smaller is better, infinite where not measured; they judge complete
         trials alone. A journal that says no more than whether a trial kept to them has said so for good.
         """
-        constraints = self._schedule.constraints if trial.status == COMPLETED else ()
+        constraints = self.schedule.constraints if trial.status == COMPLETED else ()
         if trial.constrained is None:
             return (-math.inf if trial.feasible else math.inf,) * len(constraints)
         values = [(each.goal, trial.constrained.get(each.goal.metric, math.nan)) for each in constraints]
@@ -146,11 +148,11 @@ class Recorder:
 
     def __init__(self, journal: Journal, folds: Sequence[Fold], sinks: Sequence[Sink]) -> None:
         """Record into `journal`, which is open for appending; the folds know it so far."""
-        self._journal, self._folds, self._sinks = journal, folds, sinks
+        self.journal, self._folds, self._sinks = journal, folds, sinks
 
     def record(self, body: Body) -> None:
         """Journal one record and let everything follow that follows from it."""
-        record = self._journal.append(body)
+        record = self.journal.append(body)
         for fold in self._folds:
             fold.apply(record)
         for sink in self._sinks:
@@ -158,11 +160,11 @@ class Recorder:
 
     def settle(self) -> None:
         """Make every record so far durable."""
-        self._journal.settle()
+        self.journal.settle()
 
     def flush(self) -> None:
         """Make every record so far durable, and let the sinks show them."""
-        self._journal.settle()
+        self.journal.settle()
         for sink in self._sinks:
             sink.flush_if_due()
 
@@ -240,30 +242,35 @@ class DriverSettings:
         )
 
 
+@dataclass(eq=False)
 class TrialValues:
-    """Knows configurations by index, and which of them and of their digests the journal lacks."""
+    """Knows configurations by index, and which of them and of their digests the journal lacks.
 
-    def __init__(
-        self, configurations: Sequence[Mapping[str, object]], state: SweepState, record: Callable[[Body], object]
-    ) -> None:
-        """Take what the space or a searcher gives, the sweep's state, which `record` continues changing."""
-        self._configurations, self._state, self._record = configurations, state, record
+    Attributes:
+        configurations: as the space or a searcher gives them.
+        state: of the sweep, which `record` continues changing.
+        record: journals.
+    """
+
+    configurations: Sequence[Mapping[str, object]]
+    state: SweepState
+    record: Callable[[Body], object]
 
     def of(self, index: int) -> dict[str, Any]:
         """Return a configuration's values as the journal has them; they are drawn and journaled before, if need be."""
-        known = self._state.configurations
+        known = self.state.configurations
         if index not in known:
-            last = min(index - index % TOGETHER + TOGETHER, len(self._configurations))
+            last = min(index - index % TOGETHER + TOGETHER, len(self.configurations))
             following = next((each for each in range(index, last) if each in known), last)
             first = index
             while first % TOGETHER and first - 1 not in known:
                 first -= 1
-            self._record(Drawn(first, [self._configurations[each] for each in range(first, following)]))
+            self.record(Drawn(first, [self.configurations[each] for each in range(first, following)]))
         return dict(known[index])
 
     def digest(self, index: int) -> str | None:
         """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
-        return None if self._state.trials[index].config_hash is not None else config_hash(self.of(index))
+        return None if self.state.trials[index].config_hash is not None else config_hash(self.of(index))
 
 
 class InFlight(dict[tuple[int, ...], bool]):

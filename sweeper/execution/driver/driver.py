@@ -16,46 +16,18 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TypeAlias
 
-from sweeper.core.ids import SweepPaths, code_version
-from sweeper.execution.controllers.base import Controller, Steering
+from sweeper.core.ids import code_version
+from sweeper.execution.driver import judging
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
-from sweeper.execution.driver.context import (
-    NO_SHARES,
-    DriverSettings,
-    Fold,
-    KeptCheckpoints,
-    Recorder,
-    Shares,
-    Sink,
-    Starts,
-)
-from sweeper.execution.driver.judging import (
-    BLAMELESS,
-    CRASH,
-    ERROR,
-    HUNG,
-    STORAGE,
-    Failure,
-    FullDisks,
-    OtherNodes,
-    is_news,
-    judged,
-    last_failure,
-    merged_report,
-    next_try,
-    skips_epochs,
-)
-from sweeper.journal.journal import Journal
+from sweeper.execution.driver.context import KeptCheckpoints, Starts
+from sweeper.execution.driver.judging import Failure
 from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
-from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
-from sweeper.scheduling.base import RungState
-from sweeper.search.base import Searcher
+from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_reason
@@ -68,65 +40,30 @@ TakenOver: TypeAlias = tuple[TrialReport, Reused | None]
 News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
 
 
+@dataclass(eq=False)
 class Driver(Assignments):
-    """Runs a sweep's unfinished configurations by answering the executor's questions."""
+    """Runs a sweep's unfinished configurations by answering the executor's questions.
 
-    def __init__(
-        self,
-        paths: SweepPaths,
-        configurations: Sequence[dict[str, Any]],
-        settings: DriverSettings,
-        *,
-        journal: Journal,
-        state: SweepState,
-        rungs: RungState,
-        sinks: Sequence[Sink] = (),
-        folds: Sequence[Fold] = (),
-        searcher: Searcher | None = None,
-        keeper: Mirror | SharedFolder | None = None,
-        controllers: Sequence[Controller] = (),
-        shares: Shares = NO_SHARES,
-        slots: int = 1,
-        failed_too: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        other_nodes: OtherNodes = lambda nodes: False,
-        steered: Callable[[Driver], object] = lambda driver: None,
-    ) -> None:
-        """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
+    Attributes:
+        keeper: removes checkpoints.
+        other_nodes: whether there are nodes for trials besides those whose disks are full.
+        steered: called on every turn while trials may start: does what people ask of the sweep, by `steer`.
+        broken: what an executor's own thread raised.
+    """
 
-        Args:
-            paths: of the sweep.
-            configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
-            settings: the same for every driver of the sweep.
-            journal: open for appending.
-            state: the fold of the journal so far.
-            rungs: the same fold, as the scheduler needs it.
-            sinks: take every record after it was journaled.
-            folds: of the journal that others keep, up to date before sinks and controllers look.
-            searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
-                the space. It is asked when a trial could start at once, so that it knows as much as can be known.
-            keeper: removes checkpoints; by default in the sweep's folder.
-            controllers: are asked on every turn what should follow.
-            shares: of a GPU.
-            slots: trials that run at once, for cutting assignments.
-            failed_too: run failed trials again.
-            clock: seconds, for polling the stop marker and for recording starts.
-            other_nodes: whether there are nodes for trials besides those whose disks are full.
-            steered: called on every turn while trials may start: does what people ask of the sweep, by `steer`.
-        """
-        recorder = Recorder(journal, [state, rungs, *([] if searcher is None else [searcher]), *folds], sinks)
-        steering = Steering(controllers, paths.stop_marker, clock)
-        super().__init__(
-            configurations, settings, state, rungs, recorder, steering, searcher, shares, slots, failed_too=failed_too
-        )
-        self.paths = paths
-        self.keeper = keeper if keeper is not None else SharedFolder(paths)
-        self.full_disks = FullDisks(paths.root, other_nodes)
-        self.broken: Exception | None = None
-        self._starts, self._steered = Starts(clock), steered
-        self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
-        if failed_too:
-            state.reopen_failed()
+    _: KW_ONLY
+    keeper: Mirror | SharedFolder
+    other_nodes: judging.OtherNodes = lambda nodes: False
+    steered: Callable[[Driver], object] = lambda driver: None
+    broken: Exception | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Find the trials that keep their checkpoints, and open failed ones again where they are to run."""
+        super().__post_init__()
+        self.full_disks, self._starts = judging.FullDisks(self.paths.root, self.other_nodes), Starts(self.clock)
+        self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.schedule, self.settings.keeping)
+        if self.failed_too:
+            self.state.reopen_failed()
 
     def begin(
         self,
@@ -205,12 +142,12 @@ class Driver(Assignments):
         """Record reports; return whether all could be: one that is ahead of the journal starts again."""
         for report in reports:
             unit = (report.configuration, assignment[1] if self.settings.apart else None)
-            if skips_epochs(report, self._state_of(unit)):
+            if judging.skips_epochs(report, self._state_of(unit)):
                 self.keeper.remove_checkpoints(place_of_unit(unit), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
-                self.on_failure(assignment, Failure(ERROR, reason))
+                self.on_failure(assignment, Failure(judging.ERROR, reason))
                 return False
-            report = self._shares.noted(report, self.share_of(assignment))
+            report = self.shares.noted(report, self.share_of(assignment))
             if unit[1] is None:
                 self._on_report(report)
             else:
@@ -226,7 +163,7 @@ class Driver(Assignments):
             self._in_flight.retire(assignment)
             self._end_pauses()
         elif exhausted:
-            self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
+            self.on_failure(assignment, Failure(judging.ERROR, "its process ended without a last report"))
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
@@ -253,7 +190,7 @@ class Driver(Assignments):
         it has trained. So has one that died alone: it would take others along next time. Memory is what they took
         together: there they go on as before, in smaller cohorts. Of a node that is taken away it was none of them.
         """
-        suspects = self.settings.together and failure.kind not in BLAMELESS
+        suspects = self.settings.together and failure.kind not in judging.BLAMELESS
         if len(assignments) > 1:
             tried = "; each is tried alone" if suspects else ""
             reason = f"{failure.reason} (it shared the process with {len(assignments) - 1} more{tried})"
@@ -266,15 +203,15 @@ class Driver(Assignments):
     def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
         self._in_flight.retire(assignment)
-        if failure.kind == STORAGE:
+        if failure.kind == judging.STORAGE:
             # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
             self.steering.ask_to_stop(self.full_disks.met(failure))
-        return self._hung(assignment) or failure if failure.kind == CRASH else failure
+        return self._hung(assignment) or failure if failure.kind == judging.CRASH else failure
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
         """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
         reasons = (last_reason(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
-        return next((Failure(HUNG, reason) for reason in reasons if reason), None)
+        return next((Failure(judging.HUNG, reason) for reason in reasons if reason), None)
 
     def flush(self) -> None:
         """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""
@@ -287,7 +224,7 @@ class Driver(Assignments):
             if not self.settings.together:
                 self.resize(self.processes)
         if self.closing is None:
-            self._steered(self)
+            self.steered(self)
 
     def steer(self, *bodies: Body) -> None:
         """Journal what somebody asked of the sweep, and let go of the trials that it stops.
@@ -334,14 +271,16 @@ class Driver(Assignments):
         """Journal a report and what the scheduler decides on it, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
-        if not is_news(report, trial):
+        if not judging.is_news(report, trial):
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
             self._starts.take(index)  # the report tells of it
         self._record_start(index)
         digest = self._values.digest(index)
         attempt = self.state.attempt
-        self._recorder.record(judged(report, trial, self.rungs, attempt=attempt, reused=reused, config_hash=digest))
+        self._recorder.record(
+            judging.judged(report, trial, self.rungs, attempt=attempt, reused=reused, config_hash=digest)
+        )
         self._checkpoints.tidy(index)
 
     def _fail(self, unit: Unit, failure: Failure) -> None:
@@ -349,8 +288,8 @@ class Driver(Assignments):
         index, number = unit
         self._record_start(index)
         known = self._state_of(unit)
-        share = self._shares.of(index, known.share) if failure.counts else None
-        failure, larger, given_up = next_try(failure, known, share, self.settings.retries)
+        share = self.shares.of(index, known.share) if failure.counts else None
+        failure, larger, given_up = judging.next_try(failure, known, share, self.settings.retries)
         alone = number is not None
         body = Failed(
             index,
@@ -393,7 +332,7 @@ class Driver(Assignments):
     def _settle(self, index: int) -> None:
         """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
         trial = self.state.trials[index]
-        report = merged_report(trial, self.settings.seeds.count, self.schedule.metric, TRIALS)
+        report = judging.merged_report(trial, self.settings.seeds.count, self.schedule.metric, TRIALS)
         if report is not None:
             self._on_report(report)
         elif len(trial.replicates) == self.settings.seeds.count and trial.status not in ENDED:
@@ -404,9 +343,9 @@ class Driver(Assignments):
 
     def _give_up(self, trial: TrialState) -> None:
         """Fail a configuration whose replicates have all failed without a new epoch to report."""
-        failure = last_failure(trial.replicates)
+        failure = judging.last_failure(trial.replicates)
         if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
             return
-        kind, reason = failure.error_kind or ERROR, failure.error or ""
+        kind, reason = failure.error_kind or judging.ERROR, failure.error or ""
         attempt, epochs = self.state.attempt, trial.epochs
         self._recorder.record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))

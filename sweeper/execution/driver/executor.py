@@ -40,10 +40,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Controller, Interrupts
 from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.judging import MEMORY, OUT_OF_MEMORY, Failure, OtherNodes, classify
+from sweeper.execution.driver.steering import Controller, Interrupts
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.space.parts import Resources

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from sweeper.core.processes import prepare
-from sweeper.execution.controllers.capacity import ClusterView, check_answers, fit_resources
+from sweeper.execution.driver.capacity import ClusterView, check_answers, fit_resources
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.space.parts import Resources
 

@@ -37,10 +37,10 @@ from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, WorkerSlot
 from sweeper.execution.driver.judging import Failure, classify
+from sweeper.execution.driver.steering import Interrupts
 from sweeper.monitoring.live import in_notebook
 from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable

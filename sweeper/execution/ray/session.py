@@ -25,20 +25,11 @@ from ray.tune.execution import class_cache
 from ray.util.metrics import Gauge
 
 from sweeper.core.processes import OUR_ROOT
-from sweeper.execution.controllers.capacity import (
-    PENDING_TRIALS,
-    CapacityWatch,
-    ClusterView,
-    PriorityController,
-    check_answers,
-    fit_resources,
-    unavailable,
-    view_of_first_autoscaler,
-)
-from sweeper.execution.controllers.gpu_shares import CardShares, shares_of
+from sweeper.execution.driver import capacity
 from sweeper.execution.driver.context import Shares
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Job, Session
+from sweeper.execution.driver.gpu_shares import CardShares, shares_of
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.snapshot import METRICS
 from sweeper.storage.metadata import read_manifest
@@ -52,7 +43,7 @@ if TYPE_CHECKING:
 STATUS_SECONDS = 5.0
 
 
-def look_at_cluster() -> ClusterView:
+def look_at_cluster() -> capacity.ClusterView:
     """Return what the cluster has and what its autoscaler, of either version, is about to add.
 
     Version 2 answers the status call of Ray's own `ray status`; version 1 leaves JSON in the head's store.
@@ -64,10 +55,10 @@ def look_at_cluster() -> ClusterView:
     if reply.autoscaling_state.autoscaler_state_version:
         return _view_of_second_autoscaler(nodes, reply)
     status = _internal_kv_get(b"__autoscaling_status")
-    return view_of_first_autoscaler(nodes, json.loads(status) if status else {})
+    return capacity.view_of_first_autoscaler(nodes, json.loads(status) if status else {})
 
 
-def glance_at_cluster() -> ClusterView | None:
+def glance_at_cluster() -> capacity.ClusterView | None:
     """Return the same, or `None` where a busy head does not answer in time: a running sweep looks again later."""
     try:
         return look_at_cluster()
@@ -78,7 +69,7 @@ def glance_at_cluster() -> ClusterView | None:
 def other_nodes(resources: Mapping[str, float], workers: int, avoided: AbstractSet[str]) -> bool:
     """Return whether the living nodes that are not in `avoided` hold a trial, whose `workers` need `resources` each."""
     others = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
-    return ClusterView(tuple(others)).trials_at_once(resources, workers) > 0
+    return capacity.ClusterView(tuple(others)).trials_at_once(resources, workers) > 0
 
 
 @cache
@@ -107,7 +98,7 @@ class GcsStore:
         _internal_kv_del(f"{self.PREFIX}{name}".encode())
 
 
-def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: Any) -> ClusterView:
+def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: Any) -> capacity.ClusterView:
     state = reply.autoscaling_state
     starting: Counter[str] = Counter()
     for asked in state.pending_instance_requests:
@@ -121,7 +112,7 @@ def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: An
     # Without an autoscaler's configuration nodes have no type.
     autoscales = any(node.ray_node_type_name for node in reply.cluster_resource_state.node_states)
     bundles = tuple(dict(request.resources_bundle) for request in requests)
-    return ClusterView(nodes, autoscales, starting, bundles, tuple(failures))
+    return capacity.ClusterView(nodes, autoscales, starting, bundles, tuple(failures))
 
 
 def gauges(metrics: Mapping[str, tuple[str, tuple[str, ...]]]) -> Callable[[str, Mapping[str, str], float], None]:
@@ -200,7 +191,7 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
     with ray_session(options.address, options.cpus):
         cluster = look_at_cluster()
         cluster = replace(cluster, autoscales=False) if options.address is None else cluster
-        resources, slots = fit_resources(sweep.spec.resources, cluster)
+        resources, slots = capacity.fit_resources(sweep.spec.resources, cluster)
         together = sweep.spec.replicates.together
         settings = job.settings(resources)
         shares = _shares(job, settings, resources, together)
@@ -210,10 +201,10 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
         settings["most_lanes"] = job.most_lanes(slots)
         # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait. Processes for
         # cohorts are asked for by the lanes that they would fill.
-        pending = PENDING_TRIALS if cluster.autoscales else 1
+        pending = capacity.PENDING_TRIALS if cluster.autoscales else 1
         least = 1 if together else pending
         slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
-        watch = CapacityWatch(
+        watch = capacity.CapacityWatch(
             glance_at_cluster,
             resources,
             progress.say,
@@ -225,7 +216,7 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
         metrics = job.metrics(gauges(METRICS), of_trial)
         user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
         board, priority, autoscales = GcsStore(), sweep.spec.priority, cluster.autoscales
-        peers = PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
+        peers = capacity.PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
 
         def run(driver: Driver) -> None:
             if cluster.autoscales:
@@ -279,7 +270,7 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
         yield dict(ray.cluster_resources())
         return
     if address is not None:
-        check_answers(address)
+        capacity.check_answers(address)
     _connect(address, cpus)
     class_cache.ENV_VARS_TO_PROPAGATE.difference_update(CREDENTIALS)
     try:
@@ -303,7 +294,7 @@ def _connect(address: str | None, cpus: int | None) -> None:
             ray.shutdown()
             _end(_children() - before)  # Ray leaves what it has started until this process ends
             if attempt == START_ATTEMPTS or address is not None or SLOW_START not in str(error):
-                raise unavailable(address, error) from error
+                raise capacity.unavailable(address, error) from error
 
 
 class _OnlyOurs(list[str]):

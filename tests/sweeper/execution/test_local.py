@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED
+from sweeper.execution.driver.steering import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep

@@ -25,7 +25,7 @@ from sweeper.analysis.selection import (
 )
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.capacity import RayUnavailable
+from sweeper.execution.driver.capacity import RayUnavailable
 from sweeper.execution.driver.executor import executor_named
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import chosen_executor, confirming_spec, run_sweep

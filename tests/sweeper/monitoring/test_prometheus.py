@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sweeper.execution.controllers.budget import price_from
+from sweeper.execution.driver.steering import price_from
 from sweeper.journal.best import Spending
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, RUNNING, WAITING, SweepState
 from sweeper.monitoring.snapshot import METRICS, PUBLISH_SECONDS, MetricsSink

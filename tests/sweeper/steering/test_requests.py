@@ -25,6 +25,7 @@ from sweeper.scheduling.base import audit
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.steering.requests import GOES_ON, ask, pending
+from sweeper.storage.mirror import SharedFolder
 from sweeper.storage.sweeps import Sweep, create_sweep, edited, open_sweep
 from sweeper.tables.writer import ParquetSink
 from tests.running import SPACE, write_space
@@ -97,7 +98,8 @@ def _driver(sweep: Sweep, said: list[str]) -> Driver:
     steered = SteeringController(sweep, said.append)
     driver = Driver(
         sweep.paths, sweep.configurations, DriverSettings.of(sweep.spec, sweep.configurations),
-        journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, steered=steered,
+        journal=Journal(sweep.paths.journal, durable=False),
+        keeper=SharedFolder(sweep.paths), state=state, rungs=rungs, steered=steered,
         sinks=[_tables(sweep)],
     )  # fmt: skip
     driver.begin()

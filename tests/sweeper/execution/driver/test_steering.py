@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED, Interrupts, Steering
+from sweeper.execution.driver.steering import ACKNOWLEDGED, HURRIED, Interrupts, Steering
 
 
 class Asks:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.base import Steering
-from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
+from sweeper.execution.driver.steering import BudgetWatch, Steering, WorkingTime
 from sweeper.journal.best import Spending
 from sweeper.journal.state import ENDED
 from sweeper.scheduling.asha import Halving

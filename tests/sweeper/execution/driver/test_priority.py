@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.base import Steering
-from sweeper.execution.controllers.capacity import SILENCE_SECONDS, TELL_SECONDS, PriorityController
+from sweeper.execution.driver.capacity import SILENCE_SECONDS, TELL_SECONDS, PriorityController
+from sweeper.execution.driver.steering import Steering
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Steering
-from sweeper.execution.controllers.capacity import (
+from sweeper.execution.driver.capacity import (
     INFEASIBLE_LOOKS,
     LOOK_SECONDS,
     CapacityWatch,
@@ -19,6 +18,7 @@ from sweeper.execution.controllers.capacity import (
     view_of_first_autoscaler,
     waiting_for,
 )
+from sweeper.execution.driver.steering import Steering
 from sweeper.space.parts import Resources
 
 HEAD = {"node:__internal_head__": 1.0, "memory": 1e9}

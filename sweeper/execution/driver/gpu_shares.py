@@ -104,21 +104,15 @@ class CardShares:
         return max(self._shares.values(), default=DEFAULT_SHARE)
 
     def _share(self, key: str, index: int, probe: Callable[[int], CardMemory | None]) -> float:
+        def measured() -> str:
+            if (memory := probe(index)) is None:
+                raise LookupError("a card could not be had to measure on")  # of which nothing is kept
+            return json.dumps(asdict(memory))
+
         try:
-            kept = kept_choice(self._folder, key, lambda: json.dumps(asdict(_measured(probe(index)))))
-        except NotMeasuredError:
+            return share_for(CardMemory(**json.loads(kept_choice(self._folder, key, measured))))
+        except LookupError:
             return DEFAULT_SHARE
-        return share_for(CardMemory(**json.loads(kept)))
-
-
-class NotMeasuredError(Exception):
-    """A card could not be had to measure on."""
-
-
-def _measured(memory: CardMemory | None) -> CardMemory:
-    if memory is None:
-        raise NotMeasuredError
-    return memory
 
 
 def shares_of(

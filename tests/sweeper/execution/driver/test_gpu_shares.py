@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.gpu_shares import (
+from sweeper.execution.driver.context import Shares
+from sweeper.execution.driver.gpu_shares import (
     DEFAULT_SHARE,
     MARGIN,
     MOST_PROCESSES,
@@ -17,7 +18,6 @@ from sweeper.execution.controllers.gpu_shares import (
     memory_key,
     share_for,
 )
-from sweeper.execution.driver.context import Shares
 from sweeper.execution.driver.judging import CRASH, GPU_OUT_OF_MEMORY, Failure, next_try
 from sweeper.journal.state import TrialState, fold
 from sweeper.scheduling.asha import Halving

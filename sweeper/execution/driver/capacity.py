@@ -22,11 +22,11 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.controllers.base import Steering
+from sweeper.execution.driver.steering import Steering
 from sweeper.space.parts import Resources
 from sweeper.text.labels import duration
 
@@ -100,68 +100,65 @@ def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Map
     return ClusterView(nodes, autoscales, starting, (), tuple(failures))
 
 
+@dataclass(eq=False)
 class CapacityWatch:
-    """Follows the cluster, and informs the driver how many trials fit."""
+    """Follows the cluster, and informs the driver how many trials fit.
 
-    def __init__(
-        self,
-        look: Callable[[], ClusterView | None],
-        resources: Mapping[str, float],
-        tell: Callable[[str], None],
-        *,
-        workers: int = 1,
-        at_least: int = 1,
-        processes: bool = False,
-        patience: float = PATIENCE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Prepare to follow a cluster.
+    Attributes:
+        look: returns its present view, or `None` when it cannot be had just now.
+        resources: of one worker.
+        tell: shows a sentence to the user; called when there is something new to say.
+        workers: of one trial.
+        at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
+        processes: a trial stands for a process that trains several.
+        patience: seconds without a single node that holds a trial, after which the sweep is stopped.
+        clock: seconds.
+    """
 
-        Args:
-            look: returns its present view, or `None` when it cannot be had just now.
-            resources: of one worker.
-            workers: of one trial.
-            tell: shows a sentence to the user; called when there is something new to say.
-            processes: a trial stands for a process that trains several.
-            at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
-            patience: seconds without a single node that holds a trial, after which the sweep is stopped.
-            clock: seconds.
-        """
-        self._look, self._resources, self._workers, self._tell = look, resources, workers, tell
-        self._at_least, self._patience, self._clock = at_least, patience, clock
-        self._units = ("process", "processes") if processes else ("trial", "trials")
-        self._looked = self._could_run = clock()
-        self._infeasible = 0
-        self._told = ""
+    look: Callable[[], ClusterView | None]
+    resources: Mapping[str, float]
+    tell: Callable[[str], None]
+    _: KW_ONLY
+    workers: int = 1
+    at_least: int = 1
+    processes: bool = False
+    patience: float = PATIENCE_SECONDS
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Begin to wait for a first node."""
+        self._looked = self._could_run = self.clock()
+        self._infeasible, self._told = 0, ""
 
     def tick(self, steering: Steering) -> None:
         """Look at the cluster when it is due; ask for what has changed since, and tell the user."""
-        now = self._clock()
+        now = self.clock()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            view = self._look()
+            view = self.look()
             if view is not None:
                 self.see(view, steering)
 
     def see(self, view: ClusterView, steering: Steering) -> None:
         """Take in a view of the cluster."""
-        now, slots = self._clock(), view.trials_at_once(self._resources, self._workers)
-        said = running_on(view, slots, self._units) if slots else waiting_for(view, self._resources, self._workers)
+        now, slots = self.clock(), view.trials_at_once(self.resources, self.workers)
+        waiting = "" if slots else waiting_for(view, self.resources, self.workers)
+        said = waiting or running_on(view, slots, processes=self.processes)
         if said != self._told:
             self._told = said
-            self._tell(said)
+            self.tell(said)
         if slots:
-            steering.slots, self._could_run = max(slots, self._at_least), now
-        wanted = {name.upper(): amount for name, amount in self._resources.items() if amount}
+            steering.slots, self._could_run = max(slots, self.at_least), now
+        wanted = {name.upper(): amount for name, amount in self.resources.items() if amount}
         refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
         if self._infeasible >= INFEASIBLE_LOOKS:
             steering.ask_to_stop(
-                f"no node type of the cluster can hold a trial: one needs {_needs(wanted, self._workers)}"
+                f"no node type of the cluster can hold a trial: one needs {_needs(wanted, self.workers)}"
             )
-        elif now - self._could_run >= self._patience:
+        elif now - self._could_run >= self.patience:
             why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
-            steering.ask_to_stop(f"no node that holds a trial came in {duration(self._patience)}{why}")
+            steering.ask_to_stop(f"no node that holds a trial came in {duration(self.patience)}{why}")
 
 
 def waiting_for(view: ClusterView, resources: Mapping[str, float], workers: int = 1) -> str:
@@ -176,10 +173,11 @@ def waiting_for(view: ClusterView, resources: Mapping[str, float], workers: int 
     return f"{text}; {_starting(view)}"
 
 
-def running_on(view: ClusterView, slots: int, units: tuple[str, str] = ("trial", "trials")) -> str:
+def running_on(view: ClusterView, slots: int, *, processes: bool = False) -> str:
     """Return what a sweep runs on: `2 trials at once on 2 nodes; starting 1 worker`."""
     workers = sum(1 for node in view.nodes if node.get("CPU", 0.0) > 0)
-    text = f"{slots} {units[slots != 1]} at once on {workers} node{'s' if workers != 1 else ''}"
+    unit = ("process", "processes") if processes else ("trial", "trials")
+    text = f"{slots} {unit[slots != 1]} at once on {workers} node{'s' if workers != 1 else ''}"
     return f"{text}; {_starting(view)}" if view.starting else text
 
 
@@ -285,67 +283,63 @@ class Board(Protocol):
         """Take the text under `name` away."""
 
 
+@dataclass(eq=False)
 class PriorityController:
-    """Speaks and listens every few seconds."""
+    """Speaks for the sweep `name` of `user`, and listens, every few seconds; `tell` shows a sentence to the user."""
 
-    def __init__(
-        self,
-        name: str,
-        priority: int,
-        board: Board,
-        tell: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        user: str = "",
-        *,
-        autoscales: bool = False,
-    ) -> None:
-        """Prepare to speak for the sweep `name` of `user`; `tell` shows a sentence to the user."""
-        self._name, self._priority, self._board, self._tell, self._clock = name, priority, board, tell, clock
-        self._user, self._least = user, int(autoscales)
-        self._turn = 0
-        self._spoken = -TELL_SECONDS
-        self._heard: dict[str, tuple[str, float]] = {}
+    name: str
+    priority: int
+    board: Board
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    user: str = ""
+    autoscales: bool = False
+    _turn: int = field(default=0, init=False)
+    _spoken: float = field(default=-TELL_SECONDS, init=False)
+    _heard: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def tick(self, steering: Steering) -> None:
         """Speak and listen, when it is due; ask to yield while another sweep, which goes first, has trials waiting."""
-        now = self._clock()
+        now = self.clock()
         if now - self._spoken < TELL_SECONDS:
             return
         self._spoken = now
         self._turn += 1
-        own = {"priority": self._priority, "waiting": steering.wants_more, "turn": self._turn, "user": self._user}
+        own = {"priority": self.priority, "waiting": steering.wants_more, "turn": self._turn, "user": self.user}
         own["running"] = steering.running
-        self._board.write(self._name, json.dumps(own))
+        self.board.write(self.name, json.dumps(own))
         others = self._living(now)
-        higher = [name for name, word in others.items() if word["waiting"] and word["priority"] > self._priority]
+        higher = [name for name, word in others.items() if word["waiting"] and word["priority"] > self.priority]
         first = min(higher or self._with_fewer(own, others), default=None)
         if first is not None and first != steering.yields_to:
             why = "of higher priority" if higher else "with fewer running"
-            self._tell(f"starting no trials while {first}, {why}, has some waiting")
+            self.tell(f"starting no trials while {first}, {why}, has some waiting")
         steering.yields_to, steering.alone = first, not others
 
     def leave(self) -> None:
         """Say no more."""
-        self._board.remove(self._name)
+        self.board.remove(self.name)
 
     def _with_fewer(self, own: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return the sweeps of this priority that wait and have less than their share, by users and then by sweeps."""
         # Releases before 0.3 do not say what runs: nobody waits for theirs.
-        equal = {n: word for n, word in others.items() if word["priority"] == self._priority and "running" in word}
-        shares = Counter({self._user: own["running"]})
+        equal = {n: word for n, word in others.items() if word["priority"] == self.priority and "running" in word}
+        shares = Counter({self.user: own["running"]})
         for word in equal.values():
             shares[word["user"]] += word["running"]
 
         def fewer(word: Mapping[str, Any]) -> bool:
-            if word["user"] == self._user:
+            if word["user"] == self.user:
                 return bool(word["running"] < own["running"])
-            return shares[word["user"]] < shares[self._user]
+            return shares[word["user"]] < shares[self.user]
 
-        return [n for n, word in equal.items() if word["waiting"] and word["running"] >= self._least and fewer(word)]
+        return [
+            n for n, word in equal.items() if word["waiting"] and word["running"] >= self.autoscales and fewer(word)
+        ]
 
     def _living(self, now: float) -> dict[str, dict[str, Any]]:
         """Return what the others say, without those who have been silent: whose word has not changed for long."""
-        said = {name: text for name, text in self._board.read().items() if name != self._name}
+        said = {name: text for name, text in self.board.read().items() if name != self.name}
         self._heard = {
             name: self._heard[name] if name in self._heard and self._heard[name][0] == text else (text, now)
             for name, text in said.items()
