@@ -14,14 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.selection import selected, winners_interval
-from sweeper.analysis.statistics.differences import (
-    SIGNIFICANT,
-    PairedDifference,
-    holm,
-    p_text,
-    paired_difference,
-    smallest_holm,
-)
+from sweeper.analysis.statistics import differences as statistics
+from sweeper.analysis.statistics.differences import SIGNIFICANT, PairedDifference, p_text, paired_difference
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.results import SeveralResults
@@ -241,8 +235,8 @@ def _compare_metrics(
         means = (sum(before) / len(pairs), sum(after) / len(pairs))
         each = {unit: b - a for unit, (a, b) in pairs.items()}
         found.append(MetricComparison(split, metric, means, paired_difference(before, after), each))
-    corrected = holm([entry.difference.p for entry in found])
-    smallest = smallest_holm([entry.difference.smallest_p for entry in found])
+    corrected = statistics.holm([entry.difference.p for entry in found])
+    smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in found])
     return [
         replace(entry, difference=replace(entry.difference, p=p, smallest_p=smallest))
         for entry, p in zip(found, corrected, strict=True)

@@ -203,7 +203,7 @@ def chosen_networks(
             f"{found}, replicate {lost[0]}, has no stored predictions of epoch {epoch}, its checkpoint's",
             "resume the sweep until the trial reaches its next rung, or choose another --trial",
         )
-    configuration = sweep.configurations[configuration_index(found)]
+    configuration: Description = sweep.configurations[configuration_index(found)]
     dataset = _dataset(sweep, configuration)
     networks = [TrainedNetwork(n, _network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
     return Chosen(sweep, found, epoch, configuration, dataset, networks, again)

@@ -18,16 +18,14 @@ never the page. Colours are numbers of categories, or names of the palette in pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS
-from sweeper.text.cells import Row, Rows, Value
-from sweeper.text.labels import STATUS_WORDS, plural
+from sweeper.text.cells import Value
+from sweeper.text.labels import plural
 from trainables.registry import Component, Registry
-
-AnyRow = TypeVar("AnyRow", bound=Row)
 
 Values: TypeAlias = Sequence[Value]
 #: The number of a category, or a name of the palette: `ink`, `soft`, `axis`, `shade`.
@@ -40,13 +38,6 @@ SERIES = 8
 
 #: Multiples of powers of ten that are labelled on a logarithmic axis, by how many powers of ten it spans at most.
 LOG_LABELS = ((0.5, (1, 1.5, 2, 3, 4, 5, 6, 8)), (1.2, (1, 2, 3, 5)), (2.2, (1, 2, 5)), (3.2, (1, 3)))
-
-#: Marker by status; whatever has not ended is drawn as OTHER_SYMBOL.
-SYMBOLS = {"completed": "circle", "early_stopped": "circle-open", "failed": "x-thin-open"}
-OTHER_SYMBOL = "diamond-open"
-
-#: Points of trials that did not finish, drawn a panel at most: more cover each other, and take seconds to draw.
-MOST_POINTS = 1000
 
 
 @dataclass(frozen=True)
@@ -291,75 +282,6 @@ def folded(figure: Figure | None, absent: str) -> Figure | str:
     kept = [panel for panel in figure.panels if panel not in few]
     sentence = f"Not drawn, fewer than {MINIMUM_PAIRS} configurations: {counts}."
     return replace(figure, panels=kept, folded=[sentence])
-
-
-def categories(rows: Iterable[Row], column: str) -> list[str]:
-    """Return the values of `column`, sorted, so that a category keeps its colour from figure to figure."""
-    return sorted({str(row[column]) for row in rows})
-
-
-def statuses(rows: Iterable[Row]) -> list[str]:
-    """Return the statuses among rows, finished ones first."""
-    order = list(STATUS_WORDS)
-    return sorted({str(row["status"]) for row in rows}, key=order.index)
-
-
-def counted(rows: Rows, noun: str = "configuration") -> str:
-    """Return e.g. `14 configurations (5 finished, 9 stopped early)`."""
-    parts = [f"{sum(row['status'] == s for row in rows)} {STATUS_WORDS[s]}" for s in statuses(rows)]
-    return f"{plural(len(rows), noun)} ({', '.join(parts)})"
-
-
-def symbol(status: str, shape: str = "") -> str:
-    """Return the marker of a status; `shape` takes the circle's place."""
-    return SYMBOLS.get(status, OTHER_SYMBOL).replace("circle", shape or "circle")
-
-
-def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
-    """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
-
-    They are chosen evenly, in the order of `rows`; what is computed from all of them is computed from all of them.
-    """
-    others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
-    if len(others) <= MOST_POINTS:
-        return list(rows), []
-    left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
-    shown = [row for at, row in enumerate(rows) if at not in left_out]
-    return shown, [
-        f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
-    ]
-
-
-def points_of(
-    rows: Sequence[Row],
-    x: str,
-    y: str,
-    says: Callable[[Row], str],
-    *,
-    colour: Colour = 0,
-    size: float = 8,
-    shape: str = "",
-    faint: float = 1,
-    group: str = "",
-) -> Curve:
-    """Return points of rows of one status (one row at least): the columns x and y, and what each point says.
-
-    Args:
-        rows: with a `status`.
-        x: a column.
-        y: a column.
-        says: a point's text.
-        colour: as of a `Curve`.
-        size: as of a `Curve`.
-        shape: plotly's name; by default the status's marker.
-        faint: the opacity of what did not finish.
-        group: as of a `Curve`.
-    """
-    status = str(rows[0]["status"])
-    opacity = 1 if status == "completed" else faint
-    xs, ys, text = [row[x] for row in rows], [row[y] for row in rows], [*map(says, rows)]
-    shape = shape or symbol(status)
-    return Curve(xs, ys, colour, size=size, symbol=shape, opacity=opacity, text=text, status=status, group=group)
 
 
 def error_bars(middles: Sequence[float], intervals: Sequence[tuple[float, float] | None]) -> Errors:

@@ -16,7 +16,7 @@ from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.binning import Band, Decomposition, consistency_band, decomposition, isotonic_levels
+from trainables.metrics.binning import consistency_band, decomposition, isotonic_levels
 
 
 @FIGURES.add("reliability", place=70, absent="Reliability diagrams: no trial has been evaluated on test data.")
@@ -57,7 +57,7 @@ def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[s
         f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
         f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
     ]
-    curve = None if stored is None else curve_of(softmax64(stored.logits), stored)
+    curve = None if stored is None else isotonic(softmax64(stored.logits), stored)
     panels = [diagram(f"{role}, {row['trial']}: before", before, remarks, curve)]
     if stored is not None and stored.scaled:
         heading = f"{role}, {row['trial']}: after temperature scaling"
@@ -131,37 +131,24 @@ def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
     return Stored(logits, targets, replicate, sample, temperature.astype(np.float64))
 
 
-@dataclass(frozen=True)
-class Isotonic:
-    """An isotonic reliability curve, its band, and the Brier score's parts."""
-
-    confidence: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
-    band: Band
-    parts: Decomposition
-
-    def remark(self) -> str:
-        """Return the parts in a sentence."""
-        found = self.parts
-        return (
-            f"Brier score of the confidence {found.score:.3g} = miscalibration {found.miscalibration:.2g} − "
-            f"discrimination {found.discrimination:.2g} + uncertainty {found.uncertainty:.2g}."
-        )
-
-    def marks(self) -> list[Curve]:
-        """Return the band and the curve over it."""
-        around = [*self.band.confidence, *self.band.confidence[::-1]], [*self.band.upper, *self.band.lower[::-1]]
-        band = Curve(*around, fill=True, opacity=0.18, name="90 % band")
-        said = "confidence %{x:.3f}<br>accuracy %{y:.3f}"
-        return [band, Curve(self.confidence.tolist(), self.accuracy.tolist(), line=2, hover=said, name="isotonic")]
+#: An isotonic reliability curve over its band, and the Brier score's parts in a sentence.
+Isotonic = tuple[list[Curve], str]
 
 
-def curve_of(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
+def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
     """Return the curve of probabilities [N, K]; replicates share the samples, and so the band's random numbers."""
     confidence = probabilities.max(axis=1)
     correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
-    levels = isotonic_levels(confidence, correct)
-    return Isotonic(*levels, consistency_band(confidence, stored.sample), decomposition(confidence, correct))
+    levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, stored.sample)
+    around = [*band.confidence, *band.confidence[::-1]], [*band.upper, *band.lower[::-1]]
+    said = "confidence %{x:.3f}<br>accuracy %{y:.3f}"
+    x, y = (each.tolist() for each in levels)
+    curve = Curve(x, y, line=2, hover=said, name="isotonic")
+    parts = decomposition(confidence, correct)
+    return [Curve(*around, fill=True, opacity=0.18, name="90 % band"), curve], (
+        f"Brier score of the confidence {parts.score:.3g} = miscalibration {parts.miscalibration:.2g} − "
+        f"discrimination {parts.discrimination:.2g} + uncertainty {parts.uncertainty:.2g}."
+    )
 
 
 def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isotonic]:
@@ -175,7 +162,7 @@ def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isoto
         f"T = {values}, fitted on validation data, one per replicate.",
         f"ECE {ece.text()}, {plural(ece.n, 'replicate')} pooled in the diagram.",
     ]
-    return reliability_bins(probabilities, stored.targets, bins), remarks, curve_of(probabilities, stored)
+    return reliability_bins(probabilities, stored.targets, bins), remarks, isotonic(probabilities, stored)
 
 
 def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | None = None) -> Panel:
@@ -207,8 +194,10 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
         name="accuracy",
     )
     # Without stored predictions there is no curve: then the bins are joined by a line.
-    over = [replace(points, colour=0, line=1.5, symbol="circle", size=8)] if curve is None else [*curve.marks(), points]
-    parts = [] if curve is None else [curve.remark()]
+    if curve is None:
+        over, parts = [replace(points, colour=0, line=1.5, symbol="circle", size=8)], []
+    else:
+        over, parts = [*curve[0], points], [curve[1]]
     across, up = Axis("confidence", limits=(0, 1.03), step=0.2), Axis("accuracy", limits=(0, 1.03), step=0.2)
     return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], [share, ideal, *over], across, up)
 

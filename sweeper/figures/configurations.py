@@ -1,24 +1,104 @@
-"""What the scatter figures draw: one row per configuration, and points by architecture and status."""
+"""What the scatter figures draw: one row per configuration, its categories, and points by architecture and status."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation, spread_text
-from sweeper.figures.base import Curve, points_of, statuses, symbol
+from sweeper.figures.base import Colour, Curve
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, floats, text_of
-from sweeper.text.labels import STATUS_WORDS, label, number
+from sweeper.text.labels import STATUS_WORDS, label, number, plural
 from trainables.curvature.statistics.base import headline_columns
 
 #: The losses whose Hessian an evaluation may measure; a sweep may ask for one alone.
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 
 MEASURED = ("ece", "nll", "accuracy", *headline_columns())
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+#: Marker by status; whatever has not ended is drawn as OTHER_SYMBOL.
+SYMBOLS = {"completed": "circle", "early_stopped": "circle-open", "failed": "x-thin-open"}
+OTHER_SYMBOL = "diamond-open"
+
+#: Points of trials that did not finish, drawn a panel at most: more cover each other, and take seconds to draw.
+MOST_POINTS = 1000
+
+
+def categories(rows: Iterable[Row], column: str) -> list[str]:
+    """Return the values of `column`, sorted, so that a category keeps its colour from figure to figure."""
+    return sorted({str(row[column]) for row in rows})
+
+
+def statuses(rows: Iterable[Row]) -> list[str]:
+    """Return the statuses among rows, finished ones first."""
+    order = list(STATUS_WORDS)
+    return sorted({str(row["status"]) for row in rows}, key=order.index)
+
+
+def counted(rows: Rows, noun: str = "configuration") -> str:
+    """Return e.g. `14 configurations (5 finished, 9 stopped early)`."""
+    parts = [f"{sum(row['status'] == s for row in rows)} {STATUS_WORDS[s]}" for s in statuses(rows)]
+    return f"{plural(len(rows), noun)} ({', '.join(parts)})"
+
+
+def symbol(status: str, shape: str = "") -> str:
+    """Return the marker of a status; `shape` takes the circle's place."""
+    return SYMBOLS.get(status, OTHER_SYMBOL).replace("circle", shape or "circle")
+
+
+def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
+    """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
+
+    They are chosen evenly, in the order of `rows`; what is computed from all of them is computed from all of them.
+    """
+    others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
+    if len(others) <= MOST_POINTS:
+        return list(rows), []
+    left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
+    shown = [row for at, row in enumerate(rows) if at not in left_out]
+    return shown, [
+        f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
+    ]
+
+
+def points_of(
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    says: Callable[[Row], str],
+    *,
+    colour: Colour = 0,
+    size: float = 8,
+    shape: str = "",
+    faint: float = 1,
+    group: str = "",
+) -> Curve:
+    """Return points of rows of one status (one row at least): the columns x and y, and what each point says.
+
+    Args:
+        rows: with a `status`.
+        x: a column.
+        y: a column.
+        says: a point's text.
+        colour: as of a `Curve`.
+        size: as of a `Curve`.
+        shape: plotly's name; by default the status's marker.
+        faint: the opacity of what did not finish.
+        group: as of a `Curve`.
+    """
+    status = str(rows[0]["status"])
+    opacity = 1 if status == "completed" else faint
+    xs, ys, text = [row[x] for row in rows], [row[y] for row in rows], [*map(says, rows)]
+    shape = shape or symbol(status)
+    return Curve(xs, ys, colour, size=size, symbol=shape, opacity=opacity, text=text, status=status, group=group)
 
 
 def measured_hessians(results: Results) -> dict[str, str]:

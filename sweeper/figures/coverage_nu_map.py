@@ -8,22 +8,16 @@ from dataclasses import replace
 from functools import partial
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.figures.base import (
-    FIGURES,
-    Axis,
-    Curve,
-    Figure,
-    HeatMap,
-    Mark,
-    Panel,
-    Scale,
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, HeatMap, Mark, Panel, Scale, log_axis
+from sweeper.figures.configurations import (
     categories,
+    configuration_rows,
     counted,
-    log_axis,
+    hover,
     points_of,
     statuses,
+    with_deviation,
 )
-from sweeper.figures.configurations import configuration_rows, hover, with_deviation
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, Rows, float_of, floats

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import FIGURES, Axis, Bars, Dimension, Figure, Panel, Parallel, counted, statuses
+from sweeper.figures.base import FIGURES, Axis, Bars, Dimension, Figure, Panel, Parallel
+from sweeper.figures.configurations import counted, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard, objective, searcher, varying_columns
 from sweeper.results.queries import measured_sql

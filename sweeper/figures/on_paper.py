@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -54,7 +54,7 @@ MOST_REMARKS = 4
 SERIES_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#777777")
 NAMED = {"axis": "#444444", "grid": "#dddddd", "ink": "#111111", "soft": "#333333", "shade": "#dddddd"}
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "x-thin": "x", "hexagon": "h"}
-ERRORS = {"elinewidth": 0.6, "capsize": 1.5}
+ERRORS: dict[str, Any] = {"elinewidth": 0.6, "capsize": 1.5}
 DASHES = {"dot": ":", "dash": "--", "dashdot": "-."}
 
 
@@ -222,9 +222,7 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
         axes.fill(x, y, color=paint, alpha=mark.opacity, linewidth=0, zorder=1)
         return
     if mark.error_x or mark.error_y:
-        axes.errorbar(
-            x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, elinewidth=0.6, capsize=1.5
-        )
+        axes.errorbar(x, y, xerr=mark.error_x, yerr=mark.error_y, fmt="none", ecolor=paint, zorder=2, **ERRORS)
     if mark.line:
         axes.plot(
             x, y, color=paint, linewidth=0.7 * mark.line, linestyle=DASHES.get(mark.dash, "-"), alpha=mark.opacity,
@@ -248,12 +246,9 @@ def _curve(mark: Curve, axes: Axes, scale: ScalarMappable | None) -> None:
 def _bars(mark: Bars, axes: Axes) -> None:
     places, lengths, widths = _gaps(mark.places), _gaps(mark.lengths), [*mark.widths] or 0.7
     paint, errors = _colour(mark.colour), [*mark.errors] or None
-    if mark.lying:
-        drawn = axes.barh(places, lengths, widths, color=paint, zorder=1, xerr=errors, error_kw=ERRORS)
-    else:
-        drawn = axes.bar(places, lengths, widths, color=paint, zorder=1, yerr=errors, error_kw=ERRORS)
-    for bar in drawn:
-        bar.set(edgecolor="white", linewidth=0.4)
+    draw, which = (axes.barh, "xerr") if mark.lying else (axes.bar, "yerr")
+    edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.4, "error_kw": ERRORS, which: errors}
+    drawn = draw(places, lengths, widths, color=paint, zorder=1, **edge)
     if mark.labels:
         axes.bar_label(drawn, mark.labels, fontsize=5, rotation=90 - 90 * mark.lying, padding=1)
 
@@ -299,7 +294,7 @@ def _gaps(values: Sequence[object]) -> list[float | str]:
     return cast("list[float | str]", [float("nan") if value is None else value for value in values])
 
 
-_SUBSCRIPT: Mapping[str, str] = {"sub": "_", "sup": "^"}
+_SUBSCRIPT = {"sub": "_", "sup": "^"}
 
 
 def without_tags(text: str) -> str:

@@ -7,21 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import (
-    FIGURES,
-    Axis,
-    Colour,
-    Figure,
-    Panel,
+from sweeper.figures.base import FIGURES, Axis, Colour, Figure, Panel, log_axis
+from sweeper.figures.configurations import (
     categories,
+    configuration_rows,
     counted,
-    log_axis,
+    hover,
+    one_sample_size,
     points_of,
+    sample_size_remark,
     statuses,
     symbol,
     thin_points,
 )
-from sweeper.figures.configurations import configuration_rows, hover, one_sample_size, sample_size_remark
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, Rows, float_of

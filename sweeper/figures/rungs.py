@@ -14,20 +14,8 @@ from functools import partial
 import numpy as np
 
 from sweeper.analysis.statistics.basics import correlation
-from sweeper.figures.base import (
-    FIGURES,
-    SYMBOLS,
-    Axis,
-    Curve,
-    Figure,
-    Mark,
-    Panel,
-    categories,
-    counted,
-    log_axis,
-    points_of,
-    statuses,
-)
+from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Mark, Panel, log_axis
+from sweeper.figures.configurations import SYMBOLS, categories, counted, points_of, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.listing import epoch_limit

@@ -21,7 +21,8 @@ from plotly.offline import get_plotlyjs
 
 from sweeper.core.errors import writing_to
 from sweeper.figures import on_paper
-from sweeper.figures.base import Figure, symbol
+from sweeper.figures.base import Figure
+from sweeper.figures.configurations import symbol
 from sweeper.figures.on_page import colour, plot_json
 from sweeper.figures.on_paper import SUFFIXES, require_format
 from sweeper.results import Results

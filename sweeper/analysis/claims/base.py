@@ -22,30 +22,14 @@ file is imported by the package.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, Literal
 
-from sweeper.analysis.claims.numbers import (
-    ANY_LOSS,
-    REPLICATES,
-    Estimate,
-    Point,
-    Reading,
-    clusters,
-    difference,
-    mean_correlation,
-    mean_over,
-    of_split,
-    other_settings,
-    readings,
-    trained_to_the_end,
-    trial_mean,
-)
+from sweeper.analysis.claims.numbers import REPLICATES, Estimate, Estimates, of_split, trained_to_the_end
 from sweeper.analysis.statistics.differences import SIGNIFICANT
-from sweeper.text.cells import Row, Rows, by_trial, grouped, text_of
+from sweeper.text.cells import Rows
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
@@ -78,9 +62,6 @@ class Verdict:
         """Return plain JSON values."""
         return {"claim": self.claim, **asdict(self)}
 
-
-#: What was estimated, by network or comparison.
-Estimates = Mapping[str, Estimate]
 
 #: With further figures, by name, which the verdict does not rest on.
 Detailed = tuple[Estimates, Mapping[str, object]]
@@ -163,26 +144,6 @@ def claim(paper: str, split: str = "", **options: Any) -> Callable[[Judge], Judg
     return register
 
 
-#: Selects the rows of one loss.
-Ours = Callable[[Row], bool]
-
-
-def by_network(rows: Rows) -> dict[str, list[Row]]:
-    """Return rows by network, called after its architecture and the hyperparameters of it that vary among the rows."""
-    columns = sorted({key for row in rows for key in row if key.startswith("config_architecture_")})
-    named = "config_architecture_name"
-    varying = {
-        name: [c for c in columns if c != named and len({row.get(c) for row in held}) > 1]
-        for name, held in grouped(rows, itemgetter(named)).items()
-    }
-
-    def name_of(row: Row) -> str:
-        words = (f"{c.removeprefix('config_architecture_')} {row.get(c)}" for c in varying[row.get(named)])
-        return " ".join((text_of(row, named), *words))
-
-    return dict(sorted(grouped(rows, name_of).items()))
-
-
 def verdict_of(
     found: Estimates,
     what: str,
@@ -241,67 +202,3 @@ def _counts(found: Estimates) -> str:
         count = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
         parts.append(f"{count} {unit}")
     return ", ".join(parts)
-
-
-def differences(
-    rows: Rows, column: str, ours: Ours, others: Mapping[str, Ours], extra: Mapping[str, str] | None = None
-) -> dict[str, Estimate]:
-    """Return every other loss's mean of a column minus ours, network by network. What has no rows is left out.
-
-    Args:
-        rows: of one split.
-        column: what is compared.
-        ours: the loss that the claim is about.
-        others: those that it is compared with, by name.
-        extra: further columns to compare besides, by the word that stands behind the comparison's name.
-    """
-    columns = {"": column, **{f" {word}": each for word, each in (extra or {}).items()}}
-    found: dict[str, Estimate] = {}
-    for network, held in by_network(rows).items():
-        for name, is_other in others.items():
-            for word, each in columns.items():
-                theirs, mine = (clusters([row for row in held if of_it(row)], each) for of_it in (is_other, ours))
-                if theirs and mine:
-                    found[f"{network}, {name}{word}"] = difference(theirs, mine)
-    return found
-
-
-def means(rows: Rows, reading: Reading) -> dict[str, Estimate]:
-    """Return network → the mean of what is read of each replicate, where something is, over configurations."""
-    found = {}
-    for network, held in by_network(rows).items():
-        groups = [readings(each, reading) for each in by_trial(held).values()]
-        if any(groups):
-            found[network] = mean_over(groups)
-    return found
-
-
-def points_of(rows: Rows, x: Reading, column: Reading, besides: Sequence[str] = ANY_LOSS) -> list[Point]:
-    """Return `x` and the mean of a column of each configuration that has both; strata agree in all but `besides`."""
-    points = []
-    for held in by_trial(rows).values():
-        a, b = trial_mean(held[:1], x), trial_mean(held, column)
-        if a is not None and b is not None:
-            points.append(Point(other_settings(held[0], besides), a, b))
-    return points
-
-
-def correlations(
-    rows: Rows, x: Reading, column: Reading, *, pool: bool = True, besides: Sequence[str] = ANY_LOSS
-) -> dict[str, Estimate]:
-    """Return each network's rank correlation of `x` and a column over its configurations, at equal other settings.
-
-    With `pool`, where no four agree in all but `besides` (the loss), all of a network are taken together.
-    """
-    found = {network: points_of(held, x, column, besides) for network, held in by_network(rows).items()}
-    return {network: mean_correlation(points, pool=pool) for network, points in found.items() if points}
-
-
-def losses(names: Sequence[str]) -> dict[str, Ours]:
-    """Return losses by name, each with what selects its rows, whatever their hyperparameters."""
-    return {name: is_loss(name) for name in names}
-
-
-def is_loss(name: Hashable) -> Ours:
-    """Return what selects the rows of a loss."""
-    return lambda row: row["config_loss_name"] == name

@@ -11,20 +11,19 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.claims.base import (
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    Detailed,
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Detailed, Verdict, claim, undecided, verdict_of
+from sweeper.analysis.claims.numbers import (
+    Estimate,
     Estimates,
-    Verdict,
+    Point,
     by_network,
-    claim,
+    clusters,
     correlations,
-    undecided,
-    verdict_of,
+    difference,
+    number,
+    of_split,
+    trial_mean,
 )
-from sweeper.analysis.claims.numbers import Estimate, Point, clusters, difference, number, of_split, trial_mean
 from sweeper.analysis.claims.posthoc import plain_gamma
 from sweeper.analysis.statistics.basics import PERMUTATIONS
 from sweeper.analysis.statistics.differences import SIGNIFICANT

@@ -11,26 +11,21 @@ from itertools import pairwise
 from math import log
 from operator import itemgetter
 
-from sweeper.analysis.claims.base import (
-    Detailed,
+from sweeper.analysis.claims.base import Detailed, Verdict, claim, verdict_of
+from sweeper.analysis.claims.numbers import (
     Estimates,
     Ours,
-    Verdict,
     by_network,
-    claim,
+    clusters,
+    difference,
     differences,
     is_loss,
     losses,
-    points_of,
-    verdict_of,
-)
-from sweeper.analysis.claims.numbers import (
-    clusters,
-    difference,
     mean_correlation,
     mean_over,
     number,
     of_split,
+    points_of,
     readings,
     trial_mean,
     tuned_difference,

@@ -10,25 +10,20 @@ from functools import partial
 
 import numpy as np
 
-from sweeper.analysis.claims.base import (
-    Detailed,
-    Estimates,
-    Verdict,
-    by_network,
-    claim,
-    correlations,
-    means,
-    points_of,
-    verdict_of,
-)
+from sweeper.analysis.claims.base import Detailed, Verdict, claim, verdict_of
 from sweeper.analysis.claims.numbers import (
     STRATUM_POINTS,
     Estimate,
+    Estimates,
     Point,
+    by_network,
+    correlations,
     mean_correlation,
     mean_over,
+    means,
     number,
     of_split,
+    points_of,
     readings,
 )
 from sweeper.analysis.statistics.basics import INTERVAL_PAIRS

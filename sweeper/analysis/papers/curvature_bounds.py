@@ -19,9 +19,8 @@ from statistics import fmean
 
 import numpy as np
 
-from sweeper.analysis.claims.base import by_network
 from sweeper.analysis.claims.curvature import TRACE
-from sweeper.analysis.claims.numbers import number, of_split, trained_to_the_end, trial_mean
+from sweeper.analysis.claims.numbers import by_network, number, of_split, trained_to_the_end, trial_mean
 from sweeper.analysis.claims.posthoc import plain_gamma
 from sweeper.analysis.judging import claim_rows
 from sweeper.analysis.papers.loss_figures import Floats

@@ -17,7 +17,7 @@ from search_spaces.published_numbers import PublishedNumber
 from sweeper.analysis.claims.numbers import Point, mean_correlation, other_settings
 from sweeper.analysis.papers.recipes import Recipe, of_network, options_of, trains, written
 from sweeper.analysis.statistics.basics import ranks, spearman
-from sweeper.text.cells import Row, float_or_none, int_of, measured_values
+from sweeper.text.cells import Row, float_or_none, grouped, int_of, measured_values
 from trainables.posthoc.focal_temperature import GAMMAS
 
 #: The Hessian's columns behind curvature's figures: cross-entropy's, which different γ do not scale.
@@ -86,10 +86,6 @@ class Quantity:
 
     value: Callable[[Comparison], float | None]
     compares: Callable[[Row, PublishedNumber], bool] = trains
-
-    def __call__(self, found: Comparison) -> float | None:
-        """Return the value."""
-        return self.value(found)
 
 
 def candidates(number: PublishedNumber, recipe: Recipe) -> list[Row]:
@@ -235,12 +231,14 @@ def with_epoch(found: Comparison, metric: str) -> float | None:
         return None
     last = max(int_of(row, "epoch") for row in rows)
     first = min(float(found.number.options.get("after_epoch", 0)), last / 2)  # a rehearsal has few epochs
-    by_epoch: dict[int, list[float]] = {}
-    for row in rows:
-        if int_of(row, "epoch") > first:
-            by_epoch.setdefault(int_of(row, "epoch"), []).extend(measured_values([row], column))
-    means = {epoch: fmean(values) for epoch, values in by_epoch.items() if values}
-    value = spearman([*means], [*means.values()]) if len(means) > 1 else float("nan")
+    late = grouped((row for row in rows if int_of(row, "epoch") > first), lambda row: int_of(row, "epoch"))
+    by_epoch = {epoch: measured_values(held, column) for epoch, held in late.items()}
+    return _trend({epoch: fmean(values) for epoch, values in by_epoch.items() if values})
+
+
+def _trend(by_epoch: Mapping[int, float]) -> float | None:
+    """Return Spearman's correlation of epochs and values; `None` of one epoch, or of equal values."""
+    value = spearman([*by_epoch], [*by_epoch.values()]) if len(by_epoch) > 1 else float("nan")
     return None if np.isnan(value) else value
 
 
@@ -248,15 +246,11 @@ def highest_bin_with_epoch(found: Comparison) -> float | None:
     """Return Spearman's correlation of the evaluated epochs and the share of samples in the highest confidence bin."""
     rows = [row for row in found.reliability(found.agreeing[0]) if row["split"] == found.number.split]
     last = max((int_of(row, "bin") for row in rows), default=0)
-    samples: dict[int, int] = {}
-    highest: dict[int, int] = {}
-    for row in rows:
-        epoch, count = int_of(row, "epoch"), int_of(row, "n")
-        samples[epoch] = samples.get(epoch, 0) + count
-        highest[epoch] = highest.get(epoch, 0) + count * (row["bin"] == last)
-    shares = [highest[epoch] / samples[epoch] for epoch in samples]
-    value = spearman([*samples], shares) if len(samples) > 1 else float("nan")
-    return None if np.isnan(value) else value
+    shares = {}
+    for epoch, held in grouped(rows, lambda row: int_of(row, "epoch")).items():
+        counts = [(int_of(row, "n"), row["bin"] == last) for row in held]
+        shares[epoch] = sum(n for n, highest in counts if highest) / sum(n for n, _ in counts)
+    return _trend(shares)
 
 
 def gamma_and_temperature(found: Comparison) -> float | None:
@@ -276,23 +270,15 @@ def sign_of_change(found: Comparison, without: Mapping[str, str] | None) -> floa
         found: the networks; the number names the method with the step.
         without: options of the same method without it, or `None` for the network's own probabilities.
     """
-    changes = []
-    for trial, gamma in found.gammas().items():
-        if gamma == 0:
-            continue
-        before = (
-            {"posthoc": "", "options": _without_posthoc(found.number)}
-            if without is None
-            else {"options": {**found.number.options, **without}}
-        )
-        after_ece, before_ece = found.mean(trial, "ece"), found.mean(trial, "ece", **before)
-        if after_ece is not None and before_ece is not None:
-            changes.append(after_ece - before_ece)
+    options = found.number.options
+    before: dict[str, object] = {"options": {**options, **(without or {})}}
+    if without is None:
+        plain = {key: value for key, value in options.items() if not key.startswith("posthoc.")}
+        before = {"posthoc": "", "options": plain}
+    above = [trial for trial, gamma in found.gammas().items() if gamma != 0]
+    pairs = [(found.mean(trial, "ece"), found.mean(trial, "ece", **before)) for trial in above]
+    changes = [after - plain for after, plain in pairs if after is not None and plain is not None]
     return float(np.sign(fmean(changes))) if changes else None
-
-
-def _without_posthoc(number: PublishedNumber) -> dict[str, str]:
-    return {key: value for key, value in number.options.items() if not key.startswith("posthoc.")}
 
 
 def focal_map_sign(found: Comparison) -> float | None:

@@ -223,7 +223,7 @@ class FinishedSweep:
 
         ranked = sorted(agreeing, key=self._rank)
         comparison = Comparison(number, compared, ranked, self._rank, values, self._epoch_rows, self._reliability_rows)
-        value = quantity(comparison)
+        value = quantity.value(comparison)
         if value is None or (whole and unmeasured):
             return None
         trial = comparison.agreeing[0]

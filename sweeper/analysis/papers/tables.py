@@ -254,8 +254,8 @@ def format_paper_table(table: PaperTable, form: str) -> str:
 
 def caption(table: PaperTable) -> str:
     """Return in a sentence what the table holds."""
-    filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)]
-    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(filling)}"
+    filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)] or ["no sweep"]
+    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {', '.join(filling)}"
     if table.rehearsed:
         sentence += ", rehearsals and no results"
         small = "; ".join(f"{each} stands in for {', '.join(of)}" for each, of in table.stand_ins.items())
@@ -269,10 +269,6 @@ def caption(table: PaperTable) -> str:
     for reason, count in table.reasons.items():
         sentence += f" {count} empty: {reason}."
     return sentence
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names) if names else "no sweep"
 
 
 def grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
@@ -294,9 +290,7 @@ def _row_key(number: PublishedNumber) -> tuple[str, str, str]:
     others = {key: value for key, value in number.options.items() if not key.startswith("posthoc.")}
     part = "".join(f", {key} {value}" for key, value in others.items() if "." in key)
     network = ", ".join(filter(None, (number.dataset, number.architecture))) + part
-    options = ", ".join(
-        f"{key.removeprefix('posthoc.')} {value}" for key, value in number.options.items() if key.startswith("posthoc.")
-    )
+    options = ", ".join(f"{key} {value}" for key, value in options_of(number, "posthoc").items())
     posthoc = f"{number.posthoc} ({options})" if options else number.posthoc
     return network, f"{number.split} {number.metric}".strip(), posthoc or "as trained"
 

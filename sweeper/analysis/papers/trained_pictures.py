@@ -19,13 +19,7 @@ from sweeper.results import Results
 from sweeper.text.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
 from trainables.metrics.base import softmax64
 from trainables.metrics.bleu import TEMPERATURES, column_at
-from trainables.training.prediction import (
-    GRADIENT_COUNTS,
-    GRADIENT_NORM_EDGES,
-    TRAJECTORY_METRICS,
-    TRAJECTORY_NORMS,
-    WEIGHT_NORM,
-)
+from trainables.training import prediction
 
 #: The data set of Fig. 8: two inputs, two classes.
 LINEAR = "mukhoti_linear"
@@ -62,8 +56,12 @@ def trajectories(results: Results) -> list[Figure]:
     if not trajectory:
         return []
     there = set(results.columns("epochs"))
-    wanted = [f"{split}_{name}" for split in trajectory["splits"] for name in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)]
-    columns = [name for name in (*wanted, WEIGHT_NORM) if name in there]
+    wanted = [
+        f"{split}_{name}"
+        for split in trajectory["splits"]
+        for name in (*prediction.TRAJECTORY_METRICS, *prediction.TRAJECTORY_NORMS)
+    ]
+    columns = [name for name in (*wanted, prediction.WEIGHT_NORM) if name in there]
     means = ", ".join(f"avg({name}) AS {name}" for name in columns)
     rows = results.rows(
         f"SELECT {_loss_sql(results)} AS loss, epoch, {means} "
@@ -101,17 +99,18 @@ def temperature_curves(results: Results) -> list[Figure]:
 
 def gradient_norms(results: Results) -> list[Figure]:
     """Return mukhoti Fig. 4b–d: how many training samples have which gradient norm, a panel for each counted epoch."""
-    if GRADIENT_COUNTS not in results.columns("epochs"):
+    counts = prediction.GRADIENT_COUNTS
+    if counts not in results.columns("epochs"):
         return []
     counted = results.sql(
-        f"SELECT {_loss_sql(results)} AS loss, epoch, {GRADIENT_COUNTS} AS counts FROM epochs JOIN trials "
-        f"USING (trial, replicate) WHERE status = 'completed' AND {GRADIENT_COUNTS} IS NOT NULL ORDER BY epoch, loss"
+        f"SELECT {_loss_sql(results)} AS loss, epoch, {counts} AS counts FROM epochs JOIN trials "
+        f"USING (trial, replicate) WHERE status = 'completed' AND {counts} IS NOT NULL ORDER BY epoch, loss"
     ).to_pylist()
     shares: dict[int, dict[str, NDArray[np.float64]]] = {}
     for row in counted:
         of_epoch = shares.setdefault(row["epoch"], {})
         of_epoch[row["loss"]] = of_epoch.get(row["loss"], 0.0) + np.array(row["counts"], float)
-    inner = GRADIENT_NORM_EDGES[1:-1]
+    inner = prediction.GRADIENT_NORM_EDGES[1:-1]
     middles = [float(inner[0]), *np.sqrt(inner[:-1] * inner[1:]).tolist(), float(inner[-1])]
     losses = sorted({row["loss"] for row in counted})
     x, y = Axis("norm of the last layer's gradient", log=True), Axis("share of samples")
@@ -149,13 +148,11 @@ def errors_by_gamma(results: Results) -> list[Figure]:
     for network, of_it in grouped(rows, lambda row: text_of(row, "network")).items():
         marks = []
         for at, (label, column) in enumerate(MAPPED.items()):
-            measured = [row for row in of_it if measured_or_none(row, column) is not None]
-            for gamma, held in grouped(measured, lambda row: float_of(row, "gamma")).items():
-                errors = measured_values(held, column)
-                x, (least, low, middle, high, most) = (
-                    gamma + 0.24 * (at - 0.5),
-                    np.percentile(errors, range(0, 101, 25)),
-                )
+            for gamma, held in grouped(of_it, lambda row: float_of(row, "gamma")).items():
+                if not (errors := measured_values(held, column)):
+                    continue
+                x = gamma + 0.24 * (at - 0.5)
+                least, low, middle, high, most = np.percentile(errors, range(0, 101, 25))
                 marks.append(Curve([x, x], [least, most], at, line=1, group=label))
                 sides = [x - 0.1, x + 0.1, x + 0.1, x - 0.1], [low, low, high, high]
                 marks.append(Curve(*sides, at, fill=True, opacity=0.45, group=label))
@@ -218,10 +215,9 @@ def _linear_networks(results: Results) -> list[Figure]:
         logits.setdefault(text_of(row, "config_loss_name"), (member.logits["test"], member.targets["test"]))
     if not logits:
         return []
-    confidences = {}
-    for loss, (values, targets) in logits.items():
-        probabilities = softmax64(values)
-        confidences[loss] = probabilities.max(1)[probabilities.argmax(1) != targets]
+    confidences = {
+        loss: softmax64(values)[values.argmax(1) != targets].max(1) for loss, (values, targets) in logits.items()
+    }
     found = [_histogram(results.name, confidences)]
     test = data_of(results).test
     inputs, targets = test.inputs.double().flatten(1).numpy(), test.targets.numpy()

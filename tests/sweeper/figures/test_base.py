@@ -17,9 +17,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from sweeper.analysis.statistics.differences import compare_families
 from sweeper.figures import hyperparameters, loss_families, pareto_front
-from sweeper.figures.base import MOST_POINTS, thin_points
+from sweeper.figures.configurations import MOST_POINTS, thin_points
 from sweeper.figures.on_paper import write_figure
 from sweeper.reporting.page import write_report
 from sweeper.results import Results
@@ -284,7 +283,7 @@ def test_where_no_p_can_show_anything_one_sentence_says_so(replicates: int, said
     names = ("cross_entropy", "focal", "brier")
     rows = [{"trial": name, "loss": name, "judged": 0.1, "test_ece": 0.1} for name in names]
     each = {name: {seed: 0.1 * at + 0.01 * at * seed for seed in range(replicates)} for at, name in enumerate(names)}
-    found = compare_families(rows, ["config_loss_name"], "test_ece", "min", each)
+    found = loss_families.compare_families(rows, ["config_loss_name"], "test_ece", "min", each)
     notes = loss_families.notes(found)
     assert len(found) == 2 and len(notes) == 2 + (said is not None)
     assert ("p " in notes[0]) == (said is None) and (said is None or said in notes[-1])

@@ -70,7 +70,7 @@ def test_the_gamma_of_the_smallest_ece_is_of_the_numbers_paradigm(best: float, s
         return 0.1 + abs(gamma_of(row) - best) if own else 0.01
 
     SMOOTHED_ROWS = [{"config_architecture_name": "mlp", **row} for row in SMOOTHED]
-    assert QUANTITIES[asked.metric](comparison(asked, [*PLAIN, *SMOOTHED], ece)) == best
+    assert QUANTITIES[asked.metric].value(comparison(asked, [*PLAIN, *SMOOTHED], ece)) == best
 
 
 @pytest.mark.parametrize("slope", [-1.0, 1.0])
@@ -82,7 +82,7 @@ def test_correlations_with_gamma_have_the_slopes_sign(slope: float, metric: str,
         assert each.metric == column
         return 5 + slope * gamma_of(row)
 
-    assert QUANTITIES[metric](comparison(number(metric), PLAIN, value)) == pytest.approx(slope)
+    assert QUANTITIES[metric].value(comparison(number(metric), PLAIN, value)) == pytest.approx(slope)
 
 
 def test_a_correlation_with_the_weight_is_taken_within_learning_rates() -> None:
@@ -98,7 +98,7 @@ def test_a_correlation_with_the_weight_is_taken_within_learning_rates() -> None:
         return 100 * row["config_optimizer_lr"] - 10 * (row.get("config_loss_weight") or 0.0)
 
     asked = number("spearman_weight_trace", "hessian_trace")
-    assert QUANTITIES[asked.metric](comparison(asked, rows, value)) == pytest.approx(-1.0)
+    assert QUANTITIES[asked.metric].value(comparison(asked, rows, value)) == pytest.approx(-1.0)
 
 
 @pytest.mark.parametrize(("at", "inside"), [(0.0, 0.0), (1.0, 1.0), (3.0, 0.0)])
@@ -107,7 +107,7 @@ def test_a_minimum_at_an_end_of_the_traces_is_not_inside(at: float, inside: floa
         return 10 - gamma_of(row) if each.metric == TRACE else abs(gamma_of(row) - at)
 
     asked = number("ece_minimum_inside")
-    assert QUANTITIES[asked.metric](comparison(asked, PLAIN, value)) == inside
+    assert QUANTITIES[asked.metric].value(comparison(asked, PLAIN, value)) == inside
 
 
 def test_the_rank_of_a_score_compares_each_scores_best_configuration() -> None:
@@ -122,7 +122,7 @@ def test_the_rank_of_a_score_compares_each_scores_best_configuration() -> None:
         return errors[row["config_loss_score"]] if row["config_loss_nu"] == 0.1 else 0.0
 
     asked = number("ece_rank", "selective_risk", score="margin")
-    assert QUANTITIES["ece_rank"](comparison(asked, rows, ece)) == 2.0
+    assert QUANTITIES["ece_rank"].value(comparison(asked, rows, ece)) == 2.0
 
 
 def epochs(column: str, values: Sequence[float]) -> Rows:
@@ -136,13 +136,13 @@ def test_ranks_are_read_at_the_named_epoch_and_else_at_the_last() -> None:
     first = number("logit_norm_rank", "cross_entropy", split="train", epoch="1")
     for asked, place in ((last, 3.0), (first, 1.0)):
         found = comparison(asked, PLAIN[:3], lambda *_: None, held)
-        assert QUANTITIES["logit_norm_rank"](found) == place
+        assert QUANTITIES["logit_norm_rank"].value(found) == place
 
 
 def test_a_rank_that_no_epoch_has_is_taken_at_the_end() -> None:
     asked = number("confidence_wrong_rank", "cross_entropy")
     found = comparison(asked, PLAIN, lambda row, _: 1 - gamma_of(row))
-    assert QUANTITIES[asked.metric](found) == 4.0
+    assert QUANTITIES[asked.metric].value(found) == 4.0
 
 
 def test_correlations_with_the_epoch_begin_after_the_named_one() -> None:
@@ -150,7 +150,7 @@ def test_correlations_with_the_epoch_begin_after_the_named_one() -> None:
     held = {"c0": epochs("test_ece", falls_then_rises)}
     whole = comparison(number("spearman_epoch_ece", "cross_entropy"), PLAIN[:1], lambda *_: None, held)
     late = comparison(number("spearman_epoch_ece", "cross_entropy", after_epoch="2"), PLAIN[:1], lambda *_: None, held)
-    assert QUANTITIES["spearman_epoch_ece"](whole) < 0 < QUANTITIES["spearman_epoch_ece"](late)
+    assert QUANTITIES["spearman_epoch_ece"].value(whole) < 0 < QUANTITIES["spearman_epoch_ece"].value(late)
 
 
 def test_the_best_temperatures_of_a_line_have_correlation_one() -> None:
@@ -158,7 +158,7 @@ def test_the_best_temperatures_of_a_line_have_correlation_one() -> None:
     line = {name: 1 + 0.5 * gamma for name, gamma in zip(names, GAMMAS, strict=True)}
     asked = number("pearson_gamma_temperature", posthoc="focal_temperature")
     found = comparison(asked, PLAIN[1:2], lambda _, each: line[each.metric])
-    assert QUANTITIES[asked.metric](found) == pytest.approx(1.0)
+    assert QUANTITIES[asked.metric].value(found) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("harm", [-1.0, 1.0])
@@ -173,7 +173,7 @@ def test_the_focal_maps_sign_is_of_ece_with_it_minus_without(harm: float) -> Non
         return 0.5 + 0.1 * harm * mapped * gamma_of(row)
 
     for asked in (plain, scaled):
-        assert QUANTITIES[asked.metric](comparison(asked, PLAIN, ece)) == harm
+        assert QUANTITIES[asked.metric].value(comparison(asked, PLAIN, ece)) == harm
 
 
 def test_the_gain_by_ece_is_the_mean_share_over_losses() -> None:
@@ -184,10 +184,10 @@ def test_the_gain_by_ece_is_the_mean_share_over_losses() -> None:
         by_log_loss = each.options["posthoc.objective"] == "nll"
         return 0.5 if by_log_loss else 0.5 - 0.1 * gamma_of(row)
 
-    assert QUANTITIES["ece_gain_by_ece"](comparison(asked, PLAIN, ece)) == pytest.approx(0.2 * 1.5)
+    assert QUANTITIES["ece_gain_by_ece"].value(comparison(asked, PLAIN, ece)) == pytest.approx(0.2 * 1.5)
 
 
 def test_what_was_not_measured_is_no_quantity() -> None:
     for metric, quantity in QUANTITIES.items():
         asked = number(metric, "focal", score="margin") if metric == "ece_rank" else number(metric)
-        assert quantity(comparison(asked, PLAIN, lambda *_: None)) is None, metric
+        assert quantity.value(comparison(asked, PLAIN, lambda *_: None)) is None, metric

@@ -14,23 +14,18 @@ from scipy import stats
 from scipy.stats import ttest_ind
 
 from sweeper.analysis.statistics.differences import (
-    CONFIGURATIONS,
     EXACT_PAIRS,
     RANDOM_SIGNS,
-    REPLICATES,
-    SEEDS,
-    SETTINGS,
-    compare_families,
     difference_of,
     holm,
     mean_of,
     p_text,
     paired_difference,
-    reference_of,
     sign_flip_p,
     smallest_holm,
     unpaired_difference,
 )
+from sweeper.figures.loss_families import CONFIGURATIONS, REPLICATES, SEEDS, SETTINGS, compare_families, reference_of
 from tests.benchmarks.simulated_claims import noise
 
 KINDS = {

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from sweeper.analysis.statistics.basics import partial_correlation, ranks
-from sweeper.figures import sharpness_and_calibration
-from sweeper.figures.sharpness_and_calibration import correlations, draw, panel, points
+from sweeper.figures.curvature_and_calibration import (
+    is_sharpness,
+    sharpness_and_calibration,
+    sharpness_correlations,
+    sharpness_panel,
+    sharpness_points,
+)
 from sweeper.results import Results
 
 
@@ -25,7 +30,7 @@ def rows_of(n: int, seed: int = 0) -> list[dict[str, object]]:
 
 
 def test_accuracy_explains_what_both_follow() -> None:
-    found = correlations(rows_of(60), ["sam", "empty"], "ece")
+    found = sharpness_correlations(rows_of(60), ["sam", "empty"], "ece")
     plain, given = found["sam"]
     assert plain is not None and plain.interval is not None and plain.interval[0] > 0.5
     assert given is not None and given.interval is not None and given.interval[0] < 0 < given.interval[1]
@@ -47,20 +52,18 @@ def test_what_follows_accuracy_exactly_has_none() -> None:
 
 
 def test_a_panel_has_the_intervals() -> None:
-    found = correlations(rows_of(30), ["sam"], "ece")
+    found = sharpness_correlations(rows_of(30), ["sam"], "ece")
     for place, rho in enumerate(found["sam"]):
-        drawn = panel("ece", {"all": found, "none": {}}, ["all", "none"], place)
+        drawn = sharpness_panel("ece", {"all": found, "none": {}}, ["all", "none"], place)
         assert drawn.heading.endswith("given accuracy") == bool(place)
         (mark,) = drawn.marks
         below, above = mark.error_x
         assert (rho.rho - below[0], rho.rho + above[0]) == pytest.approx(rho.interval)
-    assert points({}, 0, "", 0) is None
+    assert sharpness_points({}, 0, "", 0) is None
 
 
 def test_none_where_no_further_statistic_was_measured(gamma_folder: Path) -> None:
-    assert draw(Results(gamma_folder)) is None
-    shown = [
-        *map(sharpness_and_calibration._is_sharpness, ("ece", "hessian_cross_entropy_sam", "hessian_training_sam"))
-    ]
+    assert sharpness_and_calibration(Results(gamma_folder)) is None
+    shown = [*map(is_sharpness, ("ece", "hessian_cross_entropy_sam", "hessian_training_sam"))]
     assert shown == [False, True, False]
-    assert not sharpness_and_calibration._is_sharpness("hessian_cross_entropy_fisher_trace_se")
+    assert not is_sharpness("hessian_cross_entropy_fisher_trace_se")
