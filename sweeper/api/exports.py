@@ -366,8 +366,8 @@ def export(
         say=say,
     )
     if mlflow or register is not None:
-        uri = local_tracking(tracking_uri, Path(found[1]))
-        done = replace(done, logged=log_model(done.folder, found[0], Path(found[1]), uri, register).sentence())
+        uri = local_tracking(tracking_uri, found[1])
+        done = replace(done, logged=log_model(done.folder, *found, uri, register))
     return done
 
 

@@ -180,7 +180,7 @@ def delete(
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
         from sweeper.tracking.mlflow.pages import delete_runs
-        from sweeper.tracking.projection import sweep_id
+        from sweeper.tracking.runs import sweep_id
 
         count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
         notes.append(f"deleted {plural(count, 'MLflow run')}")

@@ -28,6 +28,7 @@ from trainables.metrics.base import bin_faults
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.registry import OWN
 from trainables.training.acceleration import acceleration_fault, compiler_fault, graphs_fault
+from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes.packing import (
     AUTO,
     COHORT,
@@ -40,7 +41,6 @@ from trainables.training.lanes.packing import (
     packing_fault,
 )
 from trainables.training.loop import Replicate
-from trainables.training.mixing import mixes, mixing_fault
 from trainables.training.own_loop import own_data
 from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults

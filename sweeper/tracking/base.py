@@ -26,6 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sweeper.core.ids import SweepPaths
+from sweeper.space.spec import SweepSpec
+
 #: The place of a sweep's own run, where a trial's has its configuration's index.
 SWEEP_RUN = -1
 
@@ -79,28 +82,21 @@ class RunUpdate:
 
 @dataclass(frozen=True)
 class TrackedSweep:
-    """What a tracker may know of a sweep before its first record.
+    """What is known of a sweep before its first record.
 
     Attributes:
-        name: the sweep's.
-        root: its results folder.
-        metric, mode: the objective.
-        varying: the hyperparameter columns that are params, the most important ones first.
-        losses: the loss families in its space.
-        trials: how many there will be.
-        first_rung: in epochs.
-        dataset: what the manifest says of its data set.
+        paths: its name and results folder.
+        spec: its search space.
+        manifest: with what it was run; empty where that cannot be read.
+        configurations: nested values by index; those that a searcher chose are in the journal instead.
+        varying: the hyperparameter columns that are the first params, the most important ones first.
     """
 
-    name: str
-    root: Path
-    metric: str
-    mode: str
+    paths: SweepPaths
+    spec: SweepSpec
+    manifest: Mapping[str, Any]
+    configurations: Sequence[Mapping[str, object]]
     varying: Sequence[str]
-    losses: Sequence[str]
-    trials: int
-    first_rung: int
-    dataset: Mapping[str, Any]
 
 
 class Tracker(ABC):
@@ -143,6 +139,9 @@ class Tracker(ABC):
     def set_parent_tag(self, key: str, value: str) -> None:
         """Set a tag of the sweep's run."""
         self._tags[key] = value
+
+    def watch_machine(self) -> None:  # noqa: B027  (optional)
+        """Show how busy this machine is while this process lives; called once the sweep's run is there."""
 
     def describe(self, answer: str) -> None:
         """Show the sweep's answer where its runs are listed; called only where `takes_files`."""

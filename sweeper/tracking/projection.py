@@ -10,38 +10,35 @@ once the sweep is over and the store has stopped answering.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from sweeper.analysis.selection import best_set_line
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import JournalTail, generation
+from sweeper.journal.journal import JournalTail
 from sweeper.journal.records import Ended
-from sweeper.journal.segments import contents, last_sequence
+from sweeper.journal.segments import last_sequence
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.listing import headline
-from sweeper.space.configurations import configurations, named_components, varying_columns
-from sweeper.space.spec import SweepSpec, spec_of
+from sweeper.space.configurations import configurations, varying_columns
+from sweeper.space.spec import spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.generations import recalibration_parts, state_of_recalibrations
 from sweeper.text.display import redact
 from sweeper.text.labels import in_order
 from sweeper.tracking.artifacts import Bins, Diagrams, artifacts, reliability_diagram, said_of
-from sweeper.tracking.base import SWEEP_RUN, TrackedSweep, kind_of
-from sweeper.tracking.points import SystemMetrics, epochs_between_points, recalibration_points
-from sweeper.tracking.runs import RunProjection, SweepDescription
+from sweeper.tracking.base import TrackedSweep, kind_of
+from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of, recalibration_points
 from trainables.files.locks import LockHeldError, file_lock
 
 #: A pass over a long journal writes after so many points, which bounds its memory to some 50 MB.
@@ -75,7 +72,6 @@ class Projection:
         self._watchdog = watchdog
         if watchdog is not None:
             self._store.answered = watchdog.heard
-        self.system: SystemMetrics | None = None
         self.runs = self.points = 0
         self.ended_at = -1
         self._abandoned = False
@@ -90,12 +86,11 @@ class Projection:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
         if last_sequence(self.paths.journal) < 0:
             return False
-        spec = spec_of(read_specification(self.paths.sweep_file, required=True), str(self.paths.sweep_file))
-        self._judging = spec.schedule
-        description = _describe(self.paths, spec)
+        sweep, identity = tracked(self.paths), identity_of(self.paths)
+        self._judging = sweep.spec.schedule
         with self._asking():
-            known = self._store.connect(description.identity, description.generation)
-        self._runs = RunProjection(description, known)
+            known = self._store.connect(identity["sweep_id"], identity.get(GENERATION_TAG, ""))
+        self._runs = RunProjection(sweep, identity, known)
         self._tail = JournalTail(self.paths.journal)
         self._diagrams, self._drawn_at = Diagrams(self.paths), time.monotonic()
         return True
@@ -109,9 +104,12 @@ class Projection:
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
                 self._write()
-        if self.system is not None:
-            self._runs.add(SWEEP_RUN, self.system.take())
         self._write(draw=last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS)
+
+    def watch_machine(self) -> None:
+        """Have the sweep's run show how busy this machine is, if the store does so."""
+        with self._asking():
+            self._store.watch_machine()
 
     def attach(self) -> None:
         """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
@@ -207,67 +205,11 @@ def sentence(error: Exception) -> str:
     return redact((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
-def sweep_id(journal: Path) -> str:
-    """Return what tells a sweep from others of its name, on any server; its journal has a record at least.
-
-    The first record names host, process and time.
-    """
-    return hashlib.sha256(next(contents(journal)).data).hexdigest()[:16]
-
-
 def tracked(paths: SweepPaths) -> TrackedSweep:
     """Return what a tracker may know of a sweep. Raises SweeperError when its folder cannot be read."""
     spec = spec_of(read_specification(paths.sweep_file, required=True), str(paths.sweep_file))
-    return TrackedSweep(
-        name=paths.name,
-        root=paths.root,
-        metric=spec.objective.metric,
-        mode=spec.objective.mode,
-        varying=in_order(varying_columns(spec.space)),
-        losses=named_components(spec.space.nodes["loss"]),
-        trials=len(configurations(spec)),
-        first_rung=spec.schedule.rungs[0],
-        dataset=read_manifest(paths.manifest, unknown_if_damaged=True).get("dataset") or {},
-    )
-
-
-def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
-    facts: dict[str, object] = {
-        "dataset": spec.dataset.get("name"),
-        "objective": f"{spec.objective.mode} {spec.objective.metric}",
-        "scheduler": spec.scheduler.name,
-        "max_epochs": spec.scheduler.max_epochs,
-        "replicates": spec.replicates.count,
-        "seed": spec.seed,
-        "version": (manifest.get("versions") or {}).get("calibration-sweeper"),
-        "source": _source_name(manifest),
-        "source_type": "LOCAL",
-        "git_commit": (manifest.get("git") or {}).get("commit"),
-        "user": str(manifest.get("submitter") or "").partition("@")[0],
-        "own_code": (manifest.get("extensions") or {}).get("digest"),
-        "results": paths.root,
-        "rehearsal": "true" if spec.is_rehearsal else "",
-        "note": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
-    }
-    return SweepDescription(
-        name=paths.name,
-        identity=sweep_id(paths.journal),
-        generation=generation(paths.journal),
-        configurations=configurations(spec),
-        varying=varying_columns(spec.space),
-        tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
-        every=epochs_between_points(spec.scheduler.max_epochs),
-        objective=spec.objective.metric,
-        dataset=spec.dataset,
-    )
-
-
-def _source_name(manifest: Mapping[str, Any]) -> str:
-    """Return the search space that the command named, e.g. `quickstart`; else the program's name."""
-    words = [str(word) for word in manifest.get("command") or ()]
-    named = [word for word in words[words.index("run") + 1 :] if not word.startswith("-")] if "run" in words else []
-    return named[0] if named else "sweeper"
+    return TrackedSweep(paths, spec, manifest, configurations(spec), in_order(varying_columns(spec.space)))
 
 
 POLL_SECONDS = 0.1

@@ -22,7 +22,6 @@ from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.text.display import redact
 from sweeper.tracking.follower import ADDRESS_VARIABLE
-from sweeper.tracking.points import requested
 from sweeper.tracking.projection import Projection, Watchdog, seconds_waited, sentence
 
 #: The follower reads the journal this often, or less often when a pass takes long.
@@ -100,7 +99,6 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
     """
     projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
     newest_before = last_sequence(projection.paths.journal)
-    projection.system = requested(projection.paths.root)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         over: float | None = None
@@ -117,6 +115,7 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                 begun = (begun and not (leaving and troubled)) or projection.begin()
                 if begun:
                     projection.advance(last=leaving)
+                    projection.watch_machine()
                 ended = begun and projection.ended_at > newest_before
                 leaving = leaving or (ended and not driver.announces)
                 if leaving:

@@ -38,7 +38,7 @@ class TensorBoardTracker(Tracker):
         """Take note; nothing is written before `connect`."""
         super().__init__()
         place = address.partition(":")[2]
-        self._folder = Path(place).expanduser() / sweep.name if place else sweep.root / FOLDER
+        self._folder = Path(place).expanduser() / sweep.paths.name if place else sweep.paths.root / FOLDER
         self._sweep = sweep
         self._begun: set[int] = set()
         self._statuses: dict[int, str] = {}
@@ -63,7 +63,7 @@ class TensorBoardTracker(Tracker):
         for update in updates:
             if update.place == SWEEP_RUN and not update.points:
                 continue
-            name = self._sweep.name if update.place == SWEEP_RUN else trial_name(update.place)
+            name = self._sweep.paths.name if update.place == SWEEP_RUN else trial_name(update.place)
             file = self._folder / name / FILE
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("ab") as stream:

@@ -14,12 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeper.space.configurations import named_components
 from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
 from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, shared_view
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
     from mlflow.entities import Dataset, Run
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
     from mlflow.tracking import MlflowClient
 
 #: The tag with the newest journal record that a run holds.
@@ -91,8 +93,10 @@ class MlflowTracker(Tracker):
             os.environ.setdefault(key, value)
         self._uri, self._sweep = uri, sweep
         self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
-        self._experiment_tags = {TAG: shared_view(sweep.metric, sweep.mode, sweep.varying, sweep.trials)}
+        goal = sweep.spec.objective
+        self._experiment_tags = {TAG: shared_view(goal.metric, goal.mode, sweep.varying, len(sweep.configurations))}
         self._unfinished: set[int] = set()
+        self._monitor: SystemMetricsMonitor | None = None
         self._sweep_id = ""
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
@@ -144,7 +148,7 @@ class MlflowTracker(Tracker):
             new = update.place not in self._run_ids or update.place in self._unfinished
             run_id = self._run_ids.get(update.place) or self._create(update)
             if new and update.dataset is not None:
-                self._log_dataset(run_id, used_dataset(update.dataset, self._sweep.dataset))
+                self._log_dataset(run_id, used_dataset(update.dataset, self._sweep.manifest.get("dataset") or {}))
             self._unfinished.discard(update.place)
             # The tag that says what a run holds goes last, so that it never promises too much.
             if self._statuses[update.place] != RUN_STATUS[update.status]:
@@ -161,11 +165,20 @@ class MlflowTracker(Tracker):
         self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
         self._tags[key] = value
 
+    def watch_machine(self) -> None:
+        """Have MLflow log its system metrics to the parent run, where its own switch asks for them."""
+        from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        if self._monitor is None and MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get():
+            run_id = self._run_ids[SWEEP_RUN]
+            self._monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self._uri)
+            self._monitor.start()
+
     def describe(self, answer: str) -> None:
         """Put the sweep's answer before the experiment's description."""
-        asked = questions(self._sweep.losses, self._sweep.metric, self._sweep.first_rung)
         runs = f"[All trials]({address('', self._experiment_id).lstrip('/')})"
-        text = f"{runs} · {answer}\n\n{as_markdown(asked)}"
+        text = f"{runs} · {answer}\n\n{self._questions()}"
         self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
@@ -175,11 +188,10 @@ class MlflowTracker(Tracker):
     def _open_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = self._sweep.name
+        name = self._sweep.paths.name
         found = self._client.get_experiment_by_name(name)
         if found is None:
-            asked = questions(self._sweep.losses, self._sweep.metric, self._sweep.first_rung)
-            tags = {DESCRIPTION_TAG: as_markdown(asked), **EXPERIMENT_TAGS, **self._experiment_tags}
+            tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags}
             try:
                 return str(self._client.create_experiment(name, self._artifact_location(), tags))
             except MlflowException as error:
@@ -193,9 +205,15 @@ class MlflowTracker(Tracker):
                 self._client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
 
+    def _questions(self) -> str:
+        """Return what to ask on the experiment's page, for its description."""
+        spec = self._sweep.spec
+        losses = named_components(spec.space.nodes["loss"])
+        return as_markdown(questions(losses, spec.objective.metric, spec.schedule.rungs[0]))
+
     def _artifact_location(self) -> str | None:
         """Return where a new experiment's artifacts are: beside the sweeps, or where a server puts them."""
-        root = self._sweep.root
+        root = self._sweep.paths.root
         return None if self._uri.startswith("http") else (root.parent / "mlartifacts" / root.name).as_uri()
 
     def _find_runs(self) -> list[Run]:

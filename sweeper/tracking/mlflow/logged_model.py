@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,13 @@ import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
-from sweeper.journal.journal import generation, read_journal
+from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
 from sweeper.text.display import redact
 from sweeper.tracking.mlflow.client import used_dataset
-from sweeper.tracking.projection import sweep_id, tracked
-from sweeper.tracking.runs import GENERATION_TAG
+from sweeper.tracking.projection import tracked
+from sweeper.tracking.runs import identity_of
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
@@ -37,29 +36,10 @@ KIND = "classifier"
 VERSIONS_TAG = "mlflow.modelVersions"
 
 
-@dataclass(frozen=True)
-class Logged:
-    """Where a model is in MLflow.
+def log_model(folder: Path, name: str, output: Path, uri: str, register: str | None = None) -> str:
+    """Log an exported model with the run of its trial; return in a sentence where it is.
 
-    Attributes:
-        model_id: of the logged model; `models:/<model_id>` loads it.
-        registered: name and version in the registry; `None` where it was not asked for.
-    """
-
-    model_id: str
-    registered: tuple[str, str] | None
-
-    def sentence(self) -> str:
-        """Return both in words."""
-        where = f"logged in MLflow as models:/{self.model_id}"
-        if self.registered is None:
-            return where
-        name, version = self.registered
-        return f"{where}; registered as {name}, version {version}, alias {BEST_ALIAS}: models:/{name}@{BEST_ALIAS}"
-
-
-def log_model(folder: Path, name: str, output: Path, uri: str, register: str | None = None) -> Logged:
-    """Log an exported model with the run of its trial; its metrics are called `calibrated_<split>_<metric>`.
+    Its metrics are called `calibrated_<split>_<metric>`.
 
     Args:
         folder: of the export.
@@ -82,20 +62,19 @@ def log_model(folder: Path, name: str, output: Path, uri: str, register: str | N
         model = _logged(client, run, folder, description)
         _log_metrics(client, run, model, description)
         with _default_store(uri):
-            registered = (register, _registered(client, run, model, register)) if register else None
-    return Logged(str(model.model_id), registered)
+            version = _registered(client, run, model, register) if register else None
+    where = f"logged in MLflow as models:/{model.model_id}"
+    if version is None:
+        return where
+    alias = f"alias {BEST_ALIAS}: models:/{register}@{BEST_ALIAS}"
+    return f"{where}; registered as {register}, version {version}, {alias}"
 
 
 def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Run:
     """Return the run of a trial: of this sweep, not of another of its name, and with all that the journal has of it."""
-    journal = paths.journal
-    state = fold(read_journal(journal), tracked(paths).trials)
-    wanted = {
-        "sweep_id": sweep_id(journal),
-        "trial": trial,
-        "attempt": str(state.trials[configuration_index(trial)].attempt),
-        **({GENERATION_TAG: generation(journal)} if generation(journal) else {}),
-    }
+    state = fold(read_journal(paths.journal), len(tracked(paths).configurations))
+    attempt = str(state.trials[configuration_index(trial)].attempt)
+    wanted = {**identity_of(paths), "trial": trial, "attempt": attempt}
     filters = " AND ".join(f"tags.{key} = '{value}'" for key, value in wanted.items())
     experiment = client.get_experiment_by_name(paths.name)
     found = client.search_runs([experiment.experiment_id], filters, max_results=1) if experiment is not None else []

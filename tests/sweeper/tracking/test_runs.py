@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.core.ids import config_hash
-from sweeper.tracking.base import SWEEP_RUN
-from sweeper.tracking.points import (
+from sweeper.core.ids import SweepPaths, config_hash
+from sweeper.journal.best import Objective
+from sweeper.space.loading import load_spec
+from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
+from sweeper.tracking.runs import (
     MOST_EPOCHS,
     MOST_TRIALS,
+    RunProjection,
     epoch_points,
     epochs_between_points,
     evaluation_points,
     thinned,
+    unavailable_texts,
 )
-from sweeper.tracking.runs import RunProjection, SweepDescription, unavailable_texts
 from tests.sweeper.records import made_record
 from trainables.worker.trial_reports import mean_objective
 
 VALUES = st.floats(-1e6, 1e6)
+
+
+def projection_of(
+    drawn: Sequence[Mapping[str, object]], varying: Sequence[str] = (), metric: str = "val_nll"
+) -> RunProjection:
+    """Return the projection of a sweep with these configurations before its first record."""
+    spec = load_spec("quickstart").model_copy(update={"objective": Objective(metric)})
+    return RunProjection(TrackedSweep(SweepPaths(Path("s")), spec, {}, drawn, varying), {}, {})
 
 
 @given(st.dictionaries(st.integers(1, 30), st.lists(VALUES, min_size=1, max_size=5), min_size=1, max_size=5))
@@ -63,7 +76,7 @@ def test_at_the_end_the_evaluation_of_the_kept_weights_counts_as_for_the_schedul
         {"replicate": number, "epoch": 4, "split": "val", "stage": "end", "nll": value, "mce": 0.1}
         for number, value in enumerate((0.6, 0.7))
     ]
-    runs = RunProjection(SweepDescription("s", "id", "", [{"loss": {"name": "brier"}}], (), {}), {})
+    runs = projection_of([{"loss": {"name": "brier"}}])
     runs.apply(made_record(0, "started", 1.0, {"configuration": 0, "attempt": 1}))
     runs.apply(made_record(1, "report", 2.0, {"epoch": 4, "epochs": epochs, "evaluations": ended}))
     (update,) = runs.take()
@@ -86,7 +99,7 @@ def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, 
     drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * trials
     columns = ("nll", "top5", "region_ambiguous", "entropy_wrong", "posthoc_temperature_nll", "hessian_training_trace")
     row = {"replicate": 0, "epoch": 3, "split": "val", "stage": "end", **dict.fromkeys(columns, 0.5)}
-    runs = RunProjection(SweepDescription("s", "id", "", drawn, frozenset(), {}, objective="val_entropy_wrong"), {})
+    runs = projection_of(drawn, metric="val_entropy_wrong")
     runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
     runs.apply(made_record(1, "started", 2.0, {"configuration": 7, "attempt": 1}))
     runs.apply(made_record(2, "report", 3.0, {"configuration": 7, "epoch": 3, "evaluations": [row]}))
@@ -98,8 +111,8 @@ def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, 
 def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_trial_begins() -> None:
     values = {"loss": {"name": "focal", "gamma": 2.5}, "optimizer": {"lr": 0.1}}
     drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * 2
-    varying = frozenset({"config_loss_name", "config_loss_gamma"})
-    runs = RunProjection(SweepDescription("s", "id", "", drawn, varying, {}), {})
+    varying = ("config_loss_name", "config_loss_gamma")
+    runs = projection_of(drawn, varying)
     suggested = {"configuration": 1, "values": values, "choices": {}, "config_hash": "", "searcher": "x 1"}
     runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
     runs.apply(made_record(1, "suggested", 2.0, suggested))

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 import sweeper
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.logged_model import _run_of
-from sweeper.tracking.projection import sweep_id
+from sweeper.tracking.runs import sweep_id
 from tests.mlflow_stores import Server
 from tests.sweeper.exporting.swept import DIGITS, calibrated, swept
 from tests.sweeper.tracking.test_sync import drive

@@ -24,7 +24,7 @@ from sweeper.space.loading import load_spec
 from sweeper.text.labels import in_order
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve, shared_view
-from sweeper.tracking.projection import sweep_id
+from sweeper.tracking.runs import sweep_id
 from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
