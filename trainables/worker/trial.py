@@ -205,10 +205,11 @@ class Trial:
             seconds: spent on this trial since its last report.
         """
         failure, self._wall_seconds = self._failure, self._wall_seconds + seconds
+        sound = [row for row in self._rows if row["replicate"] not in self._errors]
         self._last_report = TrialReport(
             configuration=self.assignment.configuration,
             epoch=self.epoch,
-            objective=math.nan if failure else self._objective(self._rows, evaluations),
+            objective=math.nan if failure else mean_objective(self.settings.objective, sound, evaluations),
             failure=failure[1] if failure else None,
             failure_kind=failure[0] if failure else None,
             device=self.settings.device,
@@ -341,11 +342,6 @@ class Trial:
         if len(self._errors) < len(self.assignment.seeds):
             return None
         return NON_FINITE, self._errors[rows[0]["replicate"]]
-
-    def _objective(self, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> float | None:
-        """Return the judged metric's mean over the replicates that have not diverged."""
-        sound = [row for row in epoch_rows if row["replicate"] not in self._errors]
-        return mean_objective(self.settings.objective, sound, evaluations)
 
     def _timed_out(self, seconds: float) -> tuple[str, str] | None:
         """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,7 +63,8 @@ class Worker:
             self.leave()
             self._waiting = []
         for assignment in command.new:
-            self.take(assignment)
+            self._waiting, self._trial = [Assignment(*fields) for fields in assignment], None  # type: ignore[arg-type]
+            prepare_process(self.settings)  # what a trial before changed in this process is set again
         return WorkerReport((self.step(),)) if self.current is not None else None
 
     @property
@@ -76,11 +77,6 @@ class Worker:
         if self._trial is not None:
             trial, self._trial = self._trial, None
             trial.leave()
-
-    def take(self, assignment: Iterable[Sequence[object]]) -> None:
-        """Take up other configurations; what a trial before them changed in this process is set again."""
-        self._waiting, self._trial = [Assignment(*fields) for fields in assignment], None  # type: ignore[arg-type]
-        prepare_process(self.settings)
 
     def step(self) -> tuple[Sequence[TrialReport], bool]:
         """Return the reports of one configuration, of several when they are short; and whether these were the last."""
