@@ -89,18 +89,6 @@ class Snapshot:
         return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
 
 
-def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_before: float) -> Snapshot:
-    """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
-
-    Args:
-        state: of the sweep.
-        schedule: gives the rungs and what is better.
-        seconds: since this driver began.
-        epochs_before: epochs that earlier drivers had done.
-    """
-    return Tally(state, schedule).snapshot(seconds=seconds, epochs_before=epochs_before)
-
-
 class _Counted(NamedTuple):
     """What the numbers need to know of a trial."""
 
@@ -118,7 +106,7 @@ class Tally:
     """
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
-        """Count all trials of `state`, which keeps changing."""
+        """Count all trials of `state`, which keeps changing; `schedule` gives the rungs and what is better."""
         self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
         self._counted: dict[int, _Counted] = {}
         self._alike: Counter[_Counted] = Counter()
@@ -128,8 +116,13 @@ class Tally:
         self._seen = len(state.touched)
         self._count(state.trials)
 
-    def snapshot(self, *, seconds: float, epochs_before: float) -> Snapshot:
-        """Return the snapshot of this moment; arguments as of the function `snapshot`."""
+    def snapshot(self, *, seconds: float = 0.0, epochs_before: float = 0.0) -> Snapshot:
+        """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
+
+        Args:
+            seconds: since this driver began.
+            epochs_before: epochs that earlier drivers had done.
+        """
         end = len(self._state.touched)  # first: it grows while a view in a thread of its own looks
         touched = {*self._state.touched[self._seen : end]}
         self._seen = end
@@ -355,7 +348,7 @@ class MetricsSink:
 
     def values(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield (metric, labels besides the sweep, value)."""
-        now = snapshot(self._state, self._schedule, seconds=0.0, epochs_before=0)
+        now = Tally(self._state, self._schedule).snapshot()
         for status, count in now.counts.items():
             yield "sweeper_trials", {"status": status}, count
         for rung, (passed, stopped) in now.rungs.items():

@@ -21,7 +21,7 @@ from pathlib import Path
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.journal.segments import piece_of
-from sweeper.storage.lease import holder
+from sweeper.storage.lease import holder, process_of
 from sweeper.storage.metadata import read_manifest, read_specification, started_at
 from sweeper.storage.store_journal import INDEX
 from trainables.files.atomic import is_temporary, replacing, temporary_name
@@ -210,8 +210,8 @@ def at_rest(name: str, output: str | Path) -> SweepPaths:
         )
     driver = holder(paths.lease)
     if driver is not None:
-        who = f"process {driver.get('pid')} on {driver.get('host')}"
-        raise SweeperError(f"the sweep {paths.name!r} is driven by {who}", f"run `sweeper stop {paths.name}` first")
+        said = f"the sweep {paths.name!r} is driven by {process_of(driver)}"
+        raise SweeperError(said, f"run `sweeper stop {paths.name}` first")
     return paths
 
 
