@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import NamedTuple
 
+import yaml
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -269,19 +271,10 @@ PREFIX = "ray_"
 
 #: Name → what it counts, and its labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sweeper_running": ("1 while a driver runs the sweep, 0 after a clean exit.", ("sweep",)),
-    "sweeper_trials": ("Trials by status.", ("sweep", "status")),
-    "sweeper_rung_trials": ("Trials promoted and stopped at each rung.", ("sweep", "rung", "outcome")),
-    "sweeper_epochs": ("Epochs trained, over all trials and replicates.", ("sweep",)),
-    "sweeper_samples": ("Training samples seen, over all trials and replicates.", ("sweep",)),
-    "sweeper_trial_hours": ("Trial hours, summed over trials.", ("sweep",)),
-    "sweeper_gpu_hours": ("GPU-hours used by trials, in whole GPUs.", ("sweep",)),
-    "sweeper_cost": ("GPU-hours times SWEEPER_GPU_HOUR_PRICE; absent without that variable.", ("sweep",)),
-    "sweeper_best_objective": (
-        "The best trial's objective; while none has completed, the best so far.",
-        ("sweep", "metric"),
-    ),
-    "sweeper_last_report_time_seconds": ("Time of the last trial report, in seconds since 1970.", ("sweep",)),
+    name: (each["counts"], ("sweep", *each.get("labels", ())))
+    for name, each in yaml.safe_load(
+        resources.files("sweeper.monitoring").joinpath("metrics.yaml").read_text("utf-8")
+    ).items()
 }
 
 #: Seconds between two updates; Ray's agents collect metrics every ten seconds.
