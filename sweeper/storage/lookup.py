@@ -140,15 +140,15 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
 def _age(paths: SweepPaths) -> tuple[float, float]:
     """Return when a sweep began, in seconds of Unix time; of two in one second, by the files' times."""
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
-    written = _changed(paths.manifest)
+    written = changed_at(paths.manifest)
     began = started_at(manifest)
     if began is not None:
         return began, written
-    return _changed(paths.sweep_file) or _changed(paths.tables), written
+    return changed_at(paths.sweep_file) or changed_at(paths.tables), written
 
 
-def _changed(path: Path) -> float:
-    """Return when a file was changed; 0 where there is none."""
+def changed_at(path: Path) -> float:
+    """Return when a file or a folder's entries last changed, in seconds of Unix time; 0 where there is none."""
     try:
         return path.lstat().st_mtime
     except OSError:
