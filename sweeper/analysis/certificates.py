@@ -201,8 +201,7 @@ def _without_each(first: Floats, second: Floats, *, paired: bool) -> Floats:
     """Return the difference of the means without each seed in turn."""
     if paired:
         return _means_without_each(first - second)
-    parts = _means_without_each(first) - second.mean(), first.mean() - _means_without_each(second)
-    return np.concatenate(parts)
+    return np.append(_means_without_each(first) - second.mean(), first.mean() - _means_without_each(second))
 
 
 def _means_without_each(values: Floats) -> Floats:

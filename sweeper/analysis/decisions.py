@@ -123,8 +123,7 @@ def candidates(members: Sequence[StoredPredictions], methods: Sequence[str], cos
 def _validated(member: StoredPredictions, method: str, costs: Costs) -> tuple[float, dict[str, float]]:
     """Return the tuned threshold of one network under one method, and its scores, cross-fitted."""
     logits, targets = member.logits[FITTED_ON], member.targets[FITTED_ON]
-    own = (softmax64(logits), logits)
-    values, exact = own if method == NONE else cross_fitted(method, logits, targets, {})
+    values, exact = (softmax64(logits), logits) if method == NONE else cross_fitted(method, logits, targets, {})
     given = answers(values, targets, costs)
     threshold = best_threshold(given, costs)
     measured = evaluate_probabilities(values, targets, min(15, len(targets)), (BY_NLL, BY_ECE), exact)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
@@ -174,13 +175,8 @@ def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
     if not batch.num_rows:
         return
     columns = [batch.column(name) for name in ("trial", "replicate", "epoch", "split")]
-    changed = np.zeros(batch.num_rows - 1, dtype=bool)
-    for column in columns:
-        coded = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
-        values = coded.to_numpy(zero_copy_only=False)
-        changed |= values[1:] != values[:-1]
-    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), batch.num_rows]
-    for first, end in pairwise(edges):
+    ends = {end for column in columns for end in pc.run_end_encode(column).run_ends.to_pylist()}
+    for first, end in pairwise([0, *sorted(ends)]):
         trial, replicate, epoch, split = (column[first].as_py() for column in columns)
         logits = batch.column("logits").slice(first, end - first)
         values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)

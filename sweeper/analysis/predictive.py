@@ -180,8 +180,8 @@ def ensembles_view(rows: Sequence[EnsembleRow]) -> RenderableType:
     return plain_table(headings, cells, left=("ensemble", "temperature"), note=note)
 
 
-def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") -> None:
-    """Draw a test metric against the members of the greedy ensembles into one HTML file that opens offline.
+def write_picture(rows: Sequence[EnsembleRow], path: Path) -> None:
+    """Draw test NLL against the members of the greedy ensembles into one HTML file that opens offline.
 
     Raises SweeperError where it cannot be written.
     """
@@ -190,17 +190,13 @@ def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") 
     drawn = go.Figure()
     for where in TEMPERATURES:
         line = [row for row in rows if row.ensemble == GREEDY and row.temperature == where]
-        drawn.add_scatter(
-            x=[row.members for row in line],
-            y=[row.metrics[metric] for row in line],
-            name=f"greedy, temperature {where}",
-        )
+        x, y = [row.members for row in line], [row.metrics["nll"] for row in line]
+        drawn.add_scatter(x=x, y=y, name=f"greedy, temperature {where}")
     for row in rows:
         if row.ensemble != GREEDY and row.temperature == AFTER:
-            drawn.add_hline(row.metrics[metric], line_dash="dot", annotation_text=row.ensemble)
-    drawn.update_layout(
-        template="plotly_white", xaxis_title="members", yaxis_title=f"test {label(metric)}", xaxis_dtick=1
-    )
+            drawn.add_hline(row.metrics["nll"], line_dash="dot", annotation_text=row.ensemble)
+    titles = {"xaxis_title": "members", "yaxis_title": f"test {label('nll')}"}
+    drawn.update_layout(template="plotly_white", xaxis_dtick=1, **titles)
     with writing_to(path, "give --to another path"):
         path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
 

@@ -31,7 +31,6 @@ from sweeper.execution.driver.steering import (
     BudgetWatch,
     Controller,
     Interrupts,
-    Steering,
     WorkingTime,
     price_from,
 )
@@ -181,7 +180,7 @@ class Attempt:
         self.notifier = Notifier(targets, sweep, self.state, mirror.address)
         self.interrupts = Interrupts(self.progress.say)
 
-    def tick(self, steering: Steering) -> None:
+    def tick(self, steering: object) -> None:
         """Renew the lease on every turn of the driver. Raises LeaseLostError where another has taken the sweep over."""
         self._lease.beat()
         self.mirror.require()

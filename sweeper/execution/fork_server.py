@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
-from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
+from trainables.worker import fork_server
 from trainables.worker.trial_reports import WorkerInit
 
 #: How long the server may take to exit on its own once it is not needed.
@@ -53,10 +54,10 @@ class ForkServer:
 
     def __init__(self) -> None:
         """Start the server and return at once."""
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                python_module("trainables.worker.fork_server", str(theirs.fileno())),
+                python_module(fork_server.__name__, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C is for the driver; in its session, see `set_niceness`
@@ -64,6 +65,7 @@ class ForkServer:
                 # other's way, and add in another order.
                 env=python_environment(OMP_NUM_THREADS="1"),
             )
+        self._pid = self._process.pid
 
     def __enter__(self) -> ForkServer:
         """Serve."""
@@ -82,29 +84,29 @@ class ForkServer:
 
     def fork(self, opening: WorkerInit) -> TrialProcess:
         """Return a new trial process that has been sent `opening`."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         with theirs:
-            pid = self._ask(REQUEST.pack(FORK, 0), theirs.fileno())
-        process = TrialProcess(pid, Connection(ours.detach()))
+            pid = self._ask(0, theirs.fileno())
+        process = TrialProcess(pid, ours)
         process.send(opening)
         return process
 
     def exit_code(self, process: TrialProcess) -> int:
         """Return the exit code of a process that ends or has ended, negative for the signal that ended it."""
-        return self._ask(REQUEST.pack(REAP, process.pid))
+        return self._ask(process.pid)
 
-    def _ask(self, request: bytes, *descriptors: int) -> int:
+    def _ask(self, pid: int, *descriptors: int) -> int:
+        """Send a request as `trainables.worker.fork_server.serve` takes it; return the answer."""
         try:
-            socket.send_fds(self._control, [request], descriptors)
-            data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
-        except (BrokenPipeError, ConnectionResetError):
-            data = b""
-        if len(data) < ANSWER.size:
+            self._control.send(pid)
+            for descriptor in descriptors:
+                send_handle(self._control, descriptor, self._pid)
+            return int(self._control.recv())
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise ForkServerGone(
                 "the process that forks trial processes has ended",
                 "check whether it was killed or memory ran out; results are kept, continue with `sweeper resume`",
-            )
-        return int(ANSWER.unpack(data)[0])
+            ) from error
 
 
 @contextmanager

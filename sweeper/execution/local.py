@@ -106,37 +106,40 @@ class ForkedWorker(WorkerSlot):
     process: TrialProcess
 
 
+@dataclass(eq=False)
 class Loop:
     """The processes at work, each with its trials, and those that wait for some.
 
     Attributes:
+        driver: says what is to run.
+        server: forks the processes.
+        opening: the first that each of them hears.
+        slots: how many of them there may be.
+        winding_down: called once, when no more are needed.
         busy: workers at work, by the connection to their process.
         idle: workers that wait, or still write the last checkpoint of a trial that they left.
         dispatcher: says what a worker hears.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        server: ForkServer,
-        opening: WorkerInit,
-        slots: int,
-        winding_down: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Run the driver's trials in up to `slots` processes; `winding_down` is called when no more are needed."""
-        self._driver, self._server, self._opening, self._slots = driver, server, opening, slots
-        self._winding_down: Callable[[], object] | None = winding_down
+    driver: Driver
+    server: ForkServer
+    opening: WorkerInit
+    slots: int
+    winding_down: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Begin without processes."""
         self._memory_seen = -TURN_SECONDS
         self.busy: dict[Connection, ForkedWorker] = {}
         self.idle: list[ForkedWorker] = []
-        self.dispatcher = Dispatcher(driver, self.busy.values())
+        self.dispatcher = Dispatcher(self.driver, self.busy.values())
 
     def run(self, pressed: Interrupts) -> None:
         """Run the driver's assignments until none is left or a stop is asked for.
 
         After one Ctrl-C, as `pressed` knows, trials finish their epoch, after two they end at once.
         """
-        should_stop = self._driver.steering.should_stop
+        should_stop = self.driver.steering.should_stop
         try:
             while not pressed.presses and not should_stop() and self.turn():
                 pass
@@ -149,22 +152,22 @@ class Loop:
     def turn(self) -> bool:
         """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
         self.start()
-        if self._winding_down is not None and len(self.busy) < self._slots and not self._driver.wants_more:
-            self._winding_down()
-            self._winding_down = None
+        if self.winding_down is not None and len(self.busy) < self.slots and not self.driver.wants_more:
+            self.winding_down()
+            self.winding_down = None
         if self.busy:
             self._hear()
             self._spare_memory()
-        elif not self._driver.exhausted:
+        elif not self.driver.exhausted:
             time.sleep(TURN_SECONDS)  # nothing may start just now
-        self._driver.flush()
-        return bool(self.busy) or not self._driver.exhausted
+        self.driver.flush()
+        return bool(self.busy) or not self.driver.exhausted
 
     def finish_epochs(self) -> bool:
         """Take the next reports without letting a process continue; return whether any is still in its epoch."""
         self.dispatcher.ending = True
         self._hear()
-        self._driver.flush()
+        self.driver.flush()
         return bool(self.busy)
 
     def dismiss(self, hurried: Callable[[], bool]) -> None:
@@ -184,11 +187,11 @@ class Loop:
 
     def start(self) -> None:
         """Give work to processes that have none, as far as there is any."""
-        while len(self.busy) < self._slots:
+        while len(self.busy) < self.slots:
             assignment = self.dispatcher.offer(self.idle[-1].kind if self.idle else None)
             if assignment is None:
                 return
-            worker = self._waiting_worker() or ForkedWorker(process=self._server.fork(self._opening))
+            worker = self._waiting_worker() or ForkedWorker(process=self.server.fork(self.opening))
             self.busy[worker.process.connection] = worker
             worker.process.send(self.dispatcher.begin(worker, assignment))
 
@@ -219,10 +222,10 @@ class Loop:
         try:
             message: Any = worker.process.connection.recv()
         except (EOFError, ConnectionResetError):
-            self.on_exit(worker, Failure(CRASH, ended_by(self._server.exit_code(worker.process))))
+            self.on_exit(worker, Failure(CRASH, ended_by(self.server.exit_code(worker.process))))
             return None
         if isinstance(message, WorkerFailed):
-            self._server.exit_code(worker.process)
+            self.server.exit_code(worker.process)
             self.on_exit(worker, classify(message.type_name, message.text))
             return None
         return cast(WorkerReport, message)
@@ -238,7 +241,7 @@ class Loop:
 
     def _kill(self, worker: ForkedWorker) -> None:
         worker.process.kill()
-        self._server.exit_code(worker.process)
+        self.server.exit_code(worker.process)
 
     def _spare_memory(self) -> None:
         """End the largest process where memory is about to run out, as looked at once a turn's time."""

@@ -268,22 +268,12 @@ def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
             remarks.append(f"{label.partition(':')[0]}: {ends_of(rows, len(replicates))}")
         for replicate in replicates:
             line = [row for row in rows if row["replicate"] == replicate]
-            marks.append(density_line(line, f"{label.partition(':')[0]}, replicate {replicate}", at, floor))
-    y = log_axis("density", (floor, highest), (floor, highest * 10**0.4))
-    return Panel(HESSIANS[loss], remarks, marks, Axis("eigenvalue λ"), y)
-
-
-def density_line(rows: Rows, name: str, category: int, floor: float) -> Curve:
-    """Return one replicate's density as a line that never falls below `floor`."""
-    return Curve(
-        [row["eigenvalue"] for row in rows],
-        [max(float_of(row, "density"), floor) for row in rows],
-        category,
-        line=1.5,
-        opacity=0.8,
-        hover=f"{name}<br>λ = %{{x:.4g}}<br>density %{{y:.3g}}",
-        name=name,
-    )
+            x, y = [row["eigenvalue"] for row in line], [max(float_of(row, "density"), floor) for row in line]
+            name = f"{label.partition(':')[0]}, replicate {replicate}"
+            said = f"{name}<br>λ = %{{x:.4g}}<br>density %{{y:.3g}}"
+            marks.append(Curve(x, y, at, line=1.5, opacity=0.8, hover=said, name=name))
+    height = log_axis("density", (floor, highest), (floor, highest * 10**0.4))
+    return Panel(HESSIANS[loss], remarks, marks, Axis("eigenvalue λ"), height)
 
 
 def ends_of(rows: Rows, replicates: int) -> str:

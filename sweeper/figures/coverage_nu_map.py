@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +19,7 @@ from sweeper.figures.configurations import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
-from sweeper.text.cells import Row, Rows, float_of, floats
+from sweeper.text.cells import Row, Rows, float_of, floats, grouped
 from sweeper.text.labels import number, plural
 
 SETTINGS = {"coverage": "config_loss_coverage", "nu": "config_loss_nu", "score": "config_loss_score"}
@@ -109,12 +108,10 @@ def colours(values: list[float], metric: str) -> Scale:
 
 def cells(rows: Rows, metric: str) -> HeatMap:
     """Return a heat map of a grid, finished configurations only; other hyperparameters are averaged over."""
-    found: dict[tuple[float, float], list[float]] = defaultdict(list)
-    for row in rows:
-        if row["status"] == FINISHED:
-            found[float_of(row, "coverage"), float_of(row, "nu")].append(float_of(row, metric))
+    finished = [row for row in rows if row["status"] == FINISHED]
+    found = grouped(finished, lambda row: (float_of(row, "coverage"), float_of(row, "nu")))
     coverages, nus = (sorted({pair[at] for pair in found}) for at in (0, 1))
-    means = {pair: spread(values) for pair, values in found.items()}
+    means = {pair: spread(floats(held, metric)) for pair, held in found.items()}
     return HeatMap(
         [number(value) for value in coverages],
         [number(value) for value in nus],

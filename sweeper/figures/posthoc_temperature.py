@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.recalibration import UNCALIBRATED
+from sweeper.analysis.recalibration import UNCALIBRATED, options_that_differ
 from sweeper.analysis.statistics.basics import spread
 from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
 from sweeper.results import Results
@@ -199,12 +199,16 @@ def posthoc_sql(results: Results) -> str:
 
 def own_methods(results: Results) -> list[tuple[str, str, str]]:
     """Return name, options that are not at their defaults (as JSON), and columns' prefix of the sweep's own methods."""
+    from trainables.posthoc import POSTHOC
+
     found = []
     for options in results.posthoc:
         prefix = f"posthoc_{entry_label(options)}_"
         name, split = options.pop("name"), {key: options.pop(key) for key in (FITTED_ON,) if key in options}
         options.pop(LABEL, None)
-        found.append((name, json.dumps({**differing(name, options), **split}, sort_keys=True), prefix))
+        # A method of the user's own is not imported to be read about.
+        given = options if POSTHOC.is_own(name) else options_that_differ(POSTHOC[name], options)
+        found.append((name, json.dumps({**given, **split}, sort_keys=True), prefix))
     return found
 
 
@@ -225,12 +229,3 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
         f"SELECT trial, replicate, split, '{method}' AS method, '{written}' AS options, {bins} AS bins, {fits}, "
         f"{unavailable}, {parameters} AS parameters, {', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
     )
-
-
-def differing(method: str, options: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options of one of the sweep's own methods that are not at their defaults."""
-    from sweeper.analysis.recalibration import options_that_differ
-    from trainables.posthoc import POSTHOC
-
-    # A method of the user's own is not imported to be read about.
-    return options if POSTHOC.is_own(method) else options_that_differ(POSTHOC[method], options)

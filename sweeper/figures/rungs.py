@@ -253,9 +253,8 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
     """Return the counts of a rung, what it saved, and how well it predicted the final rank."""
     stopped = sum(row["verdict"] == "stop" for row in rows)
     cutoffs = [row["cutoff"] for row in rows if row["cutoff"] is not None]
-    sentences = [f"{stopped} of {len(rows)} stopped."]
-    if cutoffs:
-        sentences[0] = f"{stopped} of {len(rows)} stopped; the last cut-off {number(cutoffs[-1])}."
+    last = f"; the last cut-off {number(cutoffs[-1])}" if cutoffs else ""
+    sentences = [f"{stopped} of {len(rows)} stopped{last}."]
     if saved:
         saved_epochs = f"Saved {int_of(saved, 'epochs'):,} epochs"
         seconds = float_or_none(saved, "seconds")

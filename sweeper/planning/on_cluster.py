@@ -1,6 +1,6 @@
 """Estimates for a sweep on a cluster: concurrent trials, nodes, hours and a range of prices. Starts nothing.
 
-Hours on GPUs follow from `sweeper.planning.estimate` (operations over a GPU's speed), those on cores from a
+Hours on GPUs follow from `sweeper.planning.costs` (operations over a GPU's speed), those on cores from a
 measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing. The cluster is described by a
 file: a Ray launcher file, a manifest with a KubeRay RayCluster or RayJob, or what is asked of Slurm (`slurm.yaml`).
 """
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.planning.costs import measured_plan, trials_each
+from sweeper.planning.costs import measured_plan, trials_each, with_estimate
 from sweeper.planning.plan import Cost, Plan, PlanView, plan
 from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
@@ -300,7 +300,7 @@ def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[P
         waiting = math.ceil(limit / trials_each(spec, costs))
         return min(waiting, trials_on(nodes_asked(worker, waiting, described, workers)))
 
-    planned = plan(spec, workers=at_once({}), estimated=True) if worker["gpu"] else measured_plan(spec, at_once)
+    planned = with_estimate(spec, plan(spec, workers=at_once({}))) if worker["gpu"] else measured_plan(spec, at_once)
     each = trials_each(spec, planned.costs)
     return planned, plan_on_cluster(planned, worker, described, table, math.ceil(limit / each), workers, each)
 

@@ -19,7 +19,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from sweeper.core.domains import Configuration
-from sweeper.planning.estimate import Estimate, estimate
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.scheduling.strata import Stratified
@@ -58,6 +57,9 @@ SHOWN_STRATA = 24
 
 #: Share of the work from which measuring the Hessian, or data beyond the data set's own, is named.
 NAMED_SHARE = 0.1
+
+#: Below this on every card, hours are not shown: starting takes longer.
+SHORTEST_HOURS = 0.05
 
 
 class PlanView(ABC):
@@ -129,6 +131,28 @@ class Cost:
     shifted_seconds: float = 0.0
     lanes: int = 0
     alone_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep takes on named cards.
+
+    Attributes:
+        operations: floating-point operations of the whole sweep (a multiply-add counts two).
+        gpu_hours: card → hours of one GPU, from the anchor's speed to `slowest` times that.
+        forward: architecture → operations of one sample's forward pass.
+        assumption: what the range rests on, in a sentence.
+    """
+
+    operations: float
+    gpu_hours: dict[str, tuple[float, float]]
+    forward: dict[str, float]
+    assumption: str
+
+    @property
+    def worth_a_card(self) -> bool:
+        """Whether this is more than some seconds of the slowest card."""
+        return max(high for _, high in self.gpu_hours.values()) > SHORTEST_HOURS
 
 
 @dataclass(frozen=True)
@@ -258,22 +282,14 @@ def _hours(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
-def plan(
-    spec: SweepSpec,
-    costs: Mapping[str, Cost] | None = None,
-    workers: int | None = None,
-    note: str = "",
-    *,
-    estimated: bool = False,
-) -> Plan:
-    """Plan a sweep.
+def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int | None = None, note: str = "") -> Plan:
+    """Plan a sweep; GPU-hours are not estimated.
 
     Args:
         spec: the checked search space.
         costs: architecture → cost, as `sweeper.planning.costs.measure_costs` gives; without it there is no time.
         workers: processes that run at once; by default this machine's cores over `resources.cpu`.
         note: shown with the plan.
-        estimated: also estimate GPU-hours, which builds every network of the space once without weights.
     """
     trials, replicates, several = len(configurations(spec)), spec.replicates.count, spec.resources.workers
     apart = replicates if spec.replicates.packing == "trials" else 1
@@ -319,17 +335,14 @@ def plan(
         shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
         one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + once
-        planned = replace(
+        return replace(
             planned,
             seconds=Range.of(START_SECONDS + work / workers),
             confirm_seconds=START_SECONDS + again * one / workers,
             curvature_share=float((evaluations * hessian).mean() / work.mean()),
             shifted_share=float(shifted.mean() / work.mean()),
         )
-    if not estimated:
-        return planned
-    ended = float(reaching[:, -1].mean()) * replicates
-    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, ended))
+    return planned
 
 
 def searched(spec: SweepSpec) -> str:

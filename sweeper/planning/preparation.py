@@ -28,19 +28,9 @@ from trainables.metrics.base import bin_faults
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.registry import OWN
 from trainables.training.acceleration import acceleration_fault, compiler_fault, graphs_fault
-from trainables.training.lanes.packing import (
-    AUTO,
-    COHORT,
-    FUSED,
-    SEQUENTIAL,
-    TRIALS,
-    cohort_fault,
-    is_own,
-    lane_fault,
-    packing_fault,
-)
+from trainables.training.fine_tuning import mixes, mixing_fault
+from trainables.training.lanes import packing
 from trainables.training.loop import Replicate
-from trainables.training.mixing import mixes, mixing_fault
 from trainables.training.own_loop import own_data
 from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
@@ -77,7 +67,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
 
 def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
     """Return what configurations and settings ask for that these data, or each other, do not suit."""
-    training, workers, packing = spec.training.settings, spec.resources.workers, spec.replicates.packing
+    training, workers, asked = spec.training.settings, spec.resources.workers, spec.replicates.packing
     networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
     recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
     mixed = [recipe for recipe in recipes if mixes(recipe["optimizer"])]
@@ -88,7 +78,7 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
         *_faults("space.optimizer.batch_size", sizes, lambda size: batch_fault(dataset, size)),
         *_faults("space.optimizer", mixed, lambda each: mixing_fault(each, dataset)),
-        *_faults("replicates.packing", recipes, lambda recipe: packing_fault(recipe, packing, training)),
+        *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
         *_faults("training", names, lambda each: acceleration_fault(each, training)),
         *_faults("training.graphs", recipes if training.graphs else (), lambda recipe: graphs_fault(recipe, training)),
         *_faults("resources.workers", recipes if workers > 1 else (), lambda recipe: ranks_fault(recipe, workers)),
@@ -112,10 +102,10 @@ def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
     found: list[Fault] = []
     if dataset.train.source is None:
         return found
-    packing, curvature = spec.replicates.packing, spec.evaluation.curvature
-    if packing not in (SEQUENTIAL, TRIALS):
-        rule = f"packing = {packing} cannot train on {dataset.name}, which is decoded for one network at a time"
-        found.append(Fault("replicates.packing", rule, f"choose {SEQUENTIAL} or {TRIALS}"))
+    asked, curvature = spec.replicates.packing, spec.evaluation.curvature
+    if asked not in (packing.SEQUENTIAL, packing.TRIALS):
+        rule = f"packing = {asked} cannot train on {dataset.name}, which is decoded for one network at a time"
+        found.append(Fault("replicates.packing", rule, f"choose {packing.SEQUENTIAL} or {packing.TRIALS}"))
     if curvature is not False and curvature.get("samples") is None:
         rule = f"curvature over all {len(dataset.val):,} validation images would hold them in memory at once"
         found.append(Fault("evaluation.curvature", rule, "give samples, e.g. 256, or set curvature: false"))
@@ -140,16 +130,16 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         spec: the search space.
         dataset: its data.
     """
-    packing, training = spec.replicates.packing, spec.training.settings
-    if packing != COHORT and (packing not in (FUSED, AUTO) or spec.replicates.count < 2):
+    asked, training = spec.replicates.packing, spec.training.settings
+    if asked != packing.COHORT and (asked not in (packing.FUSED, packing.AUTO) or spec.replicates.count < 2):
         return []
     notes = dict[str, None]()
     pairs: dict[tuple[object, object], Configuration] = {}
     for configuration in configurations(spec)[:EXAMPLES]:
         network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
-        if packing != COHORT and is_own(configuration):
+        if asked != packing.COHORT and packing.is_own(configuration):
             pairs.setdefault((network, loss), configuration)
-        elif packing == COHORT and (fault := cohort_fault(configuration, training)) is not None:
+        elif asked == packing.COHORT and (fault := packing.cohort_fault(configuration, training)) is not None:
             notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
     for (architecture, family), configuration in pairs.items():
 
@@ -158,7 +148,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
 
         size = configuration["optimizer"]["batch_size"]
         assert isinstance(size, int)
-        if (fault := lane_fault(build, (0, 1), dataset, size)) is not None:
+        if (fault := packing.lane_fault(build, (0, 1), dataset, size)) is not None:
             notes[f"{family} on {architecture} trains replicates one after another, not as lanes: {fault}"] = None
     return [*notes]
 

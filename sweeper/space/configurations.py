@@ -204,22 +204,18 @@ def _uniform(seed: int, path: str) -> float:
     return float(np.random.Generator(np.random.PCG64(seed_from(seed, path))).random())
 
 
-def _column_values(space: Fields) -> Iterator[tuple[str, str, object]]:
+def _column_values(node: Node, column: str = "config", component: str = "") -> Iterator[tuple[str, str, object]]:
     """Yield (component, column, value) for every value a column may take; an interval gives its two ends.
 
     The component is the name whose hyperparameter the column is; empty for the names themselves.
     """
-    yield from _values_below(space, "config", "")
-
-
-def _values_below(node: Node, column: str, component: str) -> Iterator[tuple[str, str, object]]:
     if isinstance(node, Fields):
         name = str(domains.plain(node.nodes["name"])) if "name" in node.nodes else component
         for key, member in node.nodes.items():
-            yield from _values_below(member, f"{column}_{key}", "" if key == "name" else name)
+            yield from _column_values(member, f"{column}_{key}", "" if key == "name" else name)
     elif isinstance(node, Members):
         for member in node.nodes:
-            yield from _values_below(member, column, component)
+            yield from _column_values(member, column, component)
     else:
         prefix, _, key = column.rpartition("_")
         for _, value in domains.extremes(node):

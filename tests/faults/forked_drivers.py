@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ class ForkedServer(ForkServer):
 
     def __init__(self) -> None:
         """Fork the server from this process, which has run no torch operation."""
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = multiprocessing.Pipe()
         self._pid = os.fork()
         if self._pid:
             theirs.close()

@@ -246,6 +246,5 @@ def _zipped(files: dict[str, bytes]) -> bytes:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _EARLIEST)
             entry.external_attr = 0o644 << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, files[name])
+            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)
     return held.getvalue()

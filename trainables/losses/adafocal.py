@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import LOSSES, Loss, Number, State, full_precision, true_class_logs, widened
-from trainables.losses.focal import FocalTypeLoss, Smoothing, SmoothingForm
+from trainables.losses.focal import FocalTypeLoss
 
 SWITCH = 0.2  # |γ| below which focal and inverse focal change places (Ghosh et al. 2022, S_th)
 LOWEST, HIGHEST = -2.0, 20.0  # γ is kept within (Ghosh et al. 2022)
 
 
+@dataclass(eq=False)
 class SignedFocal(FocalTypeLoss):
     """Focal loss with given γ [N] that may be negative: AdaFocal with every sample's γ fixed."""
 
     name = "signed_focal"
 
-    def __init__(self, gamma: Number, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.gamma = gamma
+    gamma: Number
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return the log weight of focal loss, γ·log(1 − u), for γ ≥ 0, and of inverse focal loss, |γ|·log(1 + u)."""
@@ -30,6 +30,7 @@ class SignedFocal(FocalTypeLoss):
 
 
 @LOSSES.add("adafocal")
+@dataclass(eq=False)
 class AdaFocal(SignedFocal):
     """Focal loss with γ per confidence bin, driven by the validation set's calibration gap.
 
@@ -50,18 +51,13 @@ class AdaFocal(SignedFocal):
     stateful = True
     takes_lanes = False
 
-    def __init__(
-        self,
-        gamma: Annotated[Number, f"[{SWITCH}, {HIGHEST}]"] = 1.0,
-        rate: Annotated[Number, "[0, inf)"] = 1.0,
-        bins: Annotated[int, "[1, inf)"] = 15,
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        FocalTypeLoss.__init__(self, smoothing, smoothing_form)  # γ is each bin's
-        self.rate = rate
-        self.bin_gammas = torch.as_tensor(gamma, dtype=torch.float64).unsqueeze(-1).expand(bins)
-        self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+    gamma: Annotated[Number, f"[{SWITCH}, {HIGHEST}]"] = 1.0
+    rate: Annotated[Number, "[0, inf)"] = 1.0
+    bins: Annotated[int, "[1, inf)"] = 15
+
+    def __post_init__(self) -> None:
+        self.bin_gammas = torch.as_tensor(self.gamma, dtype=torch.float64).unsqueeze(-1).expand(self.bins)
+        self.edges = torch.linspace(0, 1, self.bins + 1, dtype=torch.float64)[1:-1]
 
     def gammas(self, true_log_p: Tensor) -> Number:
         """Return γ of each sample's bin, [N]: bins are half-open [l, u), the outer ones unbounded."""
@@ -72,7 +68,7 @@ class AdaFocal(SignedFocal):
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return the loss with the per-sample γ of these logits."""
         log_p, _ = true_class_logs(widened(logits.detach()), targets)
-        return SignedFocal(self.gammas(log_p), self.smoothing, self.smoothing_form)
+        return SignedFocal(self.gammas(log_p), smoothing=self.smoothing, smoothing_form=self.smoothing_form)
 
     def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
         """Update every bin's γ and the edges from validation logits [M, K] and targets [M]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -32,6 +33,7 @@ class CrossEntropy(Loss):
     "label_smoothing",
     constant_gamma=lambda given: 0.0,  # the smoothed focal loss at γ = 0 (posterior §6.1, LS)
 )
+@dataclass(eq=False)
 class LabelSmoothing(Loss):
     """Cross-entropy against softened targets.
 
@@ -50,11 +52,8 @@ class LabelSmoothing(Loss):
 
     takes_lanes = True
 
-    def __init__(
-        self, alpha: Annotated[Number, "[0, 1)"] = 0.05, form: Literal["others", "uniform"] = "others"
-    ) -> None:
-        self.alpha = alpha
-        self.form = form
+    alpha: Annotated[Number, "[0, 1)"] = 0.05
+    form: Literal["others", "uniform"] = "others"
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return −Σ_k v_k log p_k, [N]."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import LOSSES, Number, true_class
-from trainables.losses.focal import FocalTypeLoss, Smoothing, SmoothingForm
+from trainables.losses.focal import FocalTypeLoss
 
 
 @LOSSES.add("dual_focal")
+@dataclass(eq=False)
 class DualFocal(FocalTypeLoss):
     """Cross-entropy weighted by (1 − p_y + p_j)^γ with p_j of a rival class.
 
@@ -32,16 +34,8 @@ class DualFocal(FocalTypeLoss):
         variant: [Tao et al. 2023 and its code; selective Eq. 24, and Eqs. 25 and 26, are the other forms].
     """
 
-    def __init__(
-        self,
-        gamma: Annotated[Number, "[0, 100]"] = 5.0,
-        variant: Literal["ranked_below", "competitor", "conditional"] = "ranked_below",
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.gamma = gamma
-        self.variant = variant
+    gamma: Annotated[Number, "[0, 100]"] = 5.0
+    variant: Literal["ranked_below", "competitor", "conditional"] = "ranked_below"
 
     def log_modulation_true(
         self, logits: Tensor, targets: Tensor, logs: tuple[Tensor, Tensor], gamma: Tensor

@@ -7,6 +7,7 @@ probability of the true class (FLSD, mukhoti §4).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
@@ -36,6 +37,7 @@ SmoothingForm = Annotated[
 ]
 
 
+@dataclass(eq=False)
 class FocalTypeLoss(Loss):
     """A loss of the form −w(u)^γ log u at the true class's probability u, or against soft targets.
 
@@ -44,11 +46,10 @@ class FocalTypeLoss(Loss):
     """
 
     takes_lanes = True
-    gamma: Number
 
-    def __init__(self, smoothing: Smoothing = 0.0, smoothing_form: SmoothingForm = "uniform") -> None:
-        self.smoothing = smoothing
-        self.smoothing_form = smoothing_form
+    gamma: Number = field(init=False)
+    smoothing: Smoothing = field(default=0.0, kw_only=True)
+    smoothing_form: SmoothingForm = field(default="uniform", kw_only=True)
 
     def gammas(self, true_log_p: Tensor) -> Number:
         """Return γ: the one number, or [N] chosen without gradient from the true classes' log p_y [N]."""
@@ -78,6 +79,7 @@ class FocalTypeLoss(Loss):
 
 
 @LOSSES.add("focal", constant_gamma=lambda given: number_in(given, "gamma", None))
+@dataclass(eq=False)
 class Focal(FocalTypeLoss):
     """Cross-entropy weighted by (1 − p_y)^γ.
 
@@ -90,14 +92,7 @@ class Focal(FocalTypeLoss):
             best fixed γ by ECE].
     """
 
-    def __init__(
-        self,
-        gamma: Annotated[Number, "[0, inf)"] = 3.0,
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.gamma = gamma
+    gamma: Annotated[Number, "[0, inf)"] = 3.0
 
 
 SCHEDULES = {"flsc_532": (5.0, 3.0, 2.0), "flsc_531": (5.0, 3.0, 1.0)}
@@ -111,8 +106,29 @@ def check_switches(values: Mapping[str, object]) -> str | None:
     return f"first_switch = {first:g} must not come after second_switch = {second:g}"
 
 
+class FocalByEpoch(FocalTypeLoss):
+    """Focal loss whose γ depends on the epoch alone, and is its state."""
+
+    stateful = True
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return focal loss at the present γ."""
+        return Focal(self.gamma, smoothing=self.smoothing, smoothing_form=self.smoothing_form)
+
+    def state_dict(self) -> State:
+        """Return the present γ."""
+        return {"gamma": self.gamma}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Take over γ: a number, or a tensor in a lane."""
+        gamma = state["gamma"]
+        assert isinstance(gamma, (int, float, Tensor))
+        self.gamma = gamma
+
+
 @LOSSES.add("focal_scheduled", check=check_switches)
-class FocalScheduled(FocalTypeLoss):
+@dataclass(eq=False)
+class FocalScheduled(FocalByEpoch):
     """Focal loss with γ 5, 3 and 2 (or 1) over the run.
 
     Focal loss with γ 5, then 3, then 2 (FLSc-532) or 1 (FLSc-531), switching at given shares of the run.
@@ -129,42 +145,22 @@ class FocalScheduled(FocalTypeLoss):
             100].
     """
 
-    stateful = True
+    variant: Annotated[str, tuple(SCHEDULES)] = "flsc_532"
+    first_switch: Annotated[float, "[0, 1]"] = 100 / 350
+    second_switch: Annotated[float, "[0, 1]"] = 250 / 350
 
-    def __init__(
-        self,
-        variant: Annotated[str, tuple(SCHEDULES)] = "flsc_532",
-        first_switch: Annotated[float, "[0, 1]"] = 100 / 350,
-        second_switch: Annotated[float, "[0, 1]"] = 250 / 350,
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.schedule = SCHEDULES[variant]
-        self.switches = (first_switch, second_switch)
-        self.gamma: Number = self.schedule[0]
+    def __post_init__(self) -> None:
+        self.gamma = SCHEDULES[self.variant][0]
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
         """Set γ for epoch `epoch` (from 0) of `max_epochs`."""
-        self.gamma = self.schedule[sum(epoch / max_epochs >= switch for switch in self.switches)]
-
-    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
-        """Return focal loss at the present γ."""
-        return Focal(self.gamma, self.smoothing, self.smoothing_form)
-
-    def state_dict(self) -> State:
-        """Return the present γ."""
-        return {"gamma": self.gamma}
-
-    def restore(self, state: Mapping[str, object]) -> None:
-        """Take over γ: a number, or a tensor in a lane."""
-        gamma = state["gamma"]
-        assert isinstance(gamma, (int, float, Tensor))
-        self.gamma = gamma
+        switches = (self.first_switch, self.second_switch)
+        self.gamma = SCHEDULES[self.variant][sum(epoch / max_epochs >= switch for switch in switches)]
 
 
 @LOSSES.add("two_stage")
-class TwoStage(FocalScheduled):
+@dataclass(eq=False)
+class TwoStage(FocalByEpoch):
     """Focal loss in the first part of the run, then cross-entropy: does focal loss help as a warm-up?
 
     Epoch e of E uses γ while e/E < `switch`, and γ = 0 from there on.
@@ -177,16 +173,11 @@ class TwoStage(FocalScheduled):
         switch: it is a share of the run's epochs [ours: half of them].
     """
 
-    def __init__(
-        self,
-        gamma: Annotated[Number, "[0, inf)"] = 3.0,
-        switch: Annotated[float, "[0, 1]"] = 0.5,
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        FocalTypeLoss.__init__(self, smoothing, smoothing_form)
-        self.first, self.switch = gamma, switch
-        self.gamma = gamma
+    gamma: Annotated[Number, "[0, inf)"] = 3.0
+    switch: Annotated[float, "[0, 1]"] = 0.5
+
+    def __post_init__(self) -> None:
+        self.first = self.gamma
 
     def begin_epoch(self, epoch: int, max_epochs: int) -> None:
         """Set γ for epoch `epoch` (from 0) of `max_epochs`."""
@@ -201,6 +192,7 @@ POLICIES: dict[str, tuple[float, tuple[tuple[float, float], ...]]] = {
 
 
 @LOSSES.add("focal_sample_dependent")
+@dataclass(eq=False)
 class FocalSampleDependent(FocalTypeLoss):
     """Focal loss with a larger γ for samples whose true class is improbable.
 
@@ -214,18 +206,11 @@ class FocalSampleDependent(FocalTypeLoss):
         variant: [mukhoti §5.1, App. E].
     """
 
-    def __init__(
-        self,
-        variant: Annotated[str, tuple(POLICIES)] = "flsd_53",
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.policy = POLICIES[variant]
+    variant: Annotated[str, tuple(POLICIES)] = "flsd_53"
 
     def gammas(self, true_log_p: Tensor) -> Number:
         """Return γ of each sample, [N]."""
-        lowest, steps = self.policy
+        lowest, steps = POLICIES[self.variant]
         p = true_log_p.exp()
         chosen = torch.full_like(p, lowest)
         for boundary, gamma in steps:
@@ -235,4 +220,4 @@ class FocalSampleDependent(FocalTypeLoss):
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return focal loss with the per-sample γ of these logits."""
         log_p, _ = true_class_logs(widened(logits.detach()), targets)
-        return Focal(self.gammas(log_p), self.smoothing, self.smoothing_form)
+        return Focal(self.gammas(log_p), smoothing=self.smoothing, smoothing_form=self.smoothing_form)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import LOSSES, Number
-from trainables.losses.focal import Focal, Smoothing, SmoothingForm
+from trainables.losses.focal import FocalTypeLoss
 from trainables.registry import Options, number_in
 
 NEWTON_STEPS = 12  # quadratic from a tight bound: float64 accuracy after 6
@@ -21,7 +22,8 @@ def _constant_gamma(given: Options) -> float | None:
 
 
 @LOSSES.add("focal_lambert", constant_gamma=_constant_gamma)
-class FocalLambert(Focal):
+@dataclass(eq=False)
+class FocalLambert(FocalTypeLoss):
     """Focal loss whose gradient equals cross-entropy's at p_y = p₀.
 
     Focal loss at the constant γ*(p₀) of mukhoti Prop. 2.
@@ -36,15 +38,11 @@ class FocalLambert(Focal):
             samples in FLSD-53].
     """
 
-    def __init__(
-        self,
-        p0: Annotated[Number, "(0, 0.5)"] = 0.25,
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-    ) -> None:
-        gamma = lambert_gamma(p0)
-        super().__init__(gamma if isinstance(p0, Tensor) else gamma.item(), smoothing, smoothing_form)
-        self.p0 = p0
+    p0: Annotated[Number, "(0, 0.5)"] = 0.25
+
+    def __post_init__(self) -> None:
+        gamma = lambert_gamma(self.p0)
+        self.gamma = gamma if isinstance(self.p0, Tensor) else gamma.item()
 
 
 def lambert_gamma(p0: Number) -> Tensor:

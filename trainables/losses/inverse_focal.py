@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from trainables.losses.base import LOSSES, Number
-from trainables.losses.focal import FocalTypeLoss, Smoothing, SmoothingForm
+from trainables.losses.focal import FocalTypeLoss
 from trainables.registry import Hyperparameter, number_in
 
 # The gradient in p is ≤ 0 everywhere iff γ ≤ (1 + p)/(−p ln p) for all p; the right side is smallest at
@@ -30,6 +31,7 @@ def check_gradient(values: Mapping[str, object]) -> str | None:
 
 
 @LOSSES.add("inverse_focal", check=check_gradient)
+@dataclass(eq=False)
 class InverseFocal(FocalTypeLoss):
     """Cross-entropy weighted by (1 + p_y)^γ.
 
@@ -43,23 +45,15 @@ class InverseFocal(FocalTypeLoss):
         allow_reversed_gradient: [selective App. E.1: large γ consistently underperforms].
     """
 
-    def __init__(
-        self,
-        gamma: Annotated[
-            Number,
-            Hyperparameter(
-                minimum=0.0,
-                reason="a negative γ would turn it into a focal loss; " + REVERSES,
-                source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
-            ),
-        ] = 1.5,
-        smoothing: Smoothing = 0.0,
-        smoothing_form: SmoothingForm = "uniform",
-        allow_reversed_gradient: bool = False,
-    ) -> None:
-        super().__init__(smoothing, smoothing_form)
-        self.gamma = gamma
-        self.allow_reversed_gradient = allow_reversed_gradient
+    gamma: Annotated[
+        Number,
+        Hyperparameter(
+            minimum=0.0,
+            reason="a negative γ would turn it into a focal loss; " + REVERSES,
+            source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
+        ),
+    ] = 1.5
+    allow_reversed_gradient: bool = field(default=False, kw_only=True)
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
         """Return γ·log(1 + u)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -20,6 +21,7 @@ def distances(logits: Tensor) -> Tensor:
 
 
 @LOSSES.add("margin_smoothing")
+@dataclass(eq=False)
 class MarginSmoothing(Loss):
     """Cross-entropy plus a penalty on logits that trail the largest by more than a margin (MbLS).
 
@@ -33,9 +35,8 @@ class MarginSmoothing(Loss):
         margin: distances below it are free [Liu et al. 2022: 10 on Tiny-ImageNet, 6 on CIFAR-10].
     """
 
-    def __init__(self, weight: Annotated[Number, "[0, inf)"] = 0.1, margin: Margin = 10.0) -> None:
-        self.weight = weight
-        self.margin = margin
+    weight: Annotated[Number, "[0, inf)"] = 0.1
+    margin: Margin = 10.0
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropy plus the weighted penalty, [N]."""
@@ -44,6 +45,7 @@ class MarginSmoothing(Loss):
 
 
 @LOSSES.add("cals")
+@dataclass(eq=False)
 class ClassAdaptive(Loss):
     """Cross-entropy under margins of the logits, with a multiplier for each class from validation data (CALS).
 
@@ -60,14 +62,13 @@ class ClassAdaptive(Loss):
 
     stateful = True
 
-    def __init__(self, margin: Margin = 10.0, growth: Annotated[float, "[1, inf)"] = 1.2) -> None:
-        self.margin = margin
-        self.growth = growth
+    margin: Margin = 10.0
+    growth: Annotated[float, "[1, inf)"] = 1.2
+
+    def __post_init__(self) -> None:
         # one entry serves all classes, whose number the first validation logits tell
-        self.multipliers, self.stiffness = (
-            torch.full((1,), 1e-6, dtype=torch.float64),
-            torch.ones(1, dtype=torch.float64),
-        )
+        self.multipliers = torch.full((1,), 1e-6, dtype=torch.float64)
+        self.stiffness = torch.ones(1, dtype=torch.float64)
         self.violations = torch.full((1,), torch.inf, dtype=torch.float64)
 
     def _pressure(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -12,6 +13,7 @@ from trainables.losses.focal import Focal
 
 
 @LOSSES.add("mdca")
+@dataclass(eq=False)
 class MultiClassDifference(Loss):
     """Focal loss or cross-entropy, plus the mean gap over classes of confidence and frequency in the batch.
 
@@ -27,9 +29,8 @@ class MultiClassDifference(Loss):
 
     batch_coupled = True
 
-    def __init__(self, weight: Annotated[Number, "[0, inf)"] = 1.0, gamma: Annotated[Number, "[0, inf)"] = 0.0) -> None:
-        self.weight = weight
-        self.gamma = gamma
+    weight: Annotated[Number, "[0, inf)"] = 1.0
+    gamma: Annotated[Number, "[0, inf)"] = 0.0
 
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the loss, a scalar, for logits [N, K] and targets [N]."""

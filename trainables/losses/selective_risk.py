@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -27,6 +28,7 @@ BINS = 64  # over [0, 1]; the counts of a finer histogram change the smoothed su
 
 
 @LOSSES.add("selective_risk", tags={"stateful"})
+@dataclass(eq=False)
 class SelectiveRisk(Loss):
     """Cross-entropy weighted by rank among the less confident samples, evenly above a threshold (AU loss).
 
@@ -63,21 +65,15 @@ class SelectiveRisk(Loss):
 
     batch_coupled = True
 
-    def __init__(
-        self,
-        coverage: Annotated[Number, "(0, 1]"] = 0.8,
-        nu: Annotated[Number, "[1e-06, inf)"] = 0.1,
-        score: Annotated[str, SCORE_NAMES] = "msp",
-        history: Literal["batch", "epoch"] = "batch",
-        normalise: bool = False,
-    ) -> None:
-        self.coverage = coverage
-        self.nu = nu
-        self.score = score
-        self.history = history
-        self.normalise = normalise
-        self.stateful = history == "epoch"
-        self.counts: Tensor = torch.zeros(BINS, dtype=torch.float64)
+    coverage: Annotated[Number, "(0, 1]"] = 0.8
+    nu: Annotated[Number, "[1e-06, inf)"] = 0.1
+    score: Annotated[str, SCORE_NAMES] = "msp"
+    history: Literal["batch", "epoch"] = "batch"
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        self.stateful = self.history == "epoch"
+        self.counts = torch.zeros(BINS, dtype=torch.float64)
 
     @property
     def takes_soft_targets(self) -> bool:
@@ -149,13 +145,15 @@ class SelectiveRisk(Loss):
         return weights / as_type(self.coverage, scores) if self.normalise else weights
 
 
+@dataclass(eq=False)
 class SelectiveRiskAt(Loss):
     """The selective-risk loss with the histogram and τ of a batch, valid for that batch: a sum over its samples."""
 
     name = "selective_risk_at"
 
-    def __init__(self, loss: SelectiveRisk, counts: Tensor, threshold: Tensor) -> None:
-        self.loss, self.counts, self.threshold = loss, counts, threshold
+    loss: SelectiveRisk
+    counts: Tensor
+    threshold: Tensor
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return β_i·CE_i, [N]."""

@@ -7,7 +7,7 @@ shows: report n beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,15 +19,13 @@ from trainables.metrics.evaluate import evaluate_probabilities
 #: Metrics whose repetitions are computed together; any other name recomputes `evaluate_probabilities` each time.
 TOGETHER = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
 
-Metric = Callable[[Floats, Integers], float]
-
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples held at once: 32 MB in float64
 _CACHED = 2**16  # of these sorted at once: their gaps, half a MiB in float64, stay in a core's cache
 _TOGETHER = 2**20  # repetitions × samples × classes that are added up at once
 
 
 def bootstrap_standard_error(
-    metrics: str | Metric | Sequence[str],
+    metrics: str | Sequence[str],
     probabilities: ArrayLike,
     targets: ArrayLike,
     bins: int = 15,
@@ -37,7 +35,7 @@ def bootstrap_standard_error(
     """Return the bootstrap standard error of each metric, under `<name>_se`.
 
     Args:
-        metrics: names of METRIC_NAMES, or one function of (probabilities, targets), reported by its `__name__`.
+        metrics: names of METRIC_NAMES, or one of them.
         probabilities: [N, K], rows on the simplex.
         targets: [N] class indices.
         bins: number of bins, at most N.
@@ -53,9 +51,6 @@ def bootstrap_standard_error(
     labels: Integers = np.asarray(targets, dtype=np.int64)
     if repetitions < 2:
         raise ValueError(f"repetitions = {repetitions} must be at least 2: a spread needs two values")
-    if callable(metrics):
-        name = getattr(metrics, "__name__", "metric")
-        return {f"{name}_se": _spread(metrics(values[d], labels[d]) for d in _draws(len(labels), repetitions, seed))}
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     known = always_measured()
     unknown = [name for name in names if name not in known]
@@ -64,20 +59,10 @@ def bootstrap_standard_error(
     spread = _fast_spreads(values, labels, [n for n in names if n in TOGETHER], bins, repetitions, seed)
     slow = [name for name in names if name not in TOGETHER]
     if slow:
-        repeats = [
-            evaluate_probabilities(values[d], labels[d], bins, slow) for d in _draws(len(labels), repetitions, seed)
-        ]
-        spread |= {name: _spread(r[name] for r in repeats) for name in slow}
+        draws = np.random.default_rng(seed).integers(0, len(labels), size=(repetitions, len(labels)))
+        repeats = [evaluate_probabilities(values[d], labels[d], bins, slow) for d in draws]
+        spread |= {name: float(np.std([r[name] for r in repeats], ddof=1)) for name in slow}
     return {f"{name}_se": spread[name] for name in names}
-
-
-def _draws(samples: int, repetitions: int, seed: int) -> Integers:
-    """Return the drawn sample indices [repetitions, samples]."""
-    return np.random.default_rng(seed).integers(0, samples, size=(repetitions, samples))
-
-
-def _spread(values: Iterable[float]) -> float:
-    return float(np.std(np.fromiter(values, dtype=np.float64), ddof=1))
 
 
 def _fast_spreads(

@@ -49,12 +49,23 @@ class InvertedResidual(nn.Module):
         return inputs + outputs if self.keeps_shape else outputs
 
 
+@ARCHITECTURES.add("mobilenet_v2", stand_in={"name": "mobilenet_v2", "width": 0.125})
 class MobileNetV2(nn.Module):
-    """The network, [N, C, H, W] -> [N, K]."""
+    """MobileNet-v2, strides for small images.
 
-    def __init__(self, in_channels: int, classes: int, width: float) -> None:
+    Source: curvature; Sandler et al. 2018.
+
+    Args:
+        width: [Sandler et al. 2018].
+
+    Raises:
+        ValueError: the shape is not an image of at least 8x8 (three stages halve it).
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> None:
         """Create the network with `width` times the channels of Table 2; the last layer never shrinks."""
         super().__init__()
+        in_channels, _, _ = require_image(input_shape, minimum_side=8, network="mobilenet_v2")
         features = max(1, round(STEM_CHANNELS * width))
         layers: list[nn.Module] = [convolution(in_channels, features, 3)]
         for expansion, base, blocks, stage_stride in STAGES:
@@ -72,19 +83,3 @@ class MobileNetV2(nn.Module):
         """Return the logits."""
         logits: Tensor = self.classifier(self.layers(inputs).mean((2, 3)))
         return logits
-
-
-@ARCHITECTURES.add("mobilenet_v2", stand_in={"name": "mobilenet_v2", "width": 0.125})
-def mobilenet_v2(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> MobileNetV2:
-    """MobileNet-v2, strides for small images.
-
-    Source: curvature; Sandler et al. 2018.
-
-    Args:
-        width: [Sandler et al. 2018].
-
-    Raises:
-        ValueError: the shape is not an image of at least 8x8 (three stages halve it).
-    """
-    in_channels, _, _ = require_image(input_shape, minimum_side=8, network="mobilenet_v2")
-    return MobileNetV2(in_channels, classes, width)

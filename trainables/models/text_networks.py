@@ -50,67 +50,16 @@ def token_embedding(
     return embedding
 
 
-class GlobalPoolingCNN(nn.Module):
-    """Three convolutions over the words, the first two max-pooled with stride 1, then the maximum over the text."""
-
-    def __init__(self, embedding: nn.Embedding, classes: int, channels: int, dropout: float) -> None:
-        """Create the network behind `embedding`."""
-        super().__init__()
-        self.embedding = embedding
-        self.conv1 = nn.Conv1d(embedding.embedding_dim, channels, KERNEL)
-        self.conv2 = nn.Conv1d(channels, channels, KERNEL)
-        self.conv3 = nn.Conv1d(channels, channels, KERNEL)
-        self.hidden = nn.Linear(channels, channels)
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(channels, classes)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits of token ids [N, L]."""
-        words = self.embedding(inputs).transpose(1, 2)
-        features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
-        features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
-        text = functional.relu(self.conv3(features)).amax(2)
-        logits: Tensor = self.classifier(self.dropout(functional.relu(self.hidden(text))))
-        return logits
-
-
-class AveragingNetwork(nn.Module):
-    """The mean of the word vectors through one hidden layer (Iyyer et al., "Deep Unordered Composition", 2015)."""
-
-    def __init__(self, embedding: nn.Embedding, classes: int, width: int) -> None:
-        """Create the network behind `embedding`."""
-        super().__init__()
-        self.embedding = embedding
-        self.hidden = nn.Linear(embedding.embedding_dim, width)
-        self.classifier = nn.Linear(width, classes)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits of token ids [N, L]; padding counts nothing."""
-        present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
-        mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
-        logits: Tensor = self.classifier(torch.relu(self.hidden(mean)))
-        return logits
-
-
 @ARCHITECTURES.add(
     "global_pooling_cnn",
     apart=["word_vectors"],
     tags={"text"},
     stand_in={"name": "global_pooling_cnn", "dimension": 16, "channels": 16},
 )
-def global_pooling_cnn(
-    input_shape: tuple[int, ...],
-    classes: int,
-    vocabulary: Vocabulary = 20_000,
-    dimension: WordDimension = 100,
-    channels: Annotated[int, "[1, inf)"] = 128,
-    dropout: Annotated[float, "[0, 1)"] = 0.3,
-    train_embedding: TrainEmbedding = None,
-    word_vectors: Tensor | None = None,
-) -> GlobalPoolingCNN:
+class GlobalPoolingCNN(nn.Module):
     """Global-pooling convolutional network for token sequences.
 
-    Build mukhoti's network for 20 Newsgroups.
+    mukhoti's network for 20 Newsgroups: three convolutions over the words, then the maximum over the text.
 
     Source: mukhoti App. D.
 
@@ -127,9 +76,37 @@ def global_pooling_cnn(
     Raises:
         ValueError: the inputs are not token sequences of that length, or the word vectors do not fit.
     """
-    _require_tokens(input_shape, MINIMUM_LENGTH, "global_pooling_cnn")
-    embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
-    return GlobalPoolingCNN(embedding, classes, channels, dropout)
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        classes: int,
+        vocabulary: Vocabulary = 20_000,
+        dimension: WordDimension = 100,
+        channels: Annotated[int, "[1, inf)"] = 128,
+        dropout: Annotated[float, "[0, 1)"] = 0.3,
+        train_embedding: TrainEmbedding = None,
+        word_vectors: Tensor | None = None,
+    ) -> None:
+        """Create three convolutions over the words, the first two max-pooled with stride 1."""
+        super().__init__()
+        _require_tokens(input_shape, MINIMUM_LENGTH, "global_pooling_cnn")
+        self.embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
+        self.conv1 = nn.Conv1d(self.embedding.embedding_dim, channels, KERNEL)
+        self.conv2 = nn.Conv1d(channels, channels, KERNEL)
+        self.conv3 = nn.Conv1d(channels, channels, KERNEL)
+        self.hidden = nn.Linear(channels, channels)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(channels, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of token ids [N, L]."""
+        words = self.embedding(inputs).transpose(1, 2)
+        features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
+        features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
+        text = functional.relu(self.conv3(features)).amax(2)
+        logits: Tensor = self.classifier(self.dropout(functional.relu(self.hidden(text))))
+        return logits
 
 
 @ARCHITECTURES.add(
@@ -138,18 +115,10 @@ def global_pooling_cnn(
     tags={"text"},
     stand_in={"name": "text_average", "dimension": 16, "width": 16},
 )
-def averaging_network(
-    input_shape: tuple[int, ...],
-    classes: int,
-    vocabulary: Vocabulary = 20_000,
-    dimension: WordDimension = 100,
-    width: Annotated[int, "[1, inf)"] = 100,
-    train_embedding: TrainEmbedding = None,
-    word_vectors: Tensor | None = None,
-) -> AveragingNetwork:
+class AveragingNetwork(nn.Module):
     """Mean of word vectors, one hidden layer: the plain text network.
 
-    Build the plain text network: averaged word vectors, one hidden layer of `width` units.
+    The plain text network (Iyyer et al., "Deep Unordered Composition", 2015).
 
     Source: Iyyer et al. 2015.
 
@@ -159,8 +128,30 @@ def averaging_network(
     Raises:
         ValueError: the inputs are not token sequences, or the word vectors do not fit.
     """
-    _require_tokens(input_shape, 1, "text_average")
-    return AveragingNetwork(token_embedding(vocabulary, dimension, word_vectors, train_embedding), classes, width)
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        classes: int,
+        vocabulary: Vocabulary = 20_000,
+        dimension: WordDimension = 100,
+        width: Annotated[int, "[1, inf)"] = 100,
+        train_embedding: TrainEmbedding = None,
+        word_vectors: Tensor | None = None,
+    ) -> None:
+        """Create the embedding, one hidden layer of `width` units and the classifier."""
+        super().__init__()
+        _require_tokens(input_shape, 1, "text_average")
+        self.embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
+        self.hidden = nn.Linear(self.embedding.embedding_dim, width)
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of token ids [N, L]; padding counts nothing."""
+        present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
+        mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
+        logits: Tensor = self.classifier(torch.relu(self.hidden(mean)))
+        return logits
 
 
 def _require_tokens(input_shape: tuple[int, ...], minimum: int, network: str) -> None:

@@ -111,17 +111,55 @@ class Written:
         return Written(self.tokens, own, source, self.mask[rows])
 
 
+@ARCHITECTURES.add(
+    "transformer",
+    tags={"follows_data", "translation"},
+    stand_in={"name": "transformer", "layers": 2, "width": 64, "heads": 4, "inner": 128},
+    lanes="its sentences' lengths differ between lanes",
+)
 class Transformer(nn.Module):
-    """Encoder and decoder; maps pairs [N, 2, L] to the logits of all target tokens [tokens, K], row by row."""
+    """Transformer encoder and decoder for translation.
+
+    It maps pairs [N, 2, L] to the logits of all target tokens [tokens, K], row by row. The defaults are the base model
+    of Vaswani et al. 2017, Table 3.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762.
+
+    Args:
+        input_shape: (2, length) of a pair of sentences.
+        classes: number of word pieces K.
+        layers: of the encoder, and of the decoder [Vaswani et al. 2017, Table 3, base].
+        width: of a token, d_model [Vaswani et al. 2017, Table 3, base].
+        heads: of each attention [Vaswani et al. 2017, Table 3, base].
+        inner: width of the feed-forward networks, d_ff [Vaswani et al. 2017, Table 3, base].
+        dropout: rate after each layer [Vaswani et al. 2017, Table 3, base].
+
+    Raises:
+        ValueError: the inputs are not pairs of sentences, or the width cannot be shared among the heads.
+    """
 
     #: The loss is the mean over the tokens of a batch, not the sum over each sentence's.
     sums_parts = False
 
     def __init__(
-        self, length: int, classes: int, layers: int, width: int, heads: int, inner: int, dropout: float
+        self,
+        input_shape: tuple[int, ...],
+        classes: int,
+        layers: Annotated[int, "[1, inf)"] = 6,
+        width: Annotated[int, "[2, inf)"] = 512,
+        heads: Annotated[int, "[1, inf)"] = 8,
+        inner: Annotated[int, "[1, inf)"] = 2048,
+        dropout: Annotated[float, "[0, 1)"] = 0.1,
     ) -> None:
-        """Create the network; see `transformer`."""
+        """Create encoder and decoder."""
         super().__init__()
+        if len(input_shape) != 2 or input_shape[0] != 2:
+            raise ValueError(
+                f"transformer takes pairs of sentences of shape (2, length), but the data set's samples have shape "
+                f"{tuple(input_shape)}; choose wmt14_en_de or number_words"
+            )
+        if width % heads or width % 2:
+            raise ValueError(f"width = {width} must be even and a multiple of heads = {heads}")
         self.width = width
         self.embedding = nn.Embedding(classes, width)
         self.encoder = nn.ModuleList(Layer(width, heads, inner, dropout, decodes=False) for _ in range(layers))
@@ -133,7 +171,7 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(weights)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         self.classifier.weight = self.embedding.weight
-        self.register_buffer("positions", sinusoids(length + LONGER + 1, width), persistent=False)
+        self.register_buffer("positions", sinusoids(input_shape[1] + LONGER + 1, width), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of every target token, each from the source and the target's tokens before it."""
@@ -210,49 +248,6 @@ def sinusoids(count: int, width: int) -> Tensor:
     frequencies = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
     angles = torch.arange(count)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
-
-
-@ARCHITECTURES.add(
-    "transformer",
-    tags={"follows_data", "translation"},
-    stand_in={"name": "transformer", "layers": 2, "width": 64, "heads": 4, "inner": 128},
-    lanes="its sentences' lengths differ between lanes",
-)
-def transformer(
-    input_shape: tuple[int, ...],
-    classes: int,
-    layers: Annotated[int, "[1, inf)"] = 6,
-    width: Annotated[int, "[2, inf)"] = 512,
-    heads: Annotated[int, "[1, inf)"] = 8,
-    inner: Annotated[int, "[1, inf)"] = 2048,
-    dropout: Annotated[float, "[0, 1)"] = 0.1,
-) -> Transformer:
-    """Transformer encoder and decoder for translation.
-
-    Build the Transformer; the defaults are the base model of Vaswani et al. 2017, Table 3.
-
-    Source: Vaswani et al. 2017, arXiv:1706.03762.
-
-    Args:
-        input_shape: (2, length) of a pair of sentences.
-        classes: number of word pieces K.
-        layers: of the encoder, and of the decoder [Vaswani et al. 2017, Table 3, base].
-        width: of a token, d_model [Vaswani et al. 2017, Table 3, base].
-        heads: of each attention [Vaswani et al. 2017, Table 3, base].
-        inner: width of the feed-forward networks, d_ff [Vaswani et al. 2017, Table 3, base].
-        dropout: rate after each layer [Vaswani et al. 2017, Table 3, base].
-
-    Raises:
-        ValueError: the inputs are not pairs of sentences, or the width cannot be shared among the heads.
-    """
-    if len(input_shape) != 2 or input_shape[0] != 2:
-        raise ValueError(
-            f"transformer takes pairs of sentences of shape (2, length), but the data set's samples have shape "
-            f"{tuple(input_shape)}; choose wmt14_en_de or number_words"
-        )
-    if width % heads or width % 2:
-        raise ValueError(f"width = {width} must be even and a multiple of heads = {heads}")
-    return Transformer(input_shape[1], classes, layers, width, heads, inner, dropout)
 
 
 #: The id that ends a sentence, of `trainables.datasets.text`.

@@ -20,29 +20,64 @@ from trainables.models.text_networks import Vocabulary, token_embedding
 TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
 
 
+@ARCHITECTURES.add(
+    "tree_lstm",
+    apart=["word_vectors"],
+    tags={"text", "follows_data"},
+    stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
+    lanes="its computation follows each sentence's tree, which lanes do not share",
+)
 class TreeLSTM(nn.Module):
-    """Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K].
+    """Binary constituency Tree-LSTM for parse trees.
+
+    Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K].
 
     On annotated trees [N, M, 5] it has one more class, neutral, which roots do not have: training gives the logits of
     all nodes [nodes, K + 1], whose classes `supervised` returns, and evaluation those of the roots without neutral.
+
+    Source: mukhoti App. D; Tai et al. 2015.
+
+    Args:
+        input_shape: (nodes, 4), or (nodes, 5) of annotated trees.
+        classes: number of classes K.
+        vocabulary: number of token ids.
+        dimension: size of a word vector [Tai et al. 2015, section 5.2, GloVe 300d].
+        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given [mukhoti App.
+            D: vectors were fine-tuned].
+        word_vectors: pretrained vectors [vocabulary, dimension].
+        width: size of the memory cell [Tai et al. 2015, Table 1].
+        dropout: rate before the classifier [Tai et al. 2015, section 5.3].
+        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015,
+            Eq. 11); the code that it builds on leaves it out [Tai et al. 2015, Eq. 11].
+
+    Raises:
+        ValueError: the inputs are not trees, or the word vectors do not fit.
     """
 
     def __init__(
         self,
-        embedding: nn.Embedding,
+        input_shape: tuple[int, ...],
         classes: int,
-        width: int,
-        dropout: float,
-        output_gate: bool,
-        annotated: bool = False,
+        vocabulary: Vocabulary = 20_000,
+        dimension: Annotated[int, "[1, inf)"] = 300,
+        width: Annotated[int, "[1, inf)"] = 150,
+        dropout: Annotated[float, "[0, 1)"] = 0.5,
+        output_gate: bool = True,
+        train_embedding: bool | None = True,
+        word_vectors: Tensor | None = None,
     ) -> None:
         """Create a Tree-LSTM with memory cells of `width`; without `output_gate`, as in mukhoti's code, h = tanh(c)."""
         super().__init__()
+        if len(input_shape) != 2 or input_shape[1] not in (4, 5):
+            raise ValueError(
+                f"tree_lstm takes parse trees of shape (nodes, 4), but the data set's samples have shape "
+                f"{tuple(input_shape)}; choose sst2 with its default form: trees"
+            )
         self.classes = classes
-        self.annotated = annotated
-        self.embedding = embedding
+        self.annotated = annotated = input_shape[1] == 5
+        self.embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
         self.output_gate = output_gate
-        self.leaf = nn.Linear(embedding.embedding_dim, 2 * width)  # cell and output gate
+        self.leaf = nn.Linear(self.embedding.embedding_dim, 2 * width)  # cell and output gate
         gates = 5 if output_gate else 4  # input, left and right forget, update, output
         self.left = nn.Linear(width, gates * width)
         self.right = nn.Linear(width, gates * width)
@@ -86,52 +121,3 @@ class TreeLSTM(nn.Module):
         cell = torch.sigmoid(gates[0]) * torch.tanh(gates[3]) + kept
         hidden = torch.tanh(cell)
         return cell, torch.sigmoid(gates[4]) * hidden if self.output_gate else hidden
-
-
-@ARCHITECTURES.add(
-    "tree_lstm",
-    apart=["word_vectors"],
-    tags={"text", "follows_data"},
-    stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
-    lanes="its computation follows each sentence's tree, which lanes do not share",
-)
-def tree_lstm(
-    input_shape: tuple[int, ...],
-    classes: int,
-    vocabulary: Vocabulary = 20_000,
-    dimension: Annotated[int, "[1, inf)"] = 300,
-    width: Annotated[int, "[1, inf)"] = 150,
-    dropout: Annotated[float, "[0, 1)"] = 0.5,
-    output_gate: bool = True,
-    train_embedding: bool | None = True,
-    word_vectors: Tensor | None = None,
-) -> TreeLSTM:
-    """Binary constituency Tree-LSTM for parse trees.
-
-    Build the Tree-LSTM.
-
-    Source: mukhoti App. D; Tai et al. 2015.
-
-    Args:
-        input_shape: (nodes, 4), or (nodes, 5) of annotated trees.
-        classes: number of classes K.
-        vocabulary: number of token ids.
-        dimension: size of a word vector [Tai et al. 2015, section 5.2, GloVe 300d].
-        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given [mukhoti App.
-            D: vectors were fine-tuned].
-        word_vectors: pretrained vectors [vocabulary, dimension].
-        width: size of the memory cell [Tai et al. 2015, Table 1].
-        dropout: rate before the classifier [Tai et al. 2015, section 5.3].
-        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015,
-            Eq. 11); the code that it builds on leaves it out [Tai et al. 2015, Eq. 11].
-
-    Raises:
-        ValueError: the inputs are not trees, or the word vectors do not fit.
-    """
-    if len(input_shape) != 2 or input_shape[1] not in (4, 5):
-        raise ValueError(
-            f"tree_lstm takes parse trees of shape (nodes, 4), but the data set's samples have shape "
-            f"{tuple(input_shape)}; choose sst2 with its default form: trees"
-        )
-    embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
-    return TreeLSTM(embedding, classes, width, dropout, output_gate, annotated=input_shape[1] == 5)

@@ -15,14 +15,24 @@ from trainables.models.base import ARCHITECTURES, initialise, require_image
 COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convolutions before each pooling
 
 
+@ARCHITECTURES.add("vgg19", stand_in={"name": "vgg19", "width": 0.0625})
 class VGG(nn.Module):
-    """The network, [N, C, H, W] -> [N, K]."""
+    """VGG-19 with batch normalisation for 32x32 images.
 
-    def __init__(self, in_channels: int, classes: int, width: float) -> None:
+    Source: curvature; Simonyan & Zisserman 2015.
+
+    Args:
+        width: [Simonyan & Zisserman 2015].
+
+    Raises:
+        ValueError: the shape is not an image of at least 32x32 (five poolings halve it).
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> None:
         """Create the network with `width` times the channels of column E."""
         super().__init__()
         layers: list[nn.Module] = []
-        features = in_channels
+        features, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
         for base, convolutions in COLUMN_E:
             channels = max(1, round(base * width))
             for _ in range(convolutions):
@@ -37,19 +47,3 @@ class VGG(nn.Module):
         """Return the logits."""
         logits: Tensor = self.classifier(self.features(inputs).mean((2, 3)))
         return logits
-
-
-@ARCHITECTURES.add("vgg19", stand_in={"name": "vgg19", "width": 0.0625})
-def vgg19(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 1.0) -> VGG:
-    """VGG-19 with batch normalisation for 32x32 images.
-
-    Source: curvature; Simonyan & Zisserman 2015.
-
-    Args:
-        width: [Simonyan & Zisserman 2015].
-
-    Raises:
-        ValueError: the shape is not an image of at least 32x32 (five poolings halve it).
-    """
-    in_channels, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
-    return VGG(in_channels, classes, width)

@@ -16,7 +16,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, SupportsFloat, TypeVar, Union
 
@@ -223,8 +223,10 @@ def catalogue_words(target: Callable[..., object]) -> tuple[str, str]:
 def _hints(target: Callable[..., object], *, users: bool) -> dict[str, object]:
     target = target.func if isinstance(target, partial) else target
     try:
-        by_fields = is_dataclass(target) or not isinstance(target, type)
-        return typing.get_type_hints(target if by_fields else target.__init__, include_extras=True)
+        if isinstance(target, type):  # a subclass of a dataclass may have an `__init__` of its own
+            target = next(each for each in target.__mro__ if "__init__" in vars(each))
+            target = target if "__dataclass_fields__" in vars(target) else vars(target)["__init__"]
+        return typing.get_type_hints(target, include_extras=True)
     except Exception:
         if not users:
             raise

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.models import ARCHITECTURES
 from trainables.registry import Configuration
-from trainables.training.mixing import mixes
+from trainables.training.fine_tuning import mixes
 
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
@@ -282,16 +282,6 @@ class CannotRecordError(RuntimeError):
     """A step does what no graph can hold; the message says what to do."""
 
 
-class Recorder(Protocol):
-    """What records a step: CUDA."""
-
-    def aside(self, work: Callable[[], Tensor]) -> Tensor:
-        """Run `work` as it will be recorded, but unrecorded."""
-
-    def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Record `work` without running it; return where its result will be, and what runs it."""
-
-
 @functools.lru_cache(maxsize=8)  # cuBLAS keeps a workspace of megabytes for each stream that it has seen
 def recording_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream that this process records on."""
@@ -299,14 +289,14 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class CudaRecorder:
-    """Records on a CUDA stream beside the one that trains."""
+    """Records work on a CUDA stream beside the one that trains."""
 
     def __init__(self, device: torch.device) -> None:
         """Take the device's stream."""
         self._stream = recording_stream(device)
 
     def aside(self, work: Callable[[], Tensor]) -> Tensor:
-        """Run `work` in the stream, after what was begun before and before what follows."""
+        """Run `work` in the stream, unrecorded, after what was begun before and before what follows."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -315,8 +305,9 @@ class CudaRecorder:
         return result
 
     def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Capture `work`. Another thread may meanwhile copy batches, which a global capture would forbid."""
+        """Record `work` without running it; return where its result will be, and what runs it."""
         graph = torch.cuda.CUDAGraph()
+        # Another thread may meanwhile copy batches, which a global capture would forbid.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             result = work()
         return result, graph.replay
@@ -325,7 +316,7 @@ class CudaRecorder:
 class RecordedSteps:
     """Losses and gradients of one network's batches: replayed for full ones, plain for smaller ones."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], batch_size: int, recorder: Recorder) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], batch_size: int, recorder: CudaRecorder) -> None:
         """Record nothing yet.
 
         Args:

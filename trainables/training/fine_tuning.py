@@ -1,4 +1,4 @@
-"""What recipes add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness awareness.
+"""What recipes add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness, mixed samples.
 
 Layers: a network of timm numbers its layers itself (`group_matcher`), as its own layer-wise decay does. Of any other,
 the blocks of its stages follow one another, and a norm belongs to the layer before it.
@@ -18,21 +18,26 @@ ASAM (Kwon et al. 2021, arXiv:2102.11600, Eq. 4 and Alg. 1) within one scaled by
 The base optimiser then takes its step at w with ∇L(w + ε). Both passes are of one function: the same batch, the same
 dropout, the same state of the loss. Batch norms normalise by the batch in both, and their running statistics take in
 the first pass alone: those of w, not of w + ε. Clipping is of the second gradient, whose step is taken.
+
+Mixed samples: mixup (Zhang et al. 2018, arXiv:1710.09412) and CutMix (Yun et al. 2019, arXiv:1905.04899), see `Mixing`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from trainables.losses import Loss
-from trainables.registry import Options
-from trainables.training.prediction import State, placed
+from trainables.datasets.base import DataSet
+from trainables.losses import Loss, build_loss
+from trainables.registry import Configuration, Options
+from trainables.training.prediction import State, placed, random_state, set_random_state
 from trainables.training.recipe import checkpoint_metric, replaces_checkpoint, setting
 
 STAGES = (nn.Sequential, nn.ModuleList)
@@ -181,41 +186,14 @@ def _copy_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
-class AveragedWeights:
-    """W̄ ← decay·W̄ + (1 − decay)·W after each step, from the first step's weights on: torch's `AveragedModel`.
+def averaged_weights(model: nn.Module, decay: float) -> AveragedModel:
+    """Return a copy of `model` that takes up W̄ ← decay·W̄ + (1 − decay)·W after each step, from the first step's W on.
 
     A batch norm's running statistics are averaged as weights are.
     """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        """Begin with a copy of `model`.
-
-        Args:
-            model: the network that trains.
-            decay: of each step, in (0, 1).
-        """
-        self._averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-        self._averaged.requires_grad_(True)
-
-    @property
-    def network(self) -> nn.Module:
-        """The network with the averaged weights."""
-        network: nn.Module = self._averaged.module
-        return network
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Take in the weights after a step."""
-        self._averaged.update_parameters(model)
-
-    def state_dict(self) -> State:
-        """Return the averaged weights and the number of steps that they have taken in."""
-        return {"model": self.network.state_dict(), "steps": int(self._averaged.n_averaged)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`'s result."""
-        self.network.load_state_dict(state["model"])
-        self._averaged.n_averaged.fill_(state["steps"])
+    found = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    found.requires_grad_(True)
+    return found
 
 
 def measured_weights(saved: State, *, finished: bool) -> Mapping[str, Tensor]:
@@ -268,12 +246,12 @@ class SharpnessAware:
         Args:
             differentiate: leaves a batch's gradients in the parameters and returns its loss.
         """
-        random, state = self._random(), self._loss_state()
+        random, state = random_state(self._device), self._loss_state()
         value = differentiate()
-        drawn, seen = self._random(), self._loss_state()
+        drawn, seen = random_state(self._device), self._loss_state()
         statistics = [buffer.detach().clone() for buffer in self._model.buffers()]
         before = self._ascend()
-        self._set_random(random)
+        set_random_state(random)
         if state is not None:
             self._loss.load_state_dict(state)
         try:
@@ -284,7 +262,7 @@ class SharpnessAware:
                     parameter.copy_(weights)
                 for buffer, kept in zip(self._model.buffers(), statistics, strict=True):
                     buffer.copy_(kept)
-        self._set_random(drawn)
+        set_random_state(drawn)
         if seen is not None:
             self._loss.load_state_dict(seen)
         return value
@@ -304,20 +282,94 @@ class SharpnessAware:
         return before
 
     def _loss_state(self) -> dict[str, Any] | None:
-        if not self._loss.stateful:
-            return None
-        state = self._loss.state_dict()
-        return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
-
-    def _random(self) -> list[Tensor]:
-        own = [torch.get_rng_state()]
-        return own if self._device.type != "cuda" else [*own, torch.cuda.get_rng_state(self._device)]
-
-    def _set_random(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if len(states) > 1:
-            torch.cuda.set_rng_state(states[1], self._device)
+        return copy.deepcopy(self._loss.state_dict()) if self._loss.stateful else None
 
 
 def _is_bias(name: str) -> bool:
     return name.rpartition(".")[2] == "bias"
+
+
+IMAGE_DIMENSIONS = 3
+
+
+class Mixing:
+    """Mixes a replicate's batches. Batch b of epoch e is drawn by (seed, e, b) alone: no state is to be saved.
+
+    Each sample x of a batch gets a partner x', the batch in another order, and the batch a share λ ~ Beta(α, α), as in
+    both papers' code. Mixup trains on λx + (1 − λ)x'; CutMix pastes a box of x' with 1 − λ of the image's area into x,
+    and λ is then what is left of x. With both, each batch is one of the two, by a fair coin, as in timm.
+
+    The target is v = λe_y + (1 − λ)e_y', and the loss λ·L(y) + (1 − λ)·L(y'), which is what papers define at soft
+    targets:
+
+    * cross-entropy, with label smoothing or without, is linear in v;
+    * focal-type losses are Σ_k v_k·L(k) (posterior §6.1), γ of a class chosen by that class's own probability;
+    * the Brier score at v is 2λ(1 − λ) less where y ≠ y', whatever the network says: gradients are the same;
+    * the weights of `aurc` and `selective_risk` follow from the scores alone.
+
+    Losses that ask which samples are right (`mmce`, `kde_xe`), that keep counts of the samples that they saw, or that
+    take the network itself have no such form, and are refused.
+    """
+
+    def __init__(self, configuration: Configuration, seed: int, loss: Loss, dataset: DataSet) -> None:
+        """Prepare for batches of `dataset`. Raises ValueError where these, or the loss, cannot be mixed."""
+        if (fault := mixing_fault(configuration, dataset)) is not None:
+            raise ValueError(fault)
+        recipe = configuration["optimizer"]
+        self._kinds = [(kind, float(recipe[name])) for name, kind in KINDS.items() if recipe.get(name)]
+        self._seed, self._loss = [seed & 0xFFFFFFFF, seed >> 32], loss
+        self._order, self._share = torch.empty(0, dtype=torch.int64), 1.0
+
+    def __call__(self, inputs: Tensor, epoch: int, batch: int) -> Tensor:
+        """Return a batch's inputs [B, ...] mixed, and remember how for its `loss`."""
+        random = np.random.RandomState([*self._seed, epoch, batch])
+        mix, alpha = self._kinds[random.randint(len(self._kinds))]
+        self._order = torch.from_numpy(random.permutation(len(inputs))).to(inputs.device)
+        mixed, self._share = mix(inputs, inputs[self._order], random.beta(alpha, alpha), random)
+        return mixed
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of the batch that was mixed last, at logits [B, K] and its own targets [B]."""
+        own, partners = self._loss(logits, targets), self._loss(logits, targets[self._order])
+        return self._share * own + (1 - self._share) * partners
+
+
+def mixup(own: Tensor, partners: Tensor, share: float, random: np.random.RandomState) -> tuple[Tensor, float]:
+    """Return λx + (1 − λ)x' and λ."""
+    return own * share + partners * (1 - share), share
+
+
+def cutmix(own: Tensor, partners: Tensor, share: float, random: np.random.RandomState) -> tuple[Tensor, float]:
+    """Return x [B, C, H, W] with a box of x', and what is left of x's area: the box ends at the image's edge."""
+    height, width = own.shape[-2:]
+    slices = []
+    for size in (height, width):
+        half, centre = int(size * np.sqrt(1 - share)) // 2, random.randint(size)
+        slices.append(slice(max(centre - half, 0), min(centre + half, size)))
+    mixed = own.clone()
+    mixed[..., slices[0], slices[1]] = partners[..., slices[0], slices[1]]
+    pasted = (slices[0].stop - slices[0].start) * (slices[1].stop - slices[1].start)
+    return mixed, 1 - pasted / (height * width)
+
+
+#: Hyperparameter of a recipe, α of its Beta distribution, and what it does.
+KINDS = {"mixup": mixup, "cutmix": cutmix}
+
+
+def mixes(recipe: Options) -> str | None:
+    """Return which hyperparameter asks for mixed samples; `None` where none does, or α is 0."""
+    return next((name for name in KINDS if recipe.get(name)), None)
+
+
+def mixing_fault(configuration: Configuration, dataset: DataSet) -> str | None:
+    """Return why a configuration cannot have mixed samples of these data, or `None`; for use before a run."""
+    recipe, loss = configuration["optimizer"], build_loss(**configuration["loss"])
+    if (name := mixes(recipe)) is None:
+        return None
+    if not loss.takes_soft_targets:
+        return f"{name} needs a loss with soft targets, and {loss.name} has none; choose another loss, or {name}: 0"
+    if dataset.vocabulary is not None or dataset.train.inputs.dtype == torch.int64:
+        return f"{name} cannot mix samples of {dataset.name}, which are tokens; choose {name}: 0"
+    if recipe.get("cutmix") and len(dataset.input_shape) != IMAGE_DIMENSIONS:
+        return f"cutmix needs images, and samples of {dataset.name} are {[*dataset.input_shape]}; choose cutmix: 0"
+    return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from trainables.datasets.base import DataSet, batches, epoch_order
 from trainables.losses import build_loss
@@ -28,15 +29,16 @@ from trainables.training.acceleration import (
 from trainables.training.edge_of_stability import EdgeOfStability
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
 from trainables.training.fine_tuning import (
-    AveragedWeights,
     KeptWeights,
+    Mixing,
     SharpnessAware,
+    averaged_weights,
     freeze_layers,
     frozen_modules,
+    mixes,
     radius_of,
     scale_by_depth,
 )
-from trainables.training.mixing import Mixing, mixes
 from trainables.training.prediction import (
     EpochRow,
     Predicting,
@@ -47,6 +49,8 @@ from trainables.training.prediction import (
     on_host,
     placed,
     predict,
+    random_state,
+    set_random_state,
     trajectory_row,
 )
 from trainables.training.recipe import (
@@ -66,48 +70,30 @@ class OwnRandomness:
     def __init__(self, seed: int, device: torch.device) -> None:
         """Begin with the state that seeding would give, without seeding the process."""
         self._device, self._inside = device, False
-        self._state = _seeded(seed)
+        self._state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+        if torch.cuda.is_available():
+            self._state["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Put this state in the place of the global one, and keep what becomes of it."""
-        outside = _current(self._device)
-        _set(self._state)
+        outside = random_state(self._device)
+        set_random_state(self._state)
         self._inside = True
         try:
             yield
         finally:
             self._inside = False
-            self._state = _current(self._device)
-            _set(outside)
+            self._state = random_state(self._device)
+            set_random_state(outside)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state by device, as it is now."""
-        return _current(self._device) if self._inside else self._state
+        return random_state(self._device) if self._inside else self._state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from `state_dict()`'s result."""
         self._state = {key: value.cpu() for key, value in state.items()}
-
-
-def _seeded(seed: int) -> dict[str, Tensor]:
-    state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
-    return state
-
-
-def _current(device: torch.device) -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _set(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
 
 
 @dataclass
@@ -201,7 +187,7 @@ class Replicate:
             self.loss.reseed(seed)
         if self.device.type != "cpu":  # where it would be copied in each step otherwise
             self.loss.load_state_dict(placed(self.loss.state_dict(), self.device))
-        self._averaged: AveragedWeights | None = None
+        self._averaged: AveragedModel | None = None
         self._sharpness: SharpnessAware | None = None
         self._mixing = Mixing(configuration, seed, self.loss, dataset) if mixes(self.recipe) else None
         self.optimizer = self._fine_tuned()
@@ -224,7 +210,7 @@ class Replicate:
         if (decay := setting(self.recipe, "layer_decay")) is not None:
             scale_by_depth(self.model, optimizer, decay)
         if (kept := setting(self.recipe, "ema")) is not None:
-            self._averaged = AveragedWeights(self.model, kept)
+            self._averaged = averaged_weights(self.model, kept)
         if radius_of(self.recipe) > 0:
             self._sharpness = SharpnessAware(self.model, self.loss, self.recipe, self.device)
         return optimizer
@@ -232,7 +218,7 @@ class Replicate:
     @property
     def measured(self) -> torch.nn.Module:
         """The network that is measured: the one that trains, or the average of its weights."""
-        return self.model if self._averaged is None else self._averaged.network
+        return self.model if self._averaged is None else self._averaged.module
 
     def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
         """Train one epoch, or the rest of one; return its row of the `epochs` table (without the replicate's number).
@@ -361,7 +347,7 @@ class Replicate:
             "random": self._randomness.state_dict(),
             **self._kept.state_dict(),
             **({"edge": edge} if (edge := self._edge.state_dict()) else {}),
-            **({} if self._averaged is None else {"averaged": self._averaged.state_dict()}),
+            **({} if self._averaged is None else {"averaged": _averaged_state(self._averaged)}),
             **({} if progress is None else {"progress": progress.state_dict()}),
         }
 
@@ -378,7 +364,8 @@ class Replicate:
         self._kept.load_state_dict(state, self.device)
         self._edge.load_state_dict(placed(state.get("edge", {}), self.device))
         if self._averaged is not None:
-            self._averaged.load_state_dict(state["averaged"])
+            self._averaged.module.load_state_dict(state["averaged"]["model"])
+            self._averaged.n_averaged.fill_(state["averaged"]["steps"])
         self._progress = EpochProgress.from_state(state, self.device)
 
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -392,7 +379,7 @@ class Replicate:
         prepare_gradients(self.model.parameters(), self.recipe, len(targets))
         self.optimizer.step()
         if self._averaged is not None:
-            self._averaged.update(self.model)
+            self._averaged.update_parameters(self.model)
         return value
 
     def _differentiate(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -417,6 +404,10 @@ class Replicate:
     def own_randomness(self) -> AbstractContextManager[None]:
         """Return a context with this replicate's random state in the place of torch's global one."""
         return self._randomness.in_place()
+
+
+def _averaged_state(averaged: AveragedModel) -> State:
+    return {"model": averaged.module.state_dict(), "steps": int(averaged.n_averaged)}
 
 
 def _compact(tensor: Tensor) -> Tensor:

@@ -57,6 +57,21 @@ def placed(state: State, device: torch.device) -> State:
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's global generators that computing on `device` draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, Tensor]) -> None:
+    """Continue from what `random_state` returned."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
 def shifted_data(
     model: nn.Module, dataset: DataSet, shifts: Iterable[Options]
 ) -> dict[str, tuple[np.ndarray, np.ndarray, EvaluationSplit]]:

@@ -7,7 +7,7 @@ A token's prediction is that of its class among all word pieces, given the sourc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,14 +210,10 @@ def translated(model: Any, dataset: DataSet, split: str, decoding: Decoding, tem
         raise ValueError(f"{dataset.name} holds no sentences to translate")
     model.eval()
     found: list[list[int]] = [[] for _ in range(len(part))]
-    for rows in _by_length(part):
+    lengths = (part.inputs[:, 0] != 0).sum(1).cpu()
+    for rows in torch.argsort(lengths, stable=True).split(SENTENCES):
         inputs = part.prepare(part.inputs[rows.to(part.inputs.device)])
         made = beam_search(model, inputs, beams=decoding.beams, alpha=decoding.length_penalty, temperature=temperature)
         for place, tokens in zip(rows.tolist(), made, strict=True):
             found[place] = tokens
     return task.text(found)
-
-
-def _by_length(split: Split) -> Iterator[torch.Tensor]:
-    lengths = (split.inputs[:, 0] != 0).sum(1).cpu()
-    yield from torch.argsort(lengths, stable=True).split(SENTENCES)

@@ -4,8 +4,8 @@ It starts with the command, so torch is imported while the driver still reads th
 costs a fork instead of an import. It never runs a torch operation itself: a fork after one would inherit the locks of
 thread pools whose threads it lacks.
 
-The driver holds the other end of the control socket. When that closes, however the driver died, the server ends, and
-the kernel ends its children with it (`PR_SET_PDEATHSIG`).
+The driver holds the other end of the control connection. When that closes, however the driver died, the server ends,
+and the kernel ends its children with it (`PR_SET_PDEATHSIG`).
 """
 
 from __future__ import annotations
@@ -13,23 +13,13 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-import socket
-import struct
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 
 from trainables.worker.hang_watchdog import die_with_parent, exit_code
 from trainables.worker.trial_reports import WorkerFailed, WorkerInit
-
-#: Requests: fork a trial process around the descriptor that comes along; wait for a child's end.
-FORK, REAP = b"f", b"r"
-
-#: A request and the process id it is about; 0 for `FORK`.
-REQUEST = struct.Struct("<cq")
-
-#: The process id of the child that was forked, or the exit code that a child ended with.
-ANSWER = struct.Struct("<q")
 
 PRELOADED = (
     "trainables.worker.workers",
@@ -44,22 +34,24 @@ PRELOADED = (
 )
 
 
-def serve(control: socket.socket) -> None:
-    """Answer requests until the driver closes its end."""
+def serve(control: Connection) -> None:
+    """Answer requests until the driver closes its end.
+
+    A request is 0, with a descriptor, for a trial process around it, whose id is the answer; or the id of a process to
+    wait for, whose exit code is the answer.
+    """
     for module in PRELOADED:
         importlib.import_module(module)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
-        if len(message) < REQUEST.size:
+        try:
+            pid = control.recv()
+            descriptor = 0 if pid else recv_handle(control)
+        except (EOFError, ConnectionResetError):
             return
-        kind, pid = REQUEST.unpack(message)
-        if kind == FORK:
-            control.sendall(ANSWER.pack(_forked(control, descriptors[0])))
-        else:
-            control.sendall(ANSWER.pack(exit_code(pid)))
+        control.send(exit_code(pid) if pid else _forked(control, descriptor))
 
 
-def _forked(control: socket.socket, descriptor: int) -> int:
+def _forked(control: Connection, descriptor: int) -> int:
     """Fork a trial process that talks through `descriptor`; return its id."""
     server = os.getpid()
     pid = os.fork()
@@ -115,6 +107,6 @@ def _write_to(log: str) -> None:
 if __name__ == "__main__":
     # Ctrl-C is for the driver, which ends its processes cleanly.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(Connection(int(sys.argv[1])))
     # Nothing is left to flush or to close, and taking torch down takes half a second that the driver waits for.
     os._exit(0)

@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from trainables.datasets.base import DataSet
 from trainables.training.evaluation import END, Evaluation, Task
 from trainables.training.lanes.cohort import Cohort, Lanes
@@ -50,44 +48,6 @@ def replicate_of(
     """Return a replicate of an assignment's configuration, at its epoch 0, which `crew` trains together if given."""
     build = Replicate if crew is None else functools.partial(LeadingReplicate, crew=crew)
     return build(assignment.values, seed=seed, dataset=dataset, **settings.of_replicates)
-
-
-def packing_of(
-    assignment: Assignment,
-    settings: TrialSettings,
-    dataset: DataSet,
-    network: nn.Module,
-    build: Callable[[int, DataSet], Replicate],
-    in_cohort: bool | None,
-) -> str:
-    """Return how the replicates share this process: what the settings ask for, where it can be.
-
-    Where there is no cohort to join, as in an export, one of their own is for networks whose bits do not depend on the
-    number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
-
-    Args:
-        assignment: whose replicates.
-        settings: of all trials.
-        dataset: of the assignment.
-        network: of a replicate.
-        build: returns another replicate, with a seed and on data of its own, for measuring.
-        in_cohort: whether they would join the caller's cohort; `None` where there is none.
-    """
-    asked = settings.packing
-    own = settings.lanes > 0 or is_perceptron(network)
-    wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
-    if wanted and cohort_key(assignment.values, settings.training) is not None:
-        return COHORT
-    return chosen_packing(
-        SEQUENTIAL if asked == COHORT else asked,
-        build,
-        assignment.values,
-        assignment.seeds,
-        dataset,
-        settings.device,
-        settings.training,
-        settings.choices,
-    )
 
 
 class Trial:
@@ -139,10 +99,7 @@ class Trial:
         self._errors, self._packing = dict[int, str](), None
         self._restore()
         if self._packing is None:
-            own = self.networks
-            self._packing = (
-                packing_of(assignment, settings, dataset, own[0].model, self._build, in_cohort) if own else SEQUENTIAL
-            )
+            self._packing = self._chosen_packing(dataset, in_cohort)
         self.wants_cohort = self._packing == COHORT and in_cohort is not None
         self._group: Packed | None = None if self.wants_cohort else self._packed()
 
@@ -248,10 +205,11 @@ class Trial:
             seconds: spent on this trial since its last report.
         """
         failure, self._wall_seconds = self._failure, self._wall_seconds + seconds
+        sound = [row for row in self._rows if row["replicate"] not in self._errors]
         self._last_report = TrialReport(
             configuration=self.assignment.configuration,
             epoch=self.epoch,
-            objective=math.nan if failure else self._objective(self._rows, evaluations),
+            objective=math.nan if failure else mean_objective(self.settings.objective, sound, evaluations),
             failure=failure[1] if failure else None,
             failure_kind=failure[0] if failure else None,
             device=self.settings.device,
@@ -291,6 +249,23 @@ class Trial:
     def stage(self) -> str:
         """The stage of an evaluation made now: `rung` or `end`."""
         return END if self.epoch >= self.settings.max_epochs else "rung"
+
+    def _chosen_packing(self, dataset: DataSet, in_cohort: bool | None) -> str:
+        """Return how the replicates share this process: what the settings ask for, where it can be.
+
+        Where there is no cohort to join, as in an export, one of their own is for networks whose bits do not depend on
+        the number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
+        """
+        settings, values, asked = self.settings, self.assignment.values, self.settings.packing
+        if not self.networks:
+            return SEQUENTIAL
+        own = settings.lanes > 0 or is_perceptron(self.networks[0].model)
+        wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
+        if wanted and cohort_key(values, settings.training) is not None:
+            return COHORT
+        asked, seeds = SEQUENTIAL if asked == COHORT else asked, self.assignment.seeds
+        device, training, choices = settings.device, settings.training, settings.choices
+        return chosen_packing(asked, self._build, values, seeds, dataset, device, training, choices)
 
     def _packed(self) -> Packed:
         """Return the replicates as a group of their own."""
@@ -367,11 +342,6 @@ class Trial:
         if len(self._errors) < len(self.assignment.seeds):
             return None
         return NON_FINITE, self._errors[rows[0]["replicate"]]
-
-    def _objective(self, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> float | None:
-        """Return the judged metric's mean over the replicates that have not diverged."""
-        sound = [row for row in epoch_rows if row["replicate"] not in self._errors]
-        return mean_objective(self.settings.objective, sound, evaluations)
 
     def _timed_out(self, seconds: float) -> tuple[str, str] | None:
         """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""

@@ -139,12 +139,8 @@ class DataSets:
         self.own = settings.load_dataset()
         self._named: tuple[Options | None, DataSet] = (None, self.own)
 
-    def of(self, assignment: Assignment) -> DataSet:
-        """Return the data set that a configuration names, the sweep's own where it names none."""
-        return self.named(assignment.values.get("dataset"))
-
     def named(self, named: Options | None) -> DataSet:
-        """Return a data set by its name and options; the sweep's own for `None`."""
+        """Return the data set that a configuration names by name and options; the sweep's own for `None`."""
         if named is None:
             return self.own
         if self._named[0] != named:

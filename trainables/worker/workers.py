@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from trainables.curvature.failures import ran_out_of_memory
 from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
@@ -62,7 +63,8 @@ class Worker:
             self.leave()
             self._waiting = []
         for assignment in command.new:
-            self.take(assignment)
+            self._waiting, self._trial = [Assignment(*fields) for fields in assignment], None  # type: ignore[arg-type]
+            prepare_process(self.settings)  # what a trial before changed in this process is set again
         return WorkerReport((self.step(),)) if self.current is not None else None
 
     @property
@@ -75,11 +77,6 @@ class Worker:
         if self._trial is not None:
             trial, self._trial = self._trial, None
             trial.leave()
-
-    def take(self, assignment: Iterable[Sequence[object]]) -> None:
-        """Take up other configurations; what a trial before them changed in this process is set again."""
-        self._waiting, self._trial = [Assignment(*fields) for fields in assignment], None  # type: ignore[arg-type]
-        prepare_process(self.settings)
 
     def step(self) -> tuple[Sequence[TrialReport], bool]:
         """Return the reports of one configuration, of several when they are short; and whether these were the last."""
@@ -101,7 +98,7 @@ class Worker:
         assert assignment is not None
         with self._watchdog.watching(self._hung_folder(assignment)):
             if self._trial is None:
-                dataset = self._datasets.of(assignment)
+                dataset = self._datasets.named(assignment.values.get("dataset"))
                 self._trial = Trial(self._waiting.pop(0), self.settings, dataset, crew=self._crew)
             return self._trial.advance(leaving=self._leaving)
 
@@ -160,8 +157,8 @@ class CohortWorker(Worker):
                 return WorkerReport(reports, self._room, tuple(lost))
             with self._watchdog.watching(self._hung_folder(self._in_order()[0].trial.assignment)):
                 return self._train(command.report_all)
-        except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_memory(error) or self._cohort is None or len(given) - len(lost) < 2:
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error) or self._cohort is None or len(given) - len(lost) < 2:
                 raise
         return self._halve(lost)
 
@@ -185,7 +182,7 @@ class CohortWorker(Worker):
             prepare_process(self.settings)  # what a trial before changed in this process is set again
             self._cohort = None
         try:
-            dataset = self._datasets.of(assignment)
+            dataset = self._datasets.named(assignment.values.get("dataset"))
             width = self._width(assignment, dataset) if self._cohort is None else self._cohort.width
             trial = Trial(assignment, self.settings, dataset, in_cohort=width > 0)
             if trial.wants_cohort:
@@ -193,7 +190,7 @@ class CohortWorker(Worker):
                 self._cohort = self._cohort or Cohort(first, max(width, len(assignment.seeds)))
                 trial.join(self._cohort)
         except Exception as error:
-            if _is_memory(error) and self._slots:
+            if ran_out_of_memory(error) and self._slots:
                 raise
             return [_loss_of(assignment.configuration, error)]
         self._slots[assignment.configuration] = _Slot(trial)
@@ -263,7 +260,7 @@ class CohortWorker(Worker):
                     before = writers.submit(write)
                     written.append((slot, report, before))
                 except Exception as error:
-                    if _is_memory(error) and len(self._slots) > 1:
+                    if ran_out_of_memory(error) and len(self._slots) > 1:
                         raise  # all of them take it; what is written by now is reported once more
                     lost.append(_loss_of(slot.configuration, error))
         for slot, report, writing in written:
@@ -327,11 +324,6 @@ def _neighbours(settings: TrialSettings) -> int:
     if settings.device != "cpu":
         return int(1 / settings.gpu) if 0 < settings.gpu < 1 else 1
     return max(1, int(usable_cores() / settings.threads))
-
-
-def _is_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
 
 
 #: Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients.

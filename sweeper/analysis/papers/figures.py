@@ -69,10 +69,7 @@ class Comparison:
         Args:
             settings: trial → the setting that is compared.
         """
-        chosen: dict[object, str] = {}
-        for trial in sorted(settings, key=self.rank):
-            chosen.setdefault(settings[trial], trial)
-        return [*chosen.values()]
+        return [best for best, *_ in grouped(sorted(settings, key=self.rank), settings.__getitem__).values()]
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,8 @@ class FinishedSweep:
 
     @cached_property
     def _trials(self) -> dict[str, list[Row]]:
-        rows = self.results.rows("SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split")
-        return by_trial(rows)
+        sql = "SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split"
+        return by_trial(self.results.rows(sql))
 
     @cached_property
     def _ended(self) -> Counter[Settings]:
@@ -166,16 +166,13 @@ class FinishedSweep:
 
     @cached_property
     def _recalibrations(self) -> dict[str, list[Row]]:
-        rows = self.results.rows(
-            "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
-        )
-        return by_trial(rows)
+        sql = "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
+        return by_trial(self.results.rows(sql))
 
     def _epoch_rows(self, trial: str) -> Sequence[Row]:
         if trial not in self._epochs:
-            self._epochs[trial] = self.results.rows(
-                f"SELECT * FROM epochs WHERE trial = '{trial}' ORDER BY replicate, epoch"
-            )
+            sql = f"SELECT * FROM epochs WHERE trial = '{trial}' ORDER BY replicate, epoch"
+            self._epochs[trial] = self.results.rows(sql)
         return self._epochs[trial]
 
     def _reliability_rows(self, trial: str) -> Sequence[Row]:
@@ -280,10 +277,6 @@ class FinishedSweep:
 
 def _as_if_on(number: PublishedNumber, row: Row) -> Row:
     """Return a rehearsal's row as if its network were the number's: a stand-in has another name."""
-    others = {key: value for key, value in row.items() if not key.startswith("config_architecture_")}
-    options = {
-        f"config_architecture_{key.removeprefix('architecture.')}": value
-        for key, value in number.options.items()
-        if key.startswith("architecture.")
-    }
-    return {**others, "config_architecture_name": number.architecture, **options}
+    others = {key: value for key, value in row.items() if not key.startswith(recipes.NETWORK)}
+    options = {f"{recipes.NETWORK}{key}": value for key, value in recipes.options_of(number, "architecture").items()}
+    return {**others, f"{recipes.NETWORK}name": number.architecture, **options}

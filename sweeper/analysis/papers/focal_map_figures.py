@@ -228,14 +228,8 @@ def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
         )
         for percentile, points in lines.items():
             curves[f"{label}, {percentile} %"] = projected(points)
-            rows += [
-                {
-                    "loss": label,
-                    "percentile": percentile,
-                    **dict(zip(("q1", "q2", "q3"), map(float, point), strict=True)),
-                }
-                for point in points[~np.isnan(points[:, 0])]
-            ]
+            drawn = points[~np.isnan(points[:, 0])]
+            rows += [{"loss": label, "percentile": percentile, **_numbered("q", point)} for point in drawn]
     return ComputedFigure(rows, remarks, curves, None)
 
 
@@ -250,10 +244,8 @@ def arrows(gammas: Sequence[float]) -> ComputedFigure:
         for label, after in _both(q, gamma, fit.temperature).items():
             segments = np.stack([q, after, np.full_like(q, np.nan)], 1).reshape(-1, 3)
             curves[label], ends[label] = projected(segments), projected(after)
-            rows += [
-                {"map": label, **{f"{when}{k + 1}": float(p[k]) for when, p in (("q", a), ("p", b)) for k in range(3)}}
-                for a, b in zip(q, after, strict=True)
-            ]
+            pairs = zip(q, after, strict=True)
+            rows += [{"map": label, **_numbered("q", a), **_numbered("p", b)} for a, b in pairs]
     return ComputedFigure(rows, remarks, curves, None, ends=ends)
 
 
@@ -272,11 +264,14 @@ def differences(gammas: Sequence[float]) -> ComputedFigure:
         remarks.append(
             f"γ {gamma:g}, T = {fit.temperature:.3g}: up to {apart.max():.4f} at ({worst}), {centre:.4f} in the centre"
         )
-        rows += [
-            {"gamma": gamma, "q1": float(a[0]), "q2": float(a[1]), "q3": float(a[2]), "difference": float(d)}
-            for a, d in zip(q, apart, strict=True)
-        ]
+        pairs = zip(q, apart, strict=True)
+        rows += [{"gamma": gamma, **_numbered("q", a), "difference": float(d)} for a, d in pairs]
     return ComputedFigure(rows, remarks, {}, None, shaded=shaded)
+
+
+def _numbered(name: str, point: Floats) -> dict[str, float]:
+    """Return the probabilities of three classes as columns: `q1`, `q2`, `q3`."""
+    return {f"{name}{at}": float(value) for at, value in enumerate(point, 1)}
 
 
 def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:

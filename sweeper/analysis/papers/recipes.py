@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.parts import Objective, Training
 from sweeper.space.rehearsal import SUFFIX, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
-from sweeper.text.cells import Row, grouped
+from sweeper.text.cells import Row
 from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES
@@ -202,15 +201,9 @@ class Recipe:
         """Every configuration as it is compared."""
         return frozenset(map(configuration_settings, self.configurations))
 
-    @cached_property
-    def _by_parts(self) -> dict[tuple[object, object], list[Row]]:
-        return grouped(self.configurations, itemgetter("config_loss_name", "config_architecture_name"))
-
     def holds(self, number: PublishedNumber) -> bool:
         """Return whether a number's configuration is one of these, on its data."""
-        if not on_dataset(self.spec.dataset, number):
-            return False
-        return any(trains(row, number) for row in self._by_parts.get((number.loss, number.architecture), ()))
+        return on_dataset(self.spec.dataset, number) and any(trains(row, number) for row in self.configurations)
 
     def stand_ins(self, number: PublishedNumber) -> dict[Settings, str]:
         """Return the networks that a rehearsal trains in place of a number's: settings → in words.

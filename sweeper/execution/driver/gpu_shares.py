@@ -60,6 +60,10 @@ def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> st
     return json.dumps(parts, sort_keys=True, default=list)
 
 
+class NotMeasuredError(Exception):
+    """A card could not be had to measure on."""
+
+
 class CardShares:
     """The share of each configuration of a sweep, measured once for each kind and kept in the sweep's folder."""
 
@@ -106,12 +110,12 @@ class CardShares:
     def _share(self, key: str, index: int, probe: Callable[[int], CardMemory | None]) -> float:
         def measured() -> str:
             if (memory := probe(index)) is None:
-                raise LookupError("a card could not be had to measure on")  # of which nothing is kept
+                raise NotMeasuredError  # of which nothing is kept
             return json.dumps(asdict(memory))
 
         try:
             return share_for(CardMemory(**json.loads(kept_choice(self._folder, key, measured))))
-        except LookupError:
+        except NotMeasuredError:
             return DEFAULT_SHARE
 
 

@@ -216,19 +216,19 @@ def test_what_cannot_be_measured_says_why() -> None:
     rng = np.random.default_rng(1)
     logits, targets = rng.normal(size=(30, 3)), rng.integers(0, 3, 30)
     broken = StoredPredictions(
-        ("c00000", 0, 1), {"val": np.full((30, 3), np.nan), "test": logits}, {"val": targets, "test": targets}
+        "c00000", 0, 1, {"val": np.full((30, 3), np.nan), "test": logits}, {"val": targets, "test": targets}
     )
     asked = [Request("none", 15), Request("temperature", 15), Request("metacal_acc", 15)]
     plain, scaled, metacal = measure_all([broken], asked, [{"name": "focal", "gamma": 2.0}])[0]
     assert plain[0]["unavailable"] and plain[1]["unavailable"] is None
     assert all(row["unavailable"] and "ece" not in row for row in (*scaled, *metacal))
     sound = StoredPredictions(
-        ("c00000", 0, 1), {"val": logits, "test": logits[:8]}, {"val": targets, "test": targets[:8]}
+        "c00000", 0, 1, {"val": logits, "test": logits[:8]}, {"val": targets, "test": targets[:8]}
     )
     rows = measure_all([sound], [Request("temperature", 15), Request("temperature", 5)], [{}])[0]
     assert "bins" in rows[0][1]["unavailable"] and rows[1][1]["ece"] >= 0
     assert rows[0][0]["unavailable"] is None
-    alone = StoredPredictions(("c00000", 0, 1), {"test": logits}, {"test": targets})
+    alone = StoredPredictions("c00000", 0, 1, {"test": logits}, {"test": targets})
     assert "validation" in measure_all([alone], [Request("temperature", 15)], [{}])[0][0][0]["unavailable"]
 
 
@@ -241,7 +241,7 @@ def test_the_nll_of_a_class_that_underflowed_is_not_capped(method: str, gamma: f
     targets = (logits + rng.gumbel(size=(60, 3))).argmax(axis=1)
     far = np.array([[1500.0, 0.0, -500.0]])
     predictions = StoredPredictions(
-        ("c00000", 0, 1), {"val": logits, "test": far}, {"val": targets, "test": np.array([2])}
+        "c00000", 0, 1, {"val": logits, "test": far}, {"val": targets, "test": np.array([2])}
     )
     (row,) = [
         row

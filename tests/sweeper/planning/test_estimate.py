@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.planning.estimate import PRODUCT_PASSES, TRAINING_PASSES, cards, dataset_size, estimate, forward_operations
+from sweeper.planning.costs import (
+    PRODUCT_PASSES,
+    TRAINING_PASSES,
+    cards,
+    dataset_size,
+    estimate,
+    forward_operations,
+    with_estimate,
+)
 from sweeper.planning.plan import plan
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
@@ -120,8 +128,9 @@ def test_options_change_a_size_and_unknown_data_have_none() -> None:
 
 
 def test_a_plan_shows_hours_where_a_card_is_worth_it(tmp_path: Path) -> None:
-    large = plan(spec_of(tmp_path), estimated=True)
-    small = plan(spec_of(tmp_path, "focal", "dataset={name: digits}", "space.architecture=mlp"), estimated=True)
+    large = with_estimate(spec_of(tmp_path), plan(spec_of(tmp_path)))
+    spec = spec_of(tmp_path, "focal", "dataset={name: digits}", "space.architecture=mlp")
+    small = with_estimate(spec, plan(spec))
     shown = []
     for planned in (large, dataclasses.replace(small, rehearsed=("everything smaller",))):
         console = Console(width=100)

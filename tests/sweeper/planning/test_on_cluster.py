@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.planning.estimate import Estimate, cards
+from sweeper.planning.costs import cards
 from sweeper.planning.on_cluster import (
     NODE_START_HOURS,
     ClusterFile,
@@ -23,7 +23,7 @@ from sweeper.planning.on_cluster import (
     read_cluster,
     read_prices,
 )
-from sweeper.planning.plan import Plan, Range
+from sweeper.planning.plan import Estimate, Plan, Range
 from sweeper.space.parts import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

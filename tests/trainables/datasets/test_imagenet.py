@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeper.planning.estimate import dataset_size
+from sweeper.planning.costs import dataset_size
 from tests.trainables.stream_files import jpeg, write_shards, write_tree
 from trainables.datasets import load_dataset
 from trainables.datasets.cache import DataSetUnavailableError

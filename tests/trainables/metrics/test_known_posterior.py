@@ -5,12 +5,7 @@ from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from tests.trainables.posthoc.known_posterior_problem import density_on_grid, draw, measure, posterior
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.base import UnusablePredictions, softmax64
-from trainables.metrics.known_posterior import (
-    confidence_to_posterior_distance,
-    kl_to_posterior,
-    posterior_metrics,
-    true_calibration_error,
-)
+from trainables.metrics.known_posterior import posterior_metrics
 from trainables.posthoc.focal_map import focal_map
 
 
@@ -46,31 +41,32 @@ def test_posterior_metrics_of_simple_cases():
         {"kl_to_posterior": 0.0, "true_calibration_error": 0.0, "confidence_to_posterior_distance": 0.0}
     )
     blurred = np.full((100, 2), [0.7, 0.3])
-    assert true_calibration_error(eta, blurred, bins=1) == pytest.approx(0.0, abs=1e-12)
-    assert confidence_to_posterior_distance(eta, blurred) == pytest.approx(0.1)
-    assert kl_to_posterior(eta, blurred) == pytest.approx(
+    found = posterior_metrics(eta, blurred, bins=1)
+    assert found["true_calibration_error"] == pytest.approx(0.0, abs=1e-12)
+    assert found["confidence_to_posterior_distance"] == pytest.approx(0.1)
+    assert found["kl_to_posterior"] == pytest.approx(
         np.mean([0.8 * np.log(8 / 7) + 0.2 * np.log(2 / 3), 0.6 * np.log(6 / 7) + 0.4 * np.log(4 / 3)])
     )
-    assert kl_to_posterior(np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]])) == 0.0
-    assert 700 < kl_to_posterior(np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]])) < 710
+    certain, wrong = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
+    assert posterior_metrics(certain, certain)["kl_to_posterior"] == 0.0
+    assert 700 < posterior_metrics(wrong, certain)["kl_to_posterior"] < 710
 
 
 def test_true_calibration_error_is_what_ece_estimates_from_labels():
     points, targets = draw(200_000, seed=0)
     eta = posterior(points)
     q = softmax64(np.log(eta) * 1.5)
-    found = true_calibration_error(eta, q)
-    assert found == pytest.approx(evaluate_probabilities(q, targets, 100)["ada_ece"], abs=2e-3)
-    assert found <= confidence_to_posterior_distance(eta, q)
+    found = posterior_metrics(eta, q)
+    error = found["true_calibration_error"]
+    assert error == pytest.approx(evaluate_probabilities(q, targets, 100)["ada_ece"], abs=2e-3)
+    assert error <= found["confidence_to_posterior_distance"]
 
 
 def test_unusable_posteriors_are_refused():
     with pytest.raises(UnusablePredictions, match="must match probabilities of shape"):
-        kl_to_posterior(np.full((3, 2), 0.5), np.full((2, 2), 0.5))
+        posterior_metrics(np.full((3, 2), 0.5), np.full((2, 2), 0.5))
     with pytest.raises(UnusablePredictions, match=r"sum to 1\.2"):
-        kl_to_posterior(np.full((3, 2), 0.6), np.full((3, 2), 0.5))
-    with pytest.raises(UnusablePredictions, match="fewer than 100 bins"):
-        true_calibration_error(np.full((3, 2), 0.5), np.full((3, 2), 0.5))
+        posterior_metrics(np.full((3, 2), 0.6), np.full((3, 2), 0.5))
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from sweeper.space.loading import load_spec
 from tests.trainables.small_data import small_digits
 from trainables.losses import LOSSES, build_loss
 from trainables.training.acceleration import TrainingSettings, graphs_fault
+from trainables.training.fine_tuning import Mixing
 from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
 from trainables.training.loop import Replicate
-from trainables.training.mixing import Mixing
 from trainables.training.ranks.replicate import ranks_fault
 
 SEED = 7 + 2**40

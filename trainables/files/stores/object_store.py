@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -108,12 +108,10 @@ class Store:
 
         A file that cannot be read, or an upload that fails in the middle, leaves the object as it was.
         """
-        from obstore import put
-
         if isinstance(content, Path) and not content.is_file():
             raise StoreError(f"{content} cannot be read, so it was not put into {self.uri}", "it was removed meanwhile")
         with self._errors():
-            return _tag(put(self._bucket, self._key(name), content)["e_tag"])
+            return _tag(self._bucket.put(self._key(name), content)["e_tag"])
 
     def put_all(self, contents: Mapping[str, bytes | Path]) -> dict[str, str]:
         """Write several objects at once; return their tags. Raises StoreError when one fails; others may be written."""
@@ -126,12 +124,11 @@ class Store:
         three clouds, and most servers of their kind). Elsewhere the object is looked for before, and read back after a
         pause: then two can be told so if one of them is held up for longer than that, and only the object says which.
         """
-        from obstore import put
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         with self._errors():
             try:
-                put(self._bucket, self._key(name), content, mode="create")
+                self._bucket.put(self._key(name), content, mode="create")
             except AlreadyExistsError:
                 pass  # perhaps by this call: an answer that was lost is asked for again
             except (BaseError, NotImplementedError) as error:
@@ -150,13 +147,9 @@ class Store:
 
     def get(self, name: str) -> bytes | None:
         """Return an object's bytes, or `None` when there is none of that name. Raises StoreError."""
-        from obstore import get
-
-        try:
-            with self._errors():
-                return bytes(get(self._bucket, self._key(name)).bytes())
-        except FileNotFoundError:
-            return None
+        with suppress(FileNotFoundError), self._errors():
+            return bytes(self._bucket.get(self._key(name)).bytes())
+        return None
 
     def move_all(self, targets: Mapping[str, str]) -> set[str]:
         """Give objects other names, without their content coming here; return those that did not exist.
@@ -169,14 +162,10 @@ class Store:
         return absent
 
     def _copy(self, name: str, target: str) -> bool:
-        from obstore import copy
-
-        try:
-            with self._errors():
-                copy(self._bucket, self._key(name), self._key(target))
-        except FileNotFoundError:
-            return False
-        return True
+        with suppress(FileNotFoundError), self._errors():
+            self._bucket.copy(self._key(name), self._key(target))
+            return True
+        return False
 
     def download(self, name: str, target: Path) -> Entry | None:
         """Write an object into the file `target`, whole or not at all; return what it was. Raises StoreError.
@@ -184,20 +173,13 @@ class Store:
         Where there is none of that name, nothing is written, and `None` returned.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with replacing(target) as temporary, temporary.open("wb") as file:
-                found = self._begin(name)
-                for block in self._blocks(found):
-                    file.write(block)
-        except FileNotFoundError:
-            return None
-        return _entry(found.meta)
-
-    def _begin(self, name: str) -> GetResult:
-        from obstore import get
-
-        with self._errors():
-            return get(self._bucket, self._key(name))
+        with suppress(FileNotFoundError), replacing(target) as temporary, temporary.open("wb") as file:
+            with self._errors():
+                found = self._bucket.get(self._key(name))
+            for block in self._blocks(found):
+                file.write(block)
+            return _entry(found.meta)
+        return None
 
     def _blocks(self, found: GetResult) -> Iterator[bytes]:
         with self._errors():
@@ -210,45 +192,34 @@ class Store:
 
     def exists(self, name: str) -> bool:
         """Return whether there is an object of that name. Raises StoreError."""
-        from obstore import head
-
-        try:
-            with self._errors():
-                head(self._bucket, self._key(name))
-        except FileNotFoundError:
-            return False
-        return True
+        with suppress(FileNotFoundError), self._errors():
+            self._bucket.head(self._key(name))
+            return True
+        return False
 
     def entries(self, folder: str = "", *, recursive: bool = True) -> dict[str, Entry]:
         """Return the objects below `folder`, by name relative to the store. Raises StoreError."""
-        from obstore import list as listing
-        from obstore import list_with_delimiter
-
         prefix = self._key(folder) or None
         with self._errors():
             if recursive:
-                found = listing(self._bucket, prefix).collect()
+                found = self._bucket.list(prefix).collect()
             else:
-                found = list_with_delimiter(self._bucket, prefix)["objects"]
+                found = self._bucket.list_with_delimiter(prefix)["objects"]
         return {each["path"].removeprefix(self._key("")).lstrip("/"): _entry(each) for each in found}
 
     def folders(self) -> list[str]:
         """Return the names that have objects below them, one level deep, in order. Raises StoreError."""
-        from obstore import list_with_delimiter
-
         with self._errors():
-            found = list_with_delimiter(self._bucket, self._prefix or None)["common_prefixes"]
+            found = self._bucket.list_with_delimiter(self._prefix or None)["common_prefixes"]
         return sorted(path.removeprefix(self._prefix).strip("/") for path in found)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that do not exist are no error. Raises StoreError."""
-        from obstore import delete
-
         listed = [*names]
         try:
             with self._errors():
                 if listed:
-                    delete(self._bucket, [self._key(name) for name in listed])
+                    self._bucket.delete([self._key(name) for name in listed])
         except FileNotFoundError:
             # Where a store has no request for many, the first that is gone ends it.
             if len(listed) > 1:

@@ -10,9 +10,10 @@ orders the others wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -75,20 +76,24 @@ class Ranks:
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Put the sum over ranks into each tensor; the same bits on every rank, so that their weights stay the same."""
-        waiting = []
-        for bucket in buckets(tensors):
-            together = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
-            waiting.append((bucket, together, dist.all_reduce(together, async_op=True)))
-        for bucket, together, work in waiting:
-            work.wait()
-            _spread(together, bucket)
+        _exchange(tensors, partial(dist.all_reduce, async_op=True))
 
     def take_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Put rank 0's values into each tensor."""
-        for bucket in buckets(tensors):
-            together = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
-            dist.broadcast(together, 0)
-            _spread(together, bucket)
+        _exchange(tensors, partial(dist.broadcast, src=0, async_op=True))
+
+
+def _exchange(tensors: Sequence[Tensor], begin: Callable[[Tensor], Any]) -> None:
+    """Put into each tensor what comes of its bucket's numbers, whose exchange `begin` begins."""
+    waiting = []
+    for bucket in buckets(tensors):
+        together = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+        waiting.append((bucket, together, begin(together)))
+    for bucket, together, work in waiting:
+        work.wait()
+        parts = together.split([tensor.numel() for tensor in bucket])
+        for tensor, part in zip(bucket, parts, strict=True):
+            tensor.detach().copy_(part.view(tensor.shape))
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -124,12 +129,6 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
         return summed_over_ranks(gradients[0])
-
-
-def _spread(together: Tensor, tensors: Sequence[Tensor]) -> None:
-    parts = together.split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.detach().copy_(part.view(tensor.shape))
 
 
 @dataclass(frozen=True)

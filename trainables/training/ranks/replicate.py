@@ -25,8 +25,8 @@ from trainables.models import ARCHITECTURES
 from trainables.registry import Configuration
 from trainables.training.acceleration import laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
+from trainables.training.fine_tuning import mixes
 from trainables.training.loop import Replicate
-from trainables.training.mixing import mixes
 from trainables.training.prediction import FEATURE_SAMPLES, EpochRow, State, logits_and_norms, predict
 from trainables.training.ranks.group import Build, Crew, Load, Predict, Ranks, Train, summed_over_ranks
 
