@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from sweeper.api import arguments
-from sweeper.api.arguments import AtLeastOne, CommandOption, all_here, listed, local_sweep, output_folder, overrides
+from sweeper.api.arguments import AtLeastOne, CommandOption, listed, local_sweep, opened, output_folder, overrides
 from sweeper.text.display import Shown, format_table
 
 if TYPE_CHECKING:
@@ -26,17 +26,10 @@ if TYPE_CHECKING:
     from sweeper.analysis.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replays import Kept
     from sweeper.analysis.subgroups import Subgroups
-    from sweeper.results import Results
     from sweeper.steering.ledger import Look
 
 To = CommandOption(("--to",))
 Method = CommandOption(("--method", "-m"), complete="complete_method")
-
-
-def _loaded(name: str, output: str | Path | None) -> Results:
-    from sweeper.results import load
-
-    return load(*local_sweep(name, output_folder(output)))
 
 
 def compare(
@@ -56,11 +49,9 @@ def compare(
     """
     from sweeper.analysis.comparison import compare as compare_sweeps
     from sweeper.analysis.comparison import view
-    from sweeper.results import load
     from sweeper.steering.ledger import look_at_comparison
 
-    (first, second), folder = all_here([first, second], output_folder(output))
-    sweeps = load(first, folder), load(second, folder)
+    sweeps = opened(first, output), opened(second, output)
     found = compare_sweeps(*sweeps)
     answer = look_at_comparison(found, sweeps)
     return Shown(
@@ -106,7 +97,7 @@ def certify(
     from sweeper.analysis.certificates import view
     from sweeper.steering.ledger import look_at_table
 
-    results = _loaded(name, output)
+    results = opened(name, output)
     found = certified(results, first, second, network)
     return Shown(found, view(found), notes=look_at_table([results], f"certify {first} {second}", 2 * len(found)).notes)
 
@@ -127,7 +118,7 @@ def claims(
 
     if name is None:
         return Shown([], claims_table(), wrap=False)
-    found = _loaded(name, output)
+    found = opened(name, output)
     verdicts, rehearsal = judge_claims(found, list(claim) or None), bool(found.rehearsed)
     return Shown(
         verdicts,
@@ -173,7 +164,7 @@ def what_if(
     from sweeper.analysis.replays import what_if as replayed
 
     asked = map(listed, (scheduler, within, objective))
-    sweep = _loaded(name, output)
+    sweep = opened(name, output)
     kept, look = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
     return Shown(kept, look, json=[as_json(each) for each in kept])
 
@@ -215,7 +206,7 @@ def recalibrate(
         *local_sweep(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
     )
     publish(name, place)
-    return Shown(done, Text("\n".join(done.lines())), notes=_loaded(name, output).marks)
+    return Shown(done, Text("\n".join(done.lines())), notes=opened(name, output).marks)
 
 
 def ensemble(
@@ -241,7 +232,7 @@ def ensemble(
     """
     from sweeper.analysis.predictive import ensembles, ensembles_view, write_picture
 
-    rows = ensembles(_loaded(name, output), size=size, candidates=candidates)
+    rows = ensembles(opened(name, output), size=size, candidates=candidates)
     if picture is not None:
         write_picture(rows, Path(picture))
     return Shown(rows, ensembles_view(rows))
@@ -268,7 +259,7 @@ def conformal(
     """
     from sweeper.analysis.predictive import conformal_sets, conformal_view
 
-    found = conformal_sets(_loaded(name, output), alpha=alpha, method=method, crosswise=crosswise)
+    found = conformal_sets(opened(name, output), alpha=alpha, method=method, crosswise=crosswise)
     return Shown(found, conformal_view(found))
 
 
@@ -295,7 +286,7 @@ def subgroups(
     """
     from sweeper.analysis.subgroups import subgroup_calibration, subgroups_view
 
-    found = subgroup_calibration(_loaded(name, output), column, file=None if file is None else str(file), method=method)
+    found = subgroup_calibration(opened(name, output), column, file=None if file is None else str(file), method=method)
     return Shown(found, subgroups_view(found))
 
 
@@ -324,7 +315,7 @@ def decide(
     """
     from sweeper.analysis.decisions import Costs, decide_by_costs, decided_view
 
-    found = decide_by_costs(_loaded(name, output), listed(method) or ["none"], Costs(error, abstention, size))
+    found = decide_by_costs(opened(name, output), listed(method) or ["none"], Costs(error, abstention, size))
     return Shown(found, decided_view(found))
 
 

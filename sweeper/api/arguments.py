@@ -22,6 +22,7 @@ from trainables.files.stores.base import is_store_address
 if TYPE_CHECKING:
     from sweeper.monitoring.live import NotebookProgress, Progress
     from sweeper.remote.cluster import Cluster
+    from sweeper.results import Results
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class CommandOption:
         metavar: stands for the value in the help.
         complete: the function of `sweeper.cli.main` that completes it.
         negated: whether the flag turns off what the parameter turns on.
-        required: whether it must be typed, though a function finds it elsewhere.
         hidden: whether the help leaves it out.
     """
 
@@ -56,7 +56,6 @@ class CommandOption:
     metavar: str | None = None
     complete: str = ""
     negated: bool = False
-    required: bool = False
     hidden: bool = False
 
 
@@ -183,11 +182,11 @@ def local_sweep(name: str, output: str, *, tables: bool = True) -> tuple[str, Pa
     return local_copy(name, output, tables=tables)
 
 
-def all_here(names: list[str], output: str, address: str | None = None) -> tuple[list[str], Path]:
-    """Return the names, or paths, of several sweeps that can be read on this machine, and a folder of theirs."""
-    copies = [local_sweep(*remote_output(name, output, address)) for name in names]
-    folder = copies[0][1]
-    return [name if own == folder else str(own / name) for name, own in copies], folder
+def opened(name: str, output: str | Path | None, address: str | None = None) -> Results:
+    """Return a sweep's results, read on this machine; from a store, or where a cluster put them, they are fetched."""
+    from sweeper.results import load
+
+    return load(*local_sweep(*remote_output(name, output_folder(output), address)))
 
 
 def checked(address: str | None) -> str | None:

@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Group
 
 from sweeper.api import arguments
-from sweeper.api.arguments import (
-    CommandOption,
-    connect,
-    listed,
-    local_sweep,
-    output_folder,
-    overrides,
-    progress_view,
-    remote_output,
-    tracking_address,
-)
+from sweeper.api.arguments import CommandOption, connect, listed, local_sweep, output_folder, overrides
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
@@ -96,14 +86,14 @@ def run(
             place,
             address,
             cpus,
-            tracking_address(tracking_uri, place) if mlflow else None,
+            arguments.tracking_address(tracking_uri, place) if mlflow else None,
             rehearse=rehearse,
             reuse=reuse,
             reuse_from=listed(reuse_from),
             wait_for_nodes=60 * wait_for_nodes,
             notify=notify,
             allow_notify=allow_notify,
-            progress=progress_view(),
+            progress=arguments.progress_view(),
             executor=executor,
         )
         return FinishedRun(run_sweep(space, overrides(set), name, options, server), place, options.timings)
@@ -159,7 +149,7 @@ def resume(
 
     name, place = split_name(name, output_folder(output))
     tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
-    uri = tracking_address(tracking_uri, place, name) if tracked else None
+    uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
     if not (set or discard_damaged or is_store_address(place)):
         from sweeper.execution.options import settled
         from sweeper.monitoring.live import Timings
@@ -183,7 +173,7 @@ def resume(
             notify=notify,
             allow_notify=allow_notify,
             trust=trust,
-            progress=progress_view(),
+            progress=arguments.progress_view(),
             executor=executor,
         )
         return FinishedRun(resume_sweep(name, options, server), place, options.timings)
@@ -222,9 +212,8 @@ def import_(
     from sweeper.execution.options import RunOptions
 
     place = output_folder(output)
-    options = RunOptions(
-        place, tracker=tracking_address(tracking_uri, place) if mlflow else None, progress=progress_view()
-    )
+    uri = arguments.tracking_address(tracking_uri, place) if mlflow else None
+    options = RunOptions(place, tracker=uri, progress=arguments.progress_view())
     return FinishedRun(import_predictions(Path(file), overrides(set), name, options), place, options.timings)
 
 
@@ -434,7 +423,7 @@ def _results_of(name: str, output: str, address: str | None) -> tuple[float, Cal
     from sweeper.monitoring.status import SweepWatch
 
     try:
-        watch = SweepWatch(*remote_output(name, output, address))
+        watch = SweepWatch(*arguments.remote_output(name, output, address))
     except (SweeperError, StoreError):
         if address is None:
             raise

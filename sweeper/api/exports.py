@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeper.api import analyses, arguments, commands
-from sweeper.api.arguments import CommandOption, all_here, local_sweep, local_tracking, output_folder, remote_output
+from sweeper.api.arguments import CommandOption, local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown, format_table
@@ -60,9 +60,8 @@ def results_(
     Returns:
         The best trials, or the rows of the query as an Arrow table.
     """
-    from sweeper.results import load
     from sweeper.results.leaderboard import leaderboard
-    from sweeper.results.listing import best_trials, listed
+    from sweeper.results.listing import best_trials, columns_table, listed
     from sweeper.results.results import load_several
     from sweeper.steering.ledger import look_at_rows, look_at_table
     from sweeper.text.labels import plural
@@ -71,28 +70,25 @@ def results_(
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
     if sql is not None and (everything or columns or sort is not None):
         raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
-    names, folder = all_here([*names], output_folder(output), address)
-    marks = [f"{each}: {mark}" for each in names for mark in load(each, folder).marks]
+    sweeps = [opened(name, output, address) for name in names]
+    found, marks = sweeps[0], [f"{each.name}: {mark}" for each in sweeps for mark in each.marks]
     if [*columns] == [DESCRIBED]:
-        from sweeper.results.listing import columns_table
-
-        rows = columns_table(load(names[0], folder))
+        rows = columns_table(found)
     elif sql is not None:
-        found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
-        rows = found.sql(sql)
+        rows = (found if len(sweeps) == 1 else load_several([each.folder for each in sweeps])).sql(sql)
     elif form != "table":
-        rows = best_trials(load(names[0], folder), columns, sort)
+        rows = best_trials(found, columns, sort)
     else:
-        board = leaderboard(load(names[0], folder))
+        board = leaderboard(found)
         table = listed(board, columns, sort, everything=everything)
         if any(heading.column.startswith("test_") for heading in table.headings):
-            marks += look_at_table([load(names[0], folder)], "results", len(table.rows)).notes
+            marks += look_at_table([found], "results", len(table.rows)).notes
         left_out = len(table.rows) < len(board.rows)
         note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
         return Shown(table, table, notes=[*([note] if left_out else []), *marks], width=WIDTH)
     tested = any(name.startswith("test_") for name in rows.column_names)
     query = sql or ("results: test data FROM final" if tested else "")
-    marks += look_at_rows([load(each, folder) for each in names], query, rows).notes
+    marks += look_at_rows(sweeps, query, rows).notes
     return Shown(rows, format_table(rows, form), notes=marks)
 
 
@@ -113,10 +109,7 @@ def show(
     Returns:
         The trial as a terminal and a notebook show it, or the path of the page written.
     """
-    from sweeper.results import load
-
-    names, folder = all_here([name], output_folder(output), address)
-    found = load(names[0], folder)
+    found = opened(name, output, address)
     if page is not None:
         from sweeper.reporting.page import write_trial_page
 
@@ -151,8 +144,7 @@ def report(
     Raises:
         SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
     """
-    from sweeper.reporting.page import write_report
-    from sweeper.results import load
+    from sweeper.reporting.page import write_report, write_several
     from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
 
@@ -164,10 +156,8 @@ def report(
     if name is None:
         raise SweeperError("no sweep was named", "give a name")
     if more:
-        from sweeper.reporting.page import write_several
-
-        names, folder = all_here([name, *more], place, address)
-        members = [load(each, folder) for each in names]
+        members = [opened(each, place, address) for each in (name, *more)]
+        folder = local_sweep(*remote_output(name, place, address))[1]
         beside = folder / f"report-{'-'.join(each.name for each in members)}.html"
         return ReportPage(write_several(members, beside if to is None else Path(to)))
     name, place = remote_output(name, place, address)
@@ -417,9 +407,8 @@ def figure(
     if figure is None:
         return analyses.focal_map(name, gamma=gamma, classes=classes, form=form, picture=to)
     from sweeper.figures.on_paper import report_figure, svg_text, write_report_figure
-    from sweeper.results import load
 
-    found = load(*local_sweep(name, output_folder(output)))
+    found = opened(name, output)
     if to is None:
         return DrawnFigure(svg_text(report_figure(found, figure)))
     write_report_figure(found, figure, Path(to))
@@ -461,7 +450,7 @@ def table(
         return format_paper_table(filled_in(paper, [load(*each) for each in places]), form)
     if name is None or more:
         raise SweeperError("a table is of one sweep", "give its name, or --paper to fill in a paper's table")
-    return paper_table(load(*local_sweep(name, place)), form)
+    return paper_table(opened(name, place), form)
 
 
 #: `table`, for `report`, whose option of release 0.2 has its name.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 from search_spaces import packaged_files
 from sweeper.api import arguments
@@ -149,7 +149,7 @@ def paper(
     place = output_folder(output)
     if items:
         return _items(name)
-    options: RunningOptions = {
+    options = {
         "output": place, "tracking_uri": tracking_uri, "mlflow": mlflow, "address": address, "cpus": cpus,
         "executor": executor,
     }  # fmt: skip
@@ -186,18 +186,7 @@ def known_paper(name: str) -> str:
     return name
 
 
-class RunningOptions(TypedDict):
-    """What `run` and `resume` both take."""
-
-    output: str
-    tracking_uri: str | None
-    mlflow: bool
-    address: str | None
-    cpus: int | None
-    executor: str
-
-
-def _run(step: Step, rehearse: bool, say: arguments.Say, options: RunningOptions) -> None:
+def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, Any]) -> None:
     from sweeper.api import commands
 
     if step.state == FINISHED:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import glob
 import inspect
 import io
 import os
@@ -173,7 +174,7 @@ def _as_typed(parameter: inspect.Parameter, hint: object, text: str) -> tuple[in
         "autocompletion": globals()[option.complete] if option.complete else None,
     }
     typed = typed_as(option.kind or kind)
-    required = option.required or parameter.default is parameter.empty
+    required = parameter.default is parameter.empty
     default = option.default if option.default is not None else parameter.default
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not option.flags:
         annotation = typer.Argument(
@@ -216,7 +217,7 @@ def complete_space(incomplete: str) -> list[str]:
     shipped = [name for name in packaged_files() if name.startswith(incomplete)]
     folder, _, beginning = incomplete.rpartition("/")
     place = Path(folder or ("/" if incomplete.startswith("/") else "."))
-    found = sorted(place.glob(f"{_literally(beginning)}*")) if place.is_dir() else []
+    found = sorted(place.glob(f"{glob.escape(beginning)}*")) if place.is_dir() else []
     near = [path for path in found if path.is_dir() or path.suffix in (".yaml", ".yml")]
     prefix = incomplete[: len(incomplete) - len(beginning)]
     return shipped + [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in near]
@@ -228,10 +229,6 @@ def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
     if is_store_address(output) or not Path(output).is_dir():
         return []
     return sorted(name for name in sweep_names(output) if name.startswith(incomplete))
-
-
-def _literally(text: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
 
 
 def complete_format(incomplete: str) -> list[str]:

@@ -32,7 +32,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import FAILED, SweepState
-from sweeper.monitoring.snapshot import Snapshot, best_text, counts_text, snapshot
+from sweeper.monitoring.snapshot import Snapshot, Tally, best_text, counts_text
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
 from sweeper.text.display import redact
@@ -251,7 +251,7 @@ class Notifier:
         }
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._state, self._sweep.spec.schedule, seconds=0.0, epochs_before=0.0)
+        return Tally(self._state, self._sweep.spec.schedule).snapshot()
 
 
 class _Courier:

@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import NamedTuple
 
+import yaml
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -89,18 +91,6 @@ class Snapshot:
         return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
 
 
-def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_before: float) -> Snapshot:
-    """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
-
-    Args:
-        state: of the sweep.
-        schedule: gives the rungs and what is better.
-        seconds: since this driver began.
-        epochs_before: epochs that earlier drivers had done.
-    """
-    return Tally(state, schedule).snapshot(seconds=seconds, epochs_before=epochs_before)
-
-
 class _Counted(NamedTuple):
     """What the numbers need to know of a trial."""
 
@@ -118,7 +108,7 @@ class Tally:
     """
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
-        """Count all trials of `state`, which keeps changing."""
+        """Count all trials of `state`, which keeps changing; `schedule` gives the rungs and what is better."""
         self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
         self._counted: dict[int, _Counted] = {}
         self._alike: Counter[_Counted] = Counter()
@@ -128,8 +118,13 @@ class Tally:
         self._seen = len(state.touched)
         self._count(state.trials)
 
-    def snapshot(self, *, seconds: float, epochs_before: float) -> Snapshot:
-        """Return the snapshot of this moment; arguments as of the function `snapshot`."""
+    def snapshot(self, *, seconds: float = 0.0, epochs_before: float = 0.0) -> Snapshot:
+        """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
+
+        Args:
+            seconds: since this driver began.
+            epochs_before: epochs that earlier drivers had done.
+        """
         end = len(self._state.touched)  # first: it grows while a view in a thread of its own looks
         touched = {*self._state.touched[self._seen : end]}
         self._seen = end
@@ -276,19 +271,10 @@ PREFIX = "ray_"
 
 #: Name → what it counts, and its labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sweeper_running": ("1 while a driver runs the sweep, 0 after a clean exit.", ("sweep",)),
-    "sweeper_trials": ("Trials by status.", ("sweep", "status")),
-    "sweeper_rung_trials": ("Trials promoted and stopped at each rung.", ("sweep", "rung", "outcome")),
-    "sweeper_epochs": ("Epochs trained, over all trials and replicates.", ("sweep",)),
-    "sweeper_samples": ("Training samples seen, over all trials and replicates.", ("sweep",)),
-    "sweeper_trial_hours": ("Trial hours, summed over trials.", ("sweep",)),
-    "sweeper_gpu_hours": ("GPU-hours used by trials, in whole GPUs.", ("sweep",)),
-    "sweeper_cost": ("GPU-hours times SWEEPER_GPU_HOUR_PRICE; absent without that variable.", ("sweep",)),
-    "sweeper_best_objective": (
-        "The best trial's objective; while none has completed, the best so far.",
-        ("sweep", "metric"),
-    ),
-    "sweeper_last_report_time_seconds": ("Time of the last trial report, in seconds since 1970.", ("sweep",)),
+    name: (each["counts"], ("sweep", *each.get("labels", ())))
+    for name, each in yaml.safe_load(
+        resources.files("sweeper.monitoring").joinpath("metrics.yaml").read_text("utf-8")
+    ).items()
 }
 
 #: Seconds between two updates; Ray's agents collect metrics every ten seconds.
@@ -355,7 +341,7 @@ class MetricsSink:
 
     def values(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield (metric, labels besides the sweep, value)."""
-        now = snapshot(self._state, self._schedule, seconds=0.0, epochs_before=0)
+        now = Tally(self._state, self._schedule).snapshot()
         for status, count in now.counts.items():
             yield "sweeper_trials", {"status": status}, count
         for rung, (passed, stopped) in now.rungs.items():

@@ -24,12 +24,12 @@ from sweeper.journal.journal import JournalTail, read_journal
 from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, fold
 from sweeper.monitoring.live import PLAIN_LINE_SECONDS
-from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel, snapshot
+from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel
 from sweeper.scheduling.base import audit
 from sweeper.search.base import audit_suggestions
-from sweeper.storage.lease import LEASE, holder, holder_of_copy
+from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
-from sweeper.storage.places import READING, local_copies, local_copy, place_of, split_name
+from sweeper.storage.places import local_copies, local_copy
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
 from trainables.files.stores.base import is_store_address
 
@@ -119,7 +119,7 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
 def running(paths: SweepPaths) -> str | None:
     """Return who drives the sweep now, in words, or `None`."""
     driver = holder(paths.lease) or holder_of_copy(paths.root / LEASE)
-    return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}" if driver is not None else None
+    return process_of(driver) if driver is not None else None
 
 
 def _status(name: str, output: Path) -> SweepStatus:
@@ -129,7 +129,7 @@ def _status(name: str, output: Path) -> SweepStatus:
     sweep = open_sweep(str(paths.root), output)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
     driver, counts = running(sweep.paths), state.count()
-    now = snapshot(state, sweep.spec.schedule, seconds=0.0, epochs_before=0)
+    now = Tally(state, sweep.spec.schedule).snapshot()
     left = counts["waiting"] + counts["running"] + counts["interrupted"]
     return SweepStatus(
         sweep.name,
@@ -303,13 +303,10 @@ def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], 
 
     Raises SweeperError when there is no such sweep.
     """
-    last, where = split_name(name, output)
-    place = place_of(where, READING)
-    store = place.store.child(last) if place.store is not None else None
     seen = 0
     while True:
         paths = find_sweep(*local_copy(name, output, tables=False))
-        driven = holder(paths.lease, store) is not None
+        driven = running(paths) is not None
         text = paths.log.read_text(errors="replace") if paths.log.exists() else ""
         if len(text) > seen:
             yield text[seen:]

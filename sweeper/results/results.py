@@ -32,20 +32,9 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Steered
+from sweeper.results import queries
 from sweeper.results.leaderboard import objective
-from sweeper.results.queries import (
-    FRAGILITY,
-    VIEWS,
-    QueryError,
-    bring_what_is_read,
-    check_reads_only,
-    connect,
-    current_generation,
-    execute,
-    measured_sql,
-    read_steadily,
-    stratum_column,
-)
+from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.simulation import Chances, chances
 from sweeper.space.parts import SchedulerSettings
@@ -94,14 +83,14 @@ class Results:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
             StoreError: when predictions have to be fetched and cannot be.
         """
-        check_reads_only(query)
-        bring_what_is_read(self.paths, query, trials)
+        queries.check_reads_only(query)
+        queries.bring_what_is_read(self.paths, query, trials)
         if NAMED.search(query):
             with nullcontext(self) if self.frozen is not None else self.snapshot() as held:
                 return with_fragility(held, query)
         if self.frozen is not None:
-            return execute(self.frozen, query)
-        return read_steadily({self.name: self.folder}, query)
+            return queries.execute(self.frozen, query)
+        return queries.read_steadily({self.name: self.folder}, query)
 
     def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
         """Return the rows of a query. Arguments and errors are those of `sql`."""
@@ -149,7 +138,7 @@ class Results:
 
         The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
         """
-        with connect({self.name: current_generation(self.folder)}, in_memory=True) as connection:
+        with queries.connect({self.name: queries.current_generation(self.folder)}, in_memory=True) as connection:
             yield Results(self.folder, connection)
 
     @cached_property
@@ -233,10 +222,10 @@ class SeveralResults:
         Raises:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
         """
-        check_reads_only(query)
+        queries.check_reads_only(query)
         for member in self.members.values():
-            bring_what_is_read(member.paths, query)
-        return read_steadily({name: found.folder for name, found in self.members.items()}, query, named=True)
+            queries.bring_what_is_read(member.paths, query)
+        return queries.read_steadily({name: found.folder for name, found in self.members.items()}, query, named=True)
 
 
 def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
@@ -279,7 +268,7 @@ def with_fragility(results: Results, query: str) -> pa.Table:
     connection.register("stop_chances", pa.table(columns))
     connection.execute(_DECISIONS)  # a temporary table hides the one of its name
     try:
-        return execute(connection, query)
+        return queries.execute(connection, query)
     finally:
         connection.execute("DROP TABLE temp.main.decisions")
         connection.unregister("stop_chances")
@@ -294,11 +283,11 @@ def stop_chances(results: Results) -> dict[str, Chances]:
     if scheduler is None:
         return {}
     try:
-        measured = measured_sql(results, scheduler.metric)
+        measured = queries.measured_sql(results, scheduler.metric)
     except SweeperError:
         return {}
     rows = results.rows(
-        f"SELECT trial, {stratum_column(results)}, epoch, seed, value\nFROM decisions\n"
+        f"SELECT trial, {queries.stratum_column(results)}, epoch, seed, value\nFROM decisions\n"
         f"JOIN ({measured}) AS measured USING (trial, epoch)\n"
         "JOIN (SELECT trial, replicate, seed FROM trials) USING (trial, replicate)\n"
         "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value)\n"

@@ -31,7 +31,7 @@ from sweeper.monitoring.snapshot import Snapshot, left_text, speed_text
 from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
 from sweeper.reporting.html import page_text
 from sweeper.space.spec import Budget
-from sweeper.storage.lookup import sweep_names
+from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
 from sweeper.text.labels import duration, plain_reason
@@ -329,7 +329,7 @@ class Board:
             seen = self._followed[name].look()
             if seen.over:
                 del self._followed[name]  # its trials take memory, and it may rest for years
-            seen.key = f"{seen.record}-{seen.over}-{_changed(self.place.folder / name / RECALIBRATIONS)}"
+            seen.key = f"{seen.record}-{seen.over}-{changed_at(self.place.folder / name / RECALIBRATIONS)}"
         seen.painted = painted(self.output, name)
         return seen
 
@@ -338,12 +338,4 @@ class Board:
         if self.place.store is not None:
             return time.monotonic() // REST_SECONDS
         paths = SweepPaths(self.place.folder / name)
-        return _changed(paths.journal), _changed(paths.root / RECALIBRATIONS), running(paths) is not None
-
-
-def _changed(path: Path) -> int:
-    """Return when a folder's entries last changed, in nanoseconds; 0 where there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+        return changed_at(paths.journal), changed_at(paths.root / RECALIBRATIONS), running(paths) is not None

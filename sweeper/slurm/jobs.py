@@ -11,9 +11,12 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
+
+import yaml
 
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.slurm.settings import HEAD, OF_WORKERS, PREFIX, WORKERS, SlurmSettings, scripts
@@ -95,30 +98,13 @@ FOLDER, WORK = ".slurm", "work"
 #: How long a busy controller may take to answer.
 ANSWER_SECONDS = 60
 
+_SAID = yaml.safe_load(resources.files("sweeper.slurm").joinpath("remedies.yaml").read_text("utf-8"))
+
 #: What to do by a word of what Slurm says; the first that occurs.
-REMEDIES = {
-    "account": "see `sacctmgr show associations user=$USER` for your accounts",
-    "partition": "see `sinfo` for the partitions that you may use",
-    "qos": "see `sacctmgr show associations user=$USER format=account,qos` for what you may use",
-    "time limit": "see `sinfo --format='%P %l'` for the limits of partitions",
-    "than permitted": "ask for fewer in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
-    "memory specification": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
-    "node configuration": "ask for less in slurm.yaml; see `sinfo --Node --long` for what the nodes have",
-    "contact slurm controller": "try again in a minute, or ask the cluster's administrators",
-}
+REMEDIES: Mapping[str, str] = _SAID["refused"]
 
 #: What ends the waiting of a job that does not start however long it waits, by squeue's reason for it (squeue(1)).
-STUCK = {
-    "JobHeldUser": "release it with `scontrol release`",
-    "JobHeldAdmin": "the cluster's administrators hold it",
-    "PartitionTimeLimit": "ask for less time in slurm.yaml",
-    "PartitionNodeLimit": "ask for fewer nodes in slurm.yaml",
-    "BadConstraints": "no node has what slurm.yaml asks for",
-    "InvalidAccount": "correct the account in slurm.yaml",
-    "InvalidQOS": "correct the qos in slurm.yaml",
-    "PartitionDown": "the cluster's administrators closed the partition",
-    "PartitionInactive": "the cluster's administrators closed the partition",
-}
+STUCK: Mapping[str, str] = _SAID["stuck"]
 
 ROOM = "free space, or give --output on another file system"
 

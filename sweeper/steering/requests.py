@@ -30,7 +30,7 @@ from sweeper.space.configurations import configurations, configurations_of, name
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
 from sweeper.steering.ledger import author
-from sweeper.storage.lease import holder
+from sweeper.storage.lease import holder, process_of
 from sweeper.storage.lookup import find_sweep, refuse_links
 from sweeper.storage.places import split_name
 from sweeper.storage.sweeps import NARROWED, Sweep, amended, open_sweep
@@ -116,7 +116,7 @@ def ask(name: str, output: str, verb: str, what: Sequence[str], **options: str |
     driver = holder(paths.lease)
     if driver is None:
         return f"{asked}: the next `sweeper resume {paths.in_commands}` does it"
-    return f"{asked}: asked process {driver.get('pid')} on {driver.get('host')}"
+    return f"{asked}: asked {process_of(driver)}"
 
 
 #: Trials to stop, settings to change, configurations to add.

@@ -53,10 +53,15 @@ class LeaseLostError(SweeperError):
     """Another driver has taken the sweep over; this one may not write any more."""
 
 
+def process_of(driver: Holder) -> str:
+    """Return who drives a sweep, in words."""
+    return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}"
+
+
 def already_driven(name: str, by: Holder, stop: str) -> SweeperError:
     """Return the error of a driver that comes second; `stop` is the sweep as the first is stopped by it."""
     return SweeperError(
-        f"the sweep {name!r} is already being driven by process {by.get('pid', '?')} on {by.get('host', '?')}",
+        f"the sweep {name!r} is already being driven by {process_of(by)}",
         f"wait for it, or stop it with `sweeper stop {stop}`",
     )
 
@@ -133,11 +138,8 @@ class Lease:
         """Return if the sweep is still this driver's. Raises LeaseLostError."""
         if self.lost:
             by = _read(self._descriptor) if self._descriptor is not None else {}
-            raise taken_over(
-                self._path.parent.name,
-                f"process {by.get('pid', '?')} on {by.get('host', '?')}",
-                f"every record so far is kept; see `sweeper status {SweepPaths(self._path.parent).in_commands}`",
-            )
+            see = f"see `sweeper status {SweepPaths(self._path.parent).in_commands}`"
+            raise taken_over(self._path.parent.name, process_of(by), f"every record so far is kept; {see}")
 
     def beat(self, *, force: bool = False) -> None:
         """Renew the heartbeat when it is due. Raises LeaseLostError."""
@@ -297,8 +299,7 @@ class StoreLease(Beating):
         if newest > [self.term.object_name] or held != self.term.to_bytes():
             fields = _fields(self._store.get(LEASE) or b"")
             other = fields if fields.get("token") != self._token else {}
-            named = {"pid", "host"} <= other.keys()
-            self._taker = f"process {other['pid']} on {other['host']}" if named else "another driver"
+            self._taker = process_of(other) if {"pid", "host"} <= other.keys() else "another driver"
             self.lost = True
         else:
             self._confirmed = max(self._confirmed, asked)

@@ -21,7 +21,7 @@ from pathlib import Path
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.journal.segments import piece_of
-from sweeper.storage.lease import holder
+from sweeper.storage.lease import holder, process_of
 from sweeper.storage.metadata import read_manifest, read_specification, started_at
 from sweeper.storage.store_journal import INDEX
 from trainables.files.atomic import is_temporary, replacing, temporary_name
@@ -140,15 +140,15 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
 def _age(paths: SweepPaths) -> tuple[float, float]:
     """Return when a sweep began, in seconds of Unix time; of two in one second, by the files' times."""
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
-    written = _changed(paths.manifest)
+    written = changed_at(paths.manifest)
     began = started_at(manifest)
     if began is not None:
         return began, written
-    return _changed(paths.sweep_file) or _changed(paths.tables), written
+    return changed_at(paths.sweep_file) or changed_at(paths.tables), written
 
 
-def _changed(path: Path) -> float:
-    """Return when a file was changed; 0 where there is none."""
+def changed_at(path: Path) -> float:
+    """Return when a file or a folder's entries last changed, in seconds of Unix time; 0 where there is none."""
     try:
         return path.lstat().st_mtime
     except OSError:
@@ -210,8 +210,8 @@ def at_rest(name: str, output: str | Path) -> SweepPaths:
         )
     driver = holder(paths.lease)
     if driver is not None:
-        who = f"process {driver.get('pid')} on {driver.get('host')}"
-        raise SweeperError(f"the sweep {paths.name!r} is driven by {who}", f"run `sweeper stop {paths.name}` first")
+        said = f"the sweep {paths.name!r} is driven by {process_of(driver)}"
+        raise SweeperError(said, f"run `sweeper stop {paths.name}` first")
     return paths
 
 

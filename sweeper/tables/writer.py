@@ -184,12 +184,8 @@ class ParquetSink:
 
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
-        self._state.apply(record)
+        self._take(record, self._buffers)
         self._changed = True
-        for table, rows in self._rows.project(record).items():
-            self._buffers[table].add(record.sequence, rows)
-            if table == "evaluations":
-                self._large.expect(rows)
 
     def flush_if_due(self) -> None:
         """Flush when enough time has passed since the last flush; costs nothing otherwise."""
@@ -223,6 +219,13 @@ class ParquetSink:
         if all(trial.status in ENDED for trial in self._state.trials.values()):
             self._large.clear_incoming()
 
+    def _take(self, record: Record, parts: Mapping[str, PartBuffer] | Mapping[str, RebuiltParts]) -> None:
+        self._state.apply(record)
+        for table, rows in self._rows.project(record).items():
+            parts[table].add(record.sequence, rows)
+            if table == "evaluations":
+                self._large.expect(rows)
+
     def _begin(self) -> None:
         self._state = SweepState(self._configurations)
         self._rows = JournalRows()
@@ -251,11 +254,7 @@ class ParquetSink:
         self._begin()
         parts = {table: RebuiltParts(buffer, before, generation) for table, buffer in self._buffers.items()}
         for record in records:
-            self._state.apply(record)
-            for table, rows in self._rows.project(record).items():
-                parts[table].add(record.sequence, rows)
-                if table == "evaluations":
-                    self._large.expect(rows)
+            self._take(record, parts)
         for rebuilt in parts.values():
             rebuilt.finish()
         for folder in (before, *self._generations.unproven):

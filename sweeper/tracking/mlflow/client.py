@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.space.configurations import named_components
 from sweeper.tracking.base import DIAGRAM, DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
-from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, shared_view
+from sweeper.tracking.mlflow.pages import TAG, address, as_markdown, questions, read_data, shared_view
 from sweeper.tracking.runs import GENERATION_TAG
 
 if TYPE_CHECKING:
@@ -27,34 +27,13 @@ if TYPE_CHECKING:
 #: The tag with the newest journal record that a run holds.
 SEQUENCE_TAG = "journal_sequence"
 
+_NAMES = read_data("names.yaml")
+
 #: MLflow's status for a trial's status and for a sweep's outcome.
-RUN_STATUS = {
-    "waiting": "SCHEDULED",
-    "running": "RUNNING",
-    "completed": "FINISHED",
-    "early_stopped": "FINISHED",
-    "failed": "FAILED",
-    "interrupted": "KILLED",
-    "finished": "FINISHED",
-    "stopped": "KILLED",
-}
+RUN_STATUS: Mapping[str, str] = _NAMES["run_status"]
 
 #: MLflow's own tags for some of ours.
-OWN_TAGS = {
-    "source": "mlflow.source.name",
-    "source_type": "mlflow.source.type",
-    "git_commit": "mlflow.source.git.commit",
-    "user": "mlflow.user",
-    "note": "mlflow.note.content",
-}
-
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The client would repeat a creation that timed out without looking whether it happened.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
+OWN_TAGS: Mapping[str, str] = _NAMES["own_tags"]
 
 #: MLflow's own tag that makes a run a child of another.
 PARENT_TAG = "mlflow.parentRunId"
@@ -89,7 +68,7 @@ class MlflowTracker(Tracker):
     def __init__(self, uri: str, sweep: TrackedSweep) -> None:
         """Take note; nothing is sent before `prepare` and `connect`."""
         super().__init__()
-        for key, value in ENVIRONMENT.items():
+        for key, value in _NAMES["environment"].items():
             os.environ.setdefault(key, value)
         self._uri, self._sweep = uri, sweep
         self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN

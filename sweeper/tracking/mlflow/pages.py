@@ -51,7 +51,7 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
         varying: the hyperparameter columns that are params, the most important ones first.
         trials: how many runs there will be.
     """
-    fixed = _read("shared_view.yaml")
+    fixed = read_data("shared_view.yaml")
     state = {
         **fixed["view"],
         "orderByKey": f"metrics.`{metric}`",
@@ -71,7 +71,8 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
     return f"deflate;{base64.b64encode(packed).decode()}"
 
 
-def _read(name: str) -> Any:
+def read_data(name: str) -> Any:
+    """Return what a file of this folder says."""
     return yaml.safe_load(resources.files("sweeper.tracking.mlflow").joinpath(name).read_text("utf-8"))
 
 
@@ -130,7 +131,7 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
     family = next((name for name in losses if name == "focal"), losses[0])
     said = {"family": family, "metric": metric, "rung": rung}
     return [
-        Question(**{key: words.format_map(said) for key, words in each.items()}) for each in _read("questions.yaml")
+        Question(**{key: words.format_map(said) for key, words in each.items()}) for each in read_data("questions.yaml")
     ]
 
 

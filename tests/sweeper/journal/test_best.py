@@ -19,7 +19,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Decision, Record, Reported
 from sweeper.journal.state import SweepState, TrialState, fold
 from sweeper.monitoring.notifications import Notifier
-from sweeper.monitoring.snapshot import MetricsSink, progress_line, snapshot
+from sweeper.monitoring.snapshot import MetricsSink, Tally, progress_line
 from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
@@ -87,7 +87,7 @@ def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     """Return the best trial by who names it; a value where only that is shown."""
     state = fold(read_journal(sweep.paths.journal), 3)
     schedule = sweep.spec.schedule
-    now = snapshot(state, schedule, seconds=0.0, epochs_before=0)
+    now = Tally(state, schedule).snapshot(seconds=0.0, epochs_before=0)
     sent: list[dict[str, Any]] = []
 
     def send(target: Target, message: bytes) -> None:

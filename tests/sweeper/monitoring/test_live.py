@@ -17,7 +17,7 @@ from rich.console import Console
 from sweeper.journal.best import best_trials
 from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.monitoring.live import Progress
-from sweeper.monitoring.snapshot import Tally, _counted, progress_line, snapshot
+from sweeper.monitoring.snapshot import Tally, _counted, progress_line
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 
@@ -44,7 +44,7 @@ def _sweep():
 
 
 def test_counts_rungs_and_best():
-    now = snapshot(_sweep(), HALVING, seconds=10, epochs_before=0)
+    now = Tally(_sweep(), HALVING).snapshot(seconds=10, epochs_before=0)
     assert now.counts == {
         "waiting": 1, "running": 1, "completed": 1, "early_stopped": 2, "failed": 1, "interrupted": 0,
     }  # fmt: skip
@@ -56,35 +56,35 @@ def test_counts_rungs_and_best():
 
 def test_the_best_of_a_metric_that_should_be_large():
     schedule = Halving("val_accuracy", "max", 27, 3, 3)
-    assert snapshot(_sweep(), schedule, seconds=1, epochs_before=0).best.configuration == 0
+    assert Tally(_sweep(), schedule).snapshot(seconds=1, epochs_before=0).best.configuration == 0
     state = _sweep()
     del state.trials[0]
-    assert snapshot(state, schedule, seconds=1, epochs_before=0).best.configuration == 1
+    assert Tally(state, schedule).snapshot(seconds=1, epochs_before=0).best.configuration == 1
 
 
 def test_a_value_that_is_no_number_is_never_the_best():
     state = _state({"status": "running", "objective": math.nan}, {"status": "running", "objective": 0.4})
-    assert snapshot(state, HALVING, seconds=1, epochs_before=0).best.configuration == 1
-    assert snapshot(_state({"objective": math.nan}), HALVING, seconds=1, epochs_before=0).best is None
+    assert Tally(state, HALVING).snapshot(seconds=1, epochs_before=0).best.configuration == 1
+    assert Tally(_state({"objective": math.nan}), HALVING).snapshot(seconds=1, epochs_before=0).best is None
 
 
 def test_time_left_supposes_that_trials_end_as_early_as_those_before():
     state = _state(*[{"status": "completed", "epochs": 10}] * 3, *[{}] * 3)
-    now = snapshot(state, HALVING, seconds=60, epochs_before=0)
+    now = Tally(state, HALVING).snapshot(seconds=60, epochs_before=0)
     assert now.epochs_expected == 60
     assert now.seconds_left == pytest.approx(60)
 
 
 def test_what_earlier_drivers_did_counts_for_no_speed():
     state = _state(*[{"status": "completed", "epochs": 10}] * 3, {})
-    now = snapshot(state, HALVING, seconds=5, epochs_before=20)
+    now = Tally(state, HALVING).snapshot(seconds=5, epochs_before=20)
     assert (now.epochs, now.epochs_expected) == (10, 20)
     assert now.seconds_left == pytest.approx(5)
 
 
 def test_a_trial_that_runs_reaches_its_next_rung_however_early_others_ended():
     state = _state(*[{"status": "early_stopped", "epochs": 3}] * 9, {"status": "running", "epochs": 12})
-    now = snapshot(state, HALVING, seconds=39, epochs_before=0)
+    now = Tally(state, HALVING).snapshot(seconds=39, epochs_before=0)
     assert now.seconds_left == pytest.approx(15) and now.share == pytest.approx(39 / 54)
 
 
@@ -95,8 +95,8 @@ def test_the_time_left_does_not_grow_while_nothing_reports():
 
 
 def test_before_anything_happened_no_time_is_promised():
-    assert snapshot(_state({}, {}), HALVING, seconds=5, epochs_before=0).seconds_left is None
-    assert snapshot(_state(), HALVING, seconds=0, epochs_before=0).share == 1.0
+    assert Tally(_state({}, {}), HALVING).snapshot(seconds=5, epochs_before=0).seconds_left is None
+    assert Tally(_state(), HALVING).snapshot(seconds=0, epochs_before=0).share == 1.0
 
 
 def _plain(state, now):
@@ -192,7 +192,7 @@ def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, ran
                 now = tally.snapshot(seconds=1.0, epochs_before=0)
                 found = now.counts, now.rungs, now.towards, now.leaders, now.epochs, now.epochs_expected
                 assert found == counted_plainly(state, schedule)
-    assert tally.snapshot(seconds=1.0, epochs_before=0) == snapshot(state, schedule, seconds=1.0, epochs_before=0)
+    assert tally.snapshot(seconds=1.0, epochs_before=0) == Tally(state, schedule).snapshot(seconds=1.0, epochs_before=0)
 
 
 def test_a_drawing_looks_at_no_trial_that_has_not_changed(monkeypatch):
@@ -237,7 +237,7 @@ def test_what_is_said_is_shown_while_tables_are_written():
 def test_paused_trials_are_counted_as_such_and_say_how_long_others_may_take():
     paused = {"status": "waiting", "epochs": 3, "paused": True, "objective": 0.5}
     state = _state(*([paused] * 8), {"status": "running", "epochs": 3}, {"status": "waiting"})
-    now = snapshot(state, HALVING, seconds=27.0, epochs_before=0)
+    now = Tally(state, HALVING).snapshot(seconds=27.0, epochs_before=0)
     assert now.counts["paused"] == 8 and now.counts["waiting"] == 1 and now.counts["running"] == 1
     assert now.epochs == 27 and now.epochs_expected == 27 + 3, "the one that waits is expected to pause, too"
     assert "8 paused" in progress_line(now, "val_nll")

@@ -41,7 +41,12 @@ def _replicate(dataset, architecture="resnet8", **optimizer):
 def test_rates_of_timms_networks_are_timms_own(name):
     register_missing_operators()
     import timm
-    from timm.optim import param_groups_layer_decay
+
+    limit = torch._dynamo.config.recompile_limit
+    with torch._dynamo.config.patch(
+        recompile_limit=limit
+    ):  # which timm 1.0.31 sets to a million for all of the process
+        from timm.optim import param_groups_layer_decay
 
     model = timm.create_model(name, num_classes=5)
     optimizer = build_optimizer(model, SGD)
