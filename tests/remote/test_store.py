@@ -17,7 +17,6 @@ from typing import Any
 
 import boto3
 import numpy as np
-import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -159,14 +158,15 @@ def test_an_object_is_created_once(store: Store) -> None:
 
 
 def test_a_store_without_conditional_writes_is_read_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = obstore.put
+    bucket = type(store._bucket)
+    put = bucket.put
 
     def unconditional(*arguments: Any, mode: str | None = None) -> Any:
         if mode == "create":
             raise NotImplementedError("501 Not Implemented: A header you provided implies functionality NotImplemented")
         return put(*arguments)
 
-    monkeypatch.setattr(obstore, "put", unconditional)
+    monkeypatch.setattr(bucket, "put", unconditional)
     monkeypatch.setattr("trainables.files.stores.object_store.READ_BACK_SECONDS", 0.0)
     assert store.create("a", b"mine") and not store.create("a", b"yours")
     monkeypatch.setattr("trainables.files.stores.object_store.time.sleep", lambda _: store.put("b", b"theirs"))

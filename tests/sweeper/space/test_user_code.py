@@ -18,7 +18,7 @@ from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns
 from sweeper.execution.reuse import choose_sources
-from sweeper.journal.journal import Journal
+from sweeper.journal.journal import Journal, read_journal
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.remote.submission import Request, submit
 from sweeper.space import catalogue
@@ -27,7 +27,9 @@ from sweeper.space.loading import load_spec, reopened_spec
 from sweeper.space.user_code import code_of, keep, kept_archive, manifest_part, set_code_root, take_up_kept
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import create_sweep, open_sweep
-from sweeper.tracking.projection import _describe
+from sweeper.tracking.base import SWEEP_RUN
+from sweeper.tracking.projection import tracked
+from sweeper.tracking.runs import RunProjection, identity_of
 from tests.sweeper.records import made_body
 from trainables.extensions.code import archive_digest
 from trainables.extensions.targets import entry_points
@@ -314,7 +316,11 @@ def test_a_sweep_is_opened_without_its_code_and_resumed_with_its_own_copy(folder
     take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
     prepare_dataset(opened.spec)
     Journal(sweep.paths.journal).append(made_body("attempt", {"attempt": 1}))
-    assert _describe(opened.paths, opened.spec).tags["own_code"] == code.digest
+    runs = RunProjection(tracked(opened.paths), identity_of(opened.paths), {})
+    for record in read_journal(sweep.paths.journal):
+        runs.apply(record)
+    (own,) = (update for update in runs.take(abandoned=False, diagrams={}) if update.place == SWEEP_RUN)
+    assert own.tags["own_code"] == code.digest
 
 
 CAUGHT = "import pathlib\npathlib.Path('caught').touch()\ndef loss(logits, targets): return logits.sum(1)\n"
