@@ -1,9 +1,10 @@
 """Curvature of several perceptrons of one architecture at once: a Hessian-vector product of all is one traversal.
 
 A small network's products cost what calling their operations costs, and lanes share the calls. Their losses need not
-be alike: at the logits z₀ a loss of independent samples has the first two derivatives of its quadratic model
-gᵀ(z − z₀) + ½(z − z₀)ᵀH_z(z − z₀), which for all lanes is one product of matrices. Each lane keeps a Lanczos run of its
-own, which stops where it would alone. Convolutions gain nothing: four resnet8 on a core took 0.94 of their time alone.
+be alike: where a loss keeps samples apart, all that a product needs of it is its first two derivatives by each sample's
+logits. Traversals are written out, forwards and backwards, as products of matrices with a dimension of lanes. Each lane
+has a Lanczos run of its own, which stops where it would alone; from then on that lane is left out. Convolutions gain
+nothing: four resnet8 on a core took 0.94 of their time alone.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _is_perceptron(network: nn.Module) -> bool:
 
 
 def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettings) -> list[Curvature | None]:
-    """Return the curvature of lanes whose graphs fit in memory; `None` for one with a loss that couples samples."""
+    """Return the curvature of lanes that fit in memory together; `None` for one with a loss that couples samples."""
     stacked = _Stacked([lane.model for lane in lanes], surface)
     if stacked.logits.shape[2] > EXACT_CLASSES:
         return [None] * len(lanes)

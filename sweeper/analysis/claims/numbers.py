@@ -1,5 +1,6 @@
-"""From rows of `final` to the figures that claims are judged by: means, differences and correlations, by configuration,
-and the same network by network.
+"""From rows of `final` to the numbers that claims are judged by: means, differences and correlations.
+
+They are taken by configuration, and network by network.
 
 Replicates of a configuration are one cluster: what varies between configurations is in all of them, so that many
 replicates of few configurations are few values. Each configuration counts once, with the mean of its replicates; where
