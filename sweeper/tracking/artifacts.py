@@ -104,8 +104,8 @@ class Diagrams:
         """Yield (configuration, epoch, merged bins) of ended trials, each once; what was yielded is forgotten."""
         for index in list(self._rows):
             epoch, rows = self._rows[index]
-            trial = state.trials[index]
-            if trial.status in ENDED and trial.last_evaluation_epoch == epoch:
+            trial = state.trials.get(index)  # none yet where a search has suggested it later in the journal
+            if trial is not None and trial.status in ENDED and trial.last_evaluation_epoch == epoch:
                 del self._rows[index]
                 yield index, epoch, merged([*rows.values()])
 

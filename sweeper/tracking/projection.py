@@ -15,10 +15,9 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from sweeper.analysis.selection import best_set_line
@@ -37,15 +36,12 @@ from sweeper.tables.generations import recalibration_parts, state_of_recalibrati
 from sweeper.text.display import redact
 from sweeper.text.labels import in_order
 from sweeper.tracking.artifacts import Bins, Diagrams, artifacts, reliability_diagram, said_of
-from sweeper.tracking.base import TrackedSweep, kind_of
+from sweeper.tracking.base import RunUpdate, TrackedSweep, kind_of
 from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of, recalibration_points
 from trainables.files.locks import LockHeldError, file_lock
 
 #: A pass over a long journal writes after so many points, which bounds its memory to some 50 MB.
 POINTS_A_PASS = 200_000
-
-#: Diagrams are attached so many at a time, which bounds their memory to some MB.
-DIAGRAMS_A_CALL = 500
 
 #: While trials train, diagrams are drawn this often: together, since the tables' files are merged while the sweep runs,
 #: and one large file is read many times as fast as what it was merged from.
@@ -98,13 +94,14 @@ class Projection:
     def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
         """Write everything that is in the journal by now; with `last`, diagrams too, which else are drawn rarely."""
         self._abandoned = abandoned
+        draw = last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS
         for record in self._tail.read():
             self._runs.apply(record)
             if isinstance(record.body, Ended):
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
-                self._write()
-        self._write(draw=last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS)
+                self._write(draw=draw)
+        self._write(draw=draw)
 
     def watch_machine(self) -> None:
         """Have the sweep's run show how busy this machine is, if the store does so."""
@@ -149,24 +146,28 @@ class Projection:
 
     def _write(self, *, draw: bool = False) -> None:
         """Write what every run lacks; with `draw`, the diagrams of trials that have ended since are among it."""
-        more = draw and self._store.takes_files
-        if more:
+        due: dict[int, tuple[int, Bins]] = {}
+        if draw and self._store.takes_files:
             self._drawn_at = time.monotonic()
             self._diagrams.gather(self._store.drawn)
-        while True:
-            due = list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)) if more else []
-            diagrams = {index: (epoch, self._diagram(index, epoch, bins)) for index, epoch, bins in due}
-            updates = self._runs.take(abandoned=self._abandoned, diagrams=diagrams)
-            if updates:
-                with self._asking():
-                    self._store.write(updates)
-                self.runs += len(updates)
-                self.points += sum(len(update.points) for update in updates)
-            if len(due) < DIAGRAMS_A_CALL:
-                return
+            due = {index: (epoch, bins) for index, epoch, bins in self._diagrams.due(self._runs.state)}
+        updates = self._runs.take(
+            abandoned=self._abandoned, diagrams={index: epoch for index, (epoch, _) in due.items()}
+        )
+        if updates:
+            with self._asking():
+                self._store.write(self._illustrated(updates, due))
+            self.runs += len(updates)
+            self.points += sum(len(update.points) for update in updates)
 
-    def _diagram(self, index: int, epoch: int, bins: Bins) -> str:
-        return reliability_diagram(bins, self._runs.name_of(index), f"epoch {epoch}, {said_of(bins)}")
+    def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
+        """Yield the updates, those in `due` with a diagram, drawn when it is sent: memory has one at a time."""
+        for update in updates:
+            if update.place in due:
+                epoch, bins = due[update.place]
+                drawn = reliability_diagram(bins, self._runs.name_of(update.place), f"epoch {epoch}, {said_of(bins)}")
+                update = replace(update, diagram=drawn)
+            yield update
 
     def _asking(self, more: float = 0.0) -> AbstractContextManager[None]:
         """Mark a call of the store that may take `more` seconds than others."""

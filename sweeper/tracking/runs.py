@@ -114,14 +114,12 @@ class RunProjection:
             self._waiting += len(points)
             self._touched.add(place)
 
-    def take(
-        self, *, abandoned: bool = False, diagrams: Mapping[int, tuple[int, str]] | None = None
-    ) -> list[RunUpdate]:
+    def take(self, *, abandoned: bool = False, diagrams: Mapping[int, int] | None = None) -> list[RunUpdate]:
         """Return what every run lacks, the parent first; afterwards nothing is lacking.
 
         Args:
             abandoned: the driver is gone without a word, so what seems to run is interrupted.
-            diagrams: new ones, configuration → epoch and SVG.
+            diagrams: the configurations that get a new one, with its epoch.
         """
         diagrams = diagrams or {}
         self._touched |= diagrams.keys()
@@ -136,8 +134,7 @@ class RunProjection:
         self._points, self._texts, self._waiting = {}, {}, 0
         for update in updates:
             if update.place in diagrams:
-                epoch, update.diagram = diagrams[update.place]
-                update.tags[DIAGRAM_TAG] = str(epoch)
+                update.tags[DIAGRAM_TAG] = str(diagrams[update.place])
         return updates
 
     def _places(self, record: Record) -> list[int]:

@@ -33,6 +33,7 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_overhead import SPACE, loop_seconds, measured
+from tests.sweeper.records import fields
 from trainables.datasets import load_dataset
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
@@ -48,9 +49,11 @@ RESNET = ("architecture: mlp", "architecture: resnet8")
 
 @dataclass(frozen=True)
 class Run:
-    """One sweep: seconds a trial from the first trial's end on, whole wall seconds, processor seconds, epochs."""
+    """One sweep: seconds a trial from the first trial's end on, and from the start on; whole wall seconds, processor
+    seconds, epochs."""
 
     trial_seconds: float
+    started_seconds: float
     wall: float
     processor: float
     epochs: int
@@ -82,9 +85,11 @@ def swept(space: Path, folder: Path, executor: str = "local") -> Run:
     epochs = sum(len(record.body.report.epochs) for record in reports)  # type: ignore[attr-defined]  # reports have one
     if any(record.body.status == "early_stopped" for record in reports):  # type: ignore[attr-defined]
         times = [record.time for record in reports]
-        return Run((times[-1] - times[0]) / epochs, wall, _spent(before, after), epochs)
-    _, steady, counted = measured(records)
-    return Run(steady / max(1, counted), wall, _spent(before, after), epochs)
+        each = (times[-1] - times[0]) / epochs
+        return Run(each, each, wall, _spent(before, after), epochs)
+    whole, steady, counted = measured(records)
+    ended = sum(fields(record)["status"] == "completed" for record in reports)
+    return Run(steady / max(1, counted), whole / ended, wall, _spent(before, after), epochs)
 
 
 def _spent(before: resource.struct_rusage, after: resource.struct_rusage) -> float:
@@ -107,8 +112,10 @@ def by_batch(folder: Path, batches: Sequence[int], samples: int, fewer: int, cor
         for packing, runs in found.items():
             each = sorted(loop_each / cores / run.trial_seconds for loop_each, run in zip(loops, runs, strict=True))
             spread = f" ({each[0]:.2f} to {each[-1]:.2f})" if rounds > 1 else ""
+            started = statistics.median(run.trial_seconds / run.started_seconds for run in runs)
             parts.append(
-                f"{packing} {statistics.median(each):.2f}{spread}, {1000 * runs[-1].trial_seconds:.0f} ms a trial"
+                f"{packing} {statistics.median(each):.2f}{spread}, {1000 * runs[-1].trial_seconds:.0f} ms a trial, "
+                f"with start-up {started:.2f} of that"
             )
         print(f"  batch {batch:3d}: loop {1000 * loop:.0f} ms a trial; {'; '.join(parts)}", flush=True)
 

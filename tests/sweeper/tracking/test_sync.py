@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, record_names, set_aside_damaged
 from sweeper.journal.state import fold
 from sweeper.tracking import sync as projection
+from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
-from sweeper.tracking.mlflow.client import RUN_STATUS
+from sweeper.tracking.mlflow.client import RUN_STATUS, MlflowTracker
 from sweeper.tracking.mlflow.pages import TAG
 from tests.alive import wait_for_ends
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
@@ -156,6 +157,29 @@ def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: 
     assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
     diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
     assert diagram.read_text().count("<rect") == 2 + 1
+
+
+def test_a_journal_of_many_passes_takes_each_run_its_diagram_with_its_last_points(
+    random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = random_sweep(2, count=3)
+    sweep.write_spec()
+    sink = sweep.sink()
+    drive(sweep, 10_000, sink)
+    sink.close()
+    sent: list[RunUpdate] = []
+    write = MlflowTracker.write
+
+    def noting(tracker: MlflowTracker, updates: Iterable[RunUpdate]) -> None:
+        sent.extend(kept := list(updates))
+        write(tracker, kept)
+
+    monkeypatch.setattr(MlflowTracker, "write", noting)
+    monkeypatch.setattr("sweeper.tracking.projection.POINTS_A_PASS", 1)
+    projection.sync(sweep.root, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    drawn = [update for update in sent if update.diagram is not None]
+    assert len(drawn) == 3 and all(update.points for update in drawn)
+    assert len(sent) > 3 + len(drawn), "several passes"
 
 
 @pytest.mark.integration
