@@ -68,15 +68,20 @@ def no_op_trainable(last: int) -> type:
     """Return the trainable, which reports `last` epochs. Made here, because importing Ray waits for its environment."""
     from ray import tune
 
+    from trainables.worker.trial_reports import TrialReport, WorkerCommand, WorkerReport
+
     class NoOp(tune.Trainable):
-        def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        def setup(self, config: Mapping[str, Any], settings: Any = None, together: bool = False) -> None:
             self.reset_config(config)
+
+        def direct(self, command: WorkerCommand) -> None:
+            """There is nothing to do but the next step."""
 
         def step(self) -> dict[str, Any]:
             self._epoch += 1
-            reports = [report_of(index, self._epoch, last) for index in self._indices]
+            reports = [TrialReport.from_dict(report_of(index, self._epoch, last)) for index in self._indices]
             over = self._epoch == last
-            return {"reports": reports, "exhausted": over, "done": self._alone and over}
+            return {"report": [WorkerReport(((reports, over),))], "done": self._alone and over}
 
         def reset_config(self, new_config: Mapping[str, Any]) -> bool:
             self._alone, self._epoch = "index" in new_config, 0
