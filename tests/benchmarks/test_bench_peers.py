@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ def test_the_probe_writes_each_epoch_and_changes_nothing(tmp_path: Path) -> None
     class Replicate:
         seed = 7
 
-        def train_epoch(self) -> dict[str, Any]:
+        def train_epoch(self, after_step: Callable[[], None] | None = None) -> dict[str, Any]:
+            if after_step is not None:
+                after_step()
             return {"epoch": 3, "val_nll": 0.25, "lr": 0.1}
 
-    file = tmp_path / "probe.jsonl"
+    file, steps = tmp_path / "probe.jsonl", list[int]()
     observe(Replicate, str(file))
-    assert Replicate().train_epoch() == {"epoch": 3, "val_nll": 0.25, "lr": 0.1}
+    assert Replicate().train_epoch(lambda: steps.append(1)) == {"epoch": 3, "val_nll": 0.25, "lr": 0.1}
+    assert steps == [1]
     file.write_text(file.read_text() + '{"time": 12.0, "se')  # cut off by a SIGKILL
     (found,) = epochs_of(file, {7: 5}, began=0.0)
     assert (found.configuration, found.epoch, found.val_nll) == (5, 3, 0.25)

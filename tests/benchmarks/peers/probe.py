@@ -57,8 +57,8 @@ def observe(replicate: Any, path: str) -> None:
     """
     train_epoch = replicate.train_epoch
 
-    def observed(self: Any) -> dict[str, Any]:
-        row: dict[str, Any] = train_epoch(self)
+    def observed(self: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
+        row: dict[str, Any] = train_epoch(self, *arguments, **named)
         line = {"time": time.time(), "seed": self.seed, "epoch": row["epoch"], "val_nll": row["val_nll"]}
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, json.dumps(line).encode() + b"\n")
