@@ -103,7 +103,7 @@ def test_a_model_belongs_to_its_own_sweep_and_not_to_another_of_that_name(random
 @pytest.mark.slow
 def test_a_server_that_is_not_there_is_said_in_a_sentence_and_the_model_is_kept(digits, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(sweeper.SweeperError, match=r"is written, but MLflow at http://127\.0\.0\.1:9 did not"):
+    with pytest.raises(sweeper.SweeperError, match=r"is written, but MLflow at http://127\.0\.0\.1:9 refused it"):
         sweeper.export(
             "digits", tmp_path / "model", output=digits.root.parent, mlflow=True, tracking_uri="http://127.0.0.1:9"
         )
