@@ -33,7 +33,6 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_overhead import SPACE, loop_seconds, measured
-from tests.sweeper.records import fields
 from trainables.datasets import load_dataset
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
@@ -49,8 +48,15 @@ RESNET = ("architecture: mlp", "architecture: resnet8")
 
 @dataclass(frozen=True)
 class Run:
-    """One sweep: seconds a trial from the first trial's end on, and from the start on; whole wall seconds, processor
-    seconds, epochs."""
+    """One sweep. Where trials are stopped early, an epoch's seconds stand for a trial's.
+
+    Attributes:
+        trial_seconds: wall seconds a trial, from the first trial's end on.
+        started_seconds: the same, from the sweep's start on.
+        wall: seconds of the whole command.
+        processor: its processor seconds, all processes together.
+        epochs: how many were trained.
+    """
 
     trial_seconds: float
     started_seconds: float
@@ -84,11 +90,11 @@ def swept(space: Path, folder: Path, executor: str = "local") -> Run:
     reports = [record for record in records if record.kind == "report"]
     epochs = sum(len(record.body.report.epochs) for record in reports)  # type: ignore[attr-defined]  # reports have one
     if any(record.body.status == "early_stopped" for record in reports):  # type: ignore[attr-defined]
-        times = [record.time for record in reports]
-        each = (times[-1] - times[0]) / epochs
-        return Run(each, each, wall, _spent(before, after), epochs)
+        began = next(record.time for record in records if record.kind == "attempt")
+        first, last = reports[0].time, reports[-1].time
+        return Run((last - first) / epochs, (last - began) / epochs, wall, _spent(before, after), epochs)
     whole, steady, counted = measured(records)
-    ended = sum(fields(record)["status"] == "completed" for record in reports)
+    ended = sum(record.body.status == "completed" for record in reports)  # type: ignore[attr-defined]  # reports have one
     return Run(steady / max(1, counted), whole / ended, wall, _spent(before, after), epochs)
 
 

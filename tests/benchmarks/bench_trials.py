@@ -159,6 +159,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
         driver.begin()
         execute(driver, {}, resources={"cpu": 1, "gpu": 0}, pending=cores, trainable=no_op_trainable(last))
         assert driver.finish() == "finished"
+        assert not driver.state.count()["failed"], "processes that cannot start would be measured instead"
         tables.close()
         seconds, spent = time.perf_counter() - began, time.process_time() - processor
         most = peak()

@@ -1,4 +1,4 @@
-"""The trainable of `bench_trials` follows the executor's protocol: when that changed, the benchmark waited for ever."""
+"""The trainable of `bench_trials` follows the executor's protocol; once that had changed, and every trial failed."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: 
     assert diagram.read_text().count("<rect") == 2 + 1
 
 
-def test_a_journal_of_many_passes_takes_each_run_its_diagram_with_its_last_points(
+def test_a_run_gets_its_diagram_with_its_last_points_however_many_passes_a_journal_takes(
     random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = random_sweep(2, count=3)
