@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from sweeper.scheduling.base import audit
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec
 from sweeper.storage.mirror import SharedFolder
+from tests.faults.processes import wait_until
 from tests.sweeper.records import fields
 
 SPACE = {
@@ -69,7 +71,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
     assert {trial.status for trial in trials.values()} <= {"completed", "early_stopped"}
     assert {trial.device for trial in trials.values()} == {device}
     assert audit(spec.schedule, records)[1] == []
-    _check_neighbours([json.loads(path.read_text()) for path in sorted(notes.iterdir())])
+    _check_neighbours([json.loads(path.read_text()) for path in sorted(notes.glob("*.json"))])
     return [fields(record) for record in records if record.kind == "failed"]
 
 
@@ -84,15 +86,19 @@ def _noting(folder: Path, eat: Callable[[float], None]) -> type:
         def step(self) -> dict[str, Any]:
             share = ray.get_runtime_context().get_assigned_resources().get("GPU")
             assert share == self._worker.settings.gpu, "what Ray reserves is what the process is capped at"
-            trial = self._worker.current
+            configuration, *_ = json.loads(self.config["assignment"])[0]
             began = time.time()
+            if configuration != HUNGRY:
+                # However slowly processes start beside a busy neighbour, the first does not do all of the work alone.
+                (folder / f"{os.getpid()}.begun").touch()
+                wait_until(lambda: len([*folder.glob("*.begun")]) > 1, timeout=120)
             time.sleep(0.3)
             try:
-                if trial.configuration == HUNGRY:
+                if configuration == HUNGRY:
                     eat(share)
                 return super().step()
             finally:
-                note = {"configuration": trial.configuration, "share": share, "from": began, "to": time.time()}
+                note = {"configuration": configuration, "share": share, "from": began, "to": time.time()}
                 (folder / f"{time.time_ns()}.json").write_text(json.dumps(note))
 
     return Noting
