@@ -28,6 +28,7 @@ from sweeper.core.processes import prepare
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
 from sweeper.results import Results
+from trainables.curvature.statistics.base import TEMPERED, further_columns
 from trainables.registry import entry_label
 
 MARKED = ("trials", "epochs", "evaluations", "decisions", "final")
@@ -87,7 +88,10 @@ def faults_of(results: Results, rows: dict[str, int]) -> list[str]:
     if not results.manifest.get("rehearsal") or "Rehearsal, not a result" not in results.paths.report.read_text():
         faults.append("manifest or report do not say that it is a rehearsal")
     measured = [f"posthoc_{entry_label(method)}" for method in evaluation["posthoc"]]
-    measured += [f"hessian_{loss}_lambda_max" for loss in curvature["losses"]] if curvature else []
+    if curvature:
+        measured += [f"hessian_{loss}_lambda_max" for loss in curvature["losses"] if loss != TEMPERED]
+        further = further_columns(curvature, evaluation["posthoc"])
+        measured += [column for column in further if column.endswith("_lambda_max")]
     return faults + [fault for column in measured for fault in unmeasured(results, column)]
 
 
