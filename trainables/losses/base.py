@@ -23,6 +23,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -273,23 +274,21 @@ class FunctionLoss(Loss):
     Whether it is a mean of independent values is tested, not assumed: only then may batches be joined.
     """
 
-    def __init__(
-        self, function: Callable[..., Tensor], hyperparameters: Mapping[str, HyperparameterValue], path: str = ""
-    ) -> None:
+    def __init__(self, function: Callable[..., Tensor], path: str, /, **hyperparameters: HyperparameterValue) -> None:
         """Keep the function; `path` is its import path, for messages."""
         self.name = path
-        self._function, self._hyperparameters = function, dict(hyperparameters)
+        self._function = partial(function, **hyperparameters)
         self.batch_coupled = not self._has_independent_values()
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the [N] values. Raises TypeError where they depend on the whole batch."""
         if self.batch_coupled:
             return super().values(logits, targets)
-        return self._function(logits, targets, **self._hyperparameters)
+        return self._function(logits, targets)
 
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the scalar loss."""
-        return mean_of(self._function(logits, targets, **self._hyperparameters), targets)
+        return mean_of(self._function(logits, targets), targets)
 
     def _has_independent_values(self) -> bool:
         """Return whether each sample has its own value, the same in every batch."""
@@ -297,8 +296,7 @@ class FunctionLoss(Loss):
         logits = torch.randn(6, PROBED_CLASSES, generator=generator, dtype=torch.float64)
         targets = torch.tensor([0, 1, 2, 2, 1, 0])
         try:
-            whole = self._function(logits, targets, **self._hyperparameters)
-            part = self._function(logits[:2], targets[:2], **self._hyperparameters)
+            whole, part = self._function(logits, targets), self._function(logits[:2], targets[:2])
         except Exception:
             return False  # one that takes other classes only; as a function of the whole batch it is right in any case
         shapes = isinstance(whole, Tensor) and whole.shape == (6,) and part.shape == (2,)
@@ -310,9 +308,10 @@ class ModuleLoss(Loss):
 
     batch_coupled = True
 
-    def __init__(self, module: nn.Module, path: str = "") -> None:
-        """Keep the module. Raises ExtensionError when it has parameters, which nothing would train."""
+    def __init__(self, kind: type[nn.Module], path: str, /, **hyperparameters: HyperparameterValue) -> None:
+        """Build the module. Raises ExtensionError when it has parameters, which nothing would train."""
         self.name = path
+        module = kind(**hyperparameters)
         learned = [name for name, _ in module.named_parameters()]
         if learned:
             raise ExtensionError(f"{path} has parameters ({', '.join(learned)}), but only the network is trained")
@@ -342,9 +341,9 @@ def _loss(target: object, path: str, name: str) -> Component:
     if isinstance(target, type) and issubclass(target, Loss):
         build = target
     elif isinstance(target, type) and issubclass(target, nn.Module):
-        build = _module_loss(target, path)
+        build = partial(ModuleLoss, target, path)
     elif inspect.isfunction(target):
-        build, leading = _function_loss(target, path), ["logits", "targets"]
+        build, leading = partial(FunctionLoss, target, path), ["logits", "targets"]
     else:
         raise ExtensionError(
             f"{path} is {described(target)}; a loss is a subclass of trainables.losses.Loss, a torch.nn.Module class, "
@@ -357,14 +356,6 @@ def _loss(target: object, path: str, name: str) -> Component:
         return loss
 
     return Component(name, named, hyperparameters_of(target, path, leading))
-
-
-def _function_loss(function: Callable[..., Tensor], path: str) -> Callable[..., FunctionLoss]:
-    return lambda **hyperparameters: FunctionLoss(function, hyperparameters, path)
-
-
-def _module_loss(module: type[nn.Module], path: str) -> Callable[..., ModuleLoss]:
-    return lambda **hyperparameters: ModuleLoss(module(**hyperparameters), path)
 
 
 LOSSES = Registry("loss", OwnFamily("losses", _loss))

@@ -12,10 +12,7 @@ from torch.nn import functional
 from trainables.losses.base import LOSSES, Loss, Number, as_type, true_class
 
 
-@LOSSES.add(
-    "cross_entropy",
-    constant_gamma=lambda given: 0.0,  # the focal loss at γ = 0, where Ψ is the identity
-)
+@LOSSES.add("cross_entropy", constant_gamma=lambda given: 0.0)  # the focal loss at γ = 0, where Ψ is the identity
 class CrossEntropy(Loss):
     """Negative log-likelihood of the true class.
 
@@ -29,10 +26,7 @@ class CrossEntropy(Loss):
         return functional.cross_entropy(logits, targets, reduction="none")
 
 
-@LOSSES.add(
-    "label_smoothing",
-    constant_gamma=lambda given: 0.0,  # the smoothed focal loss at γ = 0 (posterior §6.1, LS)
-)
+@LOSSES.add("label_smoothing", constant_gamma=lambda given: 0.0)  # smoothed focal loss at γ = 0 (posterior §6.1, LS)
 @dataclass(eq=False)
 class LabelSmoothing(Loss):
     """Cross-entropy against softened targets.

@@ -238,9 +238,7 @@ def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:
     tags={"needs_model", "stateful", "third_order"},
 )
 def build(
-    base: Annotated[
-        str, Hyperparameter(kind="text", names="loss", source="curvature Eq. 33: cross-entropy")
-    ] = "cross_entropy",
+    base: Annotated[str, Hyperparameter(names="loss")] = "cross_entropy",
     weight: Annotated[Number, "[0, inf)"] = 1e-2,
     probes: Annotated[int, "[1, inf)"] = 1,
     seed: Annotated[int, "[0, inf)"] = 0,
@@ -253,6 +251,7 @@ def build(
     Source: curvature Eq. 33.
 
     Args:
+        base: [curvature Eq. 33: cross-entropy].
         weight: a negative weight would reward sharp minima without bound [curvature App.: τ is searched from
             1e-5 to 1; 1e-2 is about the middle].
         probes: the trace is estimated from at least one probe [one probe a step is unbiased; each costs about

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainables.losses.base import LOSSES, Number
 from trainables.losses.focal import FocalTypeLoss
-from trainables.registry import Hyperparameter, number_in
+from trainables.registry import number_in
 
 # The gradient in p is ≤ 0 everywhere iff γ ≤ (1 + p)/(−p ln p) for all p; the right side is smallest at
 # p = W₀(1/e) = 0.278465, where it equals 1/p.
@@ -42,17 +42,11 @@ class InverseFocal(FocalTypeLoss):
     Source: Wang et al. 2021; selective Def. 3.2.
 
     Args:
+        gamma: [selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient].
         allow_reversed_gradient: [selective App. E.1: large γ consistently underperforms].
     """
 
-    gamma: Annotated[
-        Number,
-        Hyperparameter(
-            minimum=0.0,
-            reason="a negative γ would turn it into a focal loss; " + REVERSES,
-            source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
-        ),
-    ] = 1.5
+    gamma: Annotated[Number, f"[0, inf): a negative γ would turn it into a focal loss; {REVERSES}"] = 1.5
     allow_reversed_gradient: bool = field(default=False, kw_only=True)
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
