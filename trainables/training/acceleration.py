@@ -13,13 +13,12 @@ was when the step was recorded: losses that change between epochs are recorded a
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -236,7 +235,11 @@ class _Compiled:
         except FailOnRecompileLimitHit as error:
             # Others of this process may have used up the limit; this pass alone may not.
             if self._renewed:
-                raise CannotCompileError(_too_many_variants()) from error
+                raise CannotCompileError(
+                    f"torch.compile needs more than {torch._dynamo.config.recompile_limit} variants of the network, "
+                    "whose computation depends on its data, and would run the rest as plain Python; set "
+                    "training.compile: false"
+                ) from error
             self._renewed = True
         except TorchDynamoException as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -246,14 +249,6 @@ class _Compiled:
             ) from error
         torch._dynamo.reset()
         return self(*inputs)
-
-
-def _too_many_variants() -> str:
-    limit = torch._dynamo.config.recompile_limit
-    return (
-        f"torch.compile needs more than {limit} variants of the network, whose computation depends on its data, and "
-        "would run the rest as plain Python; set training.compile: false"
-    )
 
 
 _translated: list[str] = []  # the network that this process has translated last
@@ -282,7 +277,7 @@ class CannotRecordError(RuntimeError):
     """A step does what no graph can hold; the message says what to do."""
 
 
-@functools.lru_cache(maxsize=8)  # cuBLAS keeps a workspace of megabytes for each stream that it has seen
+@lru_cache(maxsize=8)  # cuBLAS keeps a workspace of megabytes for each stream that it has seen
 def recording_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream that this process records on."""
     return torch.cuda.Stream(device)

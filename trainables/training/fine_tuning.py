@@ -246,14 +246,13 @@ class SharpnessAware:
         Args:
             differentiate: leaves a batch's gradients in the parameters and returns its loss.
         """
-        random, state = random_state(self._device), self._loss_state()
+        random, state = random_state(self._device), copy.deepcopy(self._loss.state_dict())
         value = differentiate()
-        drawn, seen = random_state(self._device), self._loss_state()
+        drawn, seen = random_state(self._device), copy.deepcopy(self._loss.state_dict())
         statistics = [buffer.detach().clone() for buffer in self._model.buffers()]
         before = self._ascend()
         set_random_state(random)
-        if state is not None:
-            self._loss.load_state_dict(state)
+        self._loss.load_state_dict(state)
         try:
             differentiate()
         finally:
@@ -263,8 +262,7 @@ class SharpnessAware:
                 for buffer, kept in zip(self._model.buffers(), statistics, strict=True):
                     buffer.copy_(kept)
         set_random_state(drawn)
-        if seen is not None:
-            self._loss.load_state_dict(seen)
+        self._loss.load_state_dict(seen)
         return value
 
     @torch.no_grad()
@@ -280,9 +278,6 @@ class SharpnessAware:
             before.append((parameter, parameter.detach().clone()))
             parameter.add_(factor * (direction if scale is None else direction * scale))
         return before
-
-    def _loss_state(self) -> dict[str, Any] | None:
-        return copy.deepcopy(self._loss.state_dict()) if self._loss.stateful else None
 
 
 def _is_bias(name: str) -> bool:

@@ -280,13 +280,18 @@ class Replicate:
         return self._progress
 
     def learning_rate_after(self, samples: int) -> float:
-        """Return the learning rate after so many samples of the next epoch, of a schedule that changes by step."""
-        return learning_rate(self.recipe, self.epoch + samples / len(self.dataset.train), self.max_epochs)
+        """Return the learning rate after so many samples of the next epoch."""
+        done = samples / len(self.dataset.train) if changes_by_step(self.recipe) else 0
+        return learning_rate(self.recipe, self.epoch + done, self.max_epochs)
 
     def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the next epoch's batches but for the first `skip`, in this replicate's order, augmented."""
-        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, skip=skip):
+        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, self.part, skip):
             yield laid_out(inputs, self.training), targets
+
+    def part(self, rows: slice) -> slice:
+        """Return those rows of a batch whose inputs are computed here."""
+        return rows
 
     def epoch_order(self) -> Tensor:
         """Return the order of the next epoch's samples, int64 [N] on the data's device, where nothing is augmented."""
@@ -319,11 +324,9 @@ class Replicate:
             measured = (network, self.loss, self.dataset, settings)
             return evaluate(*measured, stage=stage, seed=self.seed, predicting=predicting)
 
-    @contextmanager
-    def weights_of(self, stage: str) -> Iterator[None]:
-        """Within this context the measured network has the weights that an evaluation at `stage` measures."""
-        with self._kept.in_place(self.measured) if stage == END else nullcontext():
-            yield
+    def weights_of(self, stage: str) -> AbstractContextManager[None]:
+        """Return a context in which the measured network has the weights that an evaluation at `stage` measures."""
+        return self._kept.in_place(self.measured) if stage == END else nullcontext()
 
     def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
         """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""

@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -248,19 +247,14 @@ class Cohort:
     def settle(self, replicate: Replicate | None = None) -> None:
         """Give a replicate's own optimiser, or every lane's, the state that it would have if it had trained alone."""
         for each in self._lanes if replicate is None else [replicate]:
-            self._settle(each)
-
-    def _settle(self, replicate: Replicate) -> None:
-        lane, steps = self._lanes.index(replicate), self._steps_taken(replicate)
-        keeps = [
-            key for key in self._rule.memories if key != "momentum_buffer" or replicate.recipe.get("momentum", 0.9)
-        ]
-        for name in self._store.parameters:
-            state: dict[str, Any] = self._store.memory_of(lane, name, keeps) if steps else {}
-            if steps and self._rule.counts:
-                state["step"] = torch.tensor(float(steps))
-            if state:
-                replicate.optimizer.state[replicate.model.get_parameter(name)] = state
+            lane, steps = self._lanes.index(each), self._steps_taken(each)
+            keeps = [k for k in self._rule.memories if k != "momentum_buffer" or each.recipe.get("momentum", 0.9)]
+            for name in self._store.parameters if steps else ():
+                state: dict[str, Any] = self._store.memory_of(lane, name, keeps)
+                if self._rule.counts:
+                    state["step"] = torch.tensor(float(steps))
+                if state:
+                    each.optimizer.state[each.model.get_parameter(name)] = state
 
     def train_epoch(self) -> list[EpochRow]:
         """Train every lane's next epoch and return a row of the `epochs` table for each, `seconds` in equal shares."""
@@ -290,12 +284,7 @@ class Cohort:
             done, by_step = 0, any(changes_by_step(replicate.recipe) for replicate in lanes)
             for inputs, targets in self._batches():
                 if by_step:
-                    self._rule.set_rates(
-                        [
-                            replicate.learning_rate_after(done) if changes_by_step(replicate.recipe) else rate
-                            for replicate, rate in zip(lanes, rates, strict=True)
-                        ]
-                    )
+                    self._rule.set_rates([replicate.learning_rate_after(done) for replicate in lanes])
                 done += targets.shape[1]
                 total += self._step(inputs, targets, losses) * targets.shape[1]
         return total
@@ -303,9 +292,8 @@ class Cohort:
     def predict(self, split: Split) -> Tensor:
         """Return the logits [L, N, K] of a whole split, in evaluation mode."""
         lanes = len(self._lanes)
-        size = max(1, PREDICTION_BATCH // self.width)
-        if self._networks.elastic:
-            size = PREDICTION_BATCH  # the same for every number of lanes: products round by their shapes
+        # the same for every number of lanes: products round by their shapes
+        size = PREDICTION_BATCH if self._networks.elastic else max(1, PREDICTION_BATCH // self.width)
         parts = [self._networks.predict(inputs, lanes) for inputs, _ in evaluation_batches(split, size)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
@@ -343,10 +331,7 @@ class Cohort:
         values = losses.values(logits, targets)
         if weights is not None:
             values = with_trace(values, leaves, own, as_type(weights, values))
-        gradients = torch.autograd.grad(values.sum(), list(leaves.values()), allow_unused=True)
-        for name, gradient in zip(leaves, gradients, strict=True):
-            place = self._store.slopes[name][: len(targets)]
-            place.copy_(gradient) if gradient is not None else place.zero_()
+        self._store.take_gradients(torch.autograd.grad(values.sum(), list(leaves.values()), allow_unused=True))
         return values.detach()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -360,10 +345,9 @@ class Cohort:
         orders = [replicate.epoch_order() for replicate in self._lanes]
         inputs = torch.stack([split.inputs.index_select(0, order) for order in orders])
         targets = torch.stack([split.targets.index_select(0, order) for order in orders])
-        prepare = partial(_prepared, split)
         for start in range(0, len(split), self._batch_size):
             rows = slice(start, start + self._batch_size)
-            yield prepare(inputs[:, rows]), targets[:, rows]
+            yield _prepared(split, inputs[:, rows]), targets[:, rows]
 
 
 class Lanes(Cohort):

@@ -11,8 +11,8 @@ under `torch.func.vmap`, so that a lane does what it would alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -98,6 +98,12 @@ class LaneStore:
             own = _tensor(model, name)
             own.data = own.detach().clone()
 
+    @torch.no_grad()
+    def take_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take over the gradients of all parameters, in their order, by those of the first lanes [L, ...]."""
+        for place, gradient in zip(self.slopes.values(), gradients, strict=True):
+            place.zero_() if gradient is None else place[: len(gradient)].copy_(gradient)
+
     def memory_of(self, lane: int, name: str, keys: Sequence[str]) -> dict[str, Tensor]:
         """Return copies of what the optimiser keeps of a lane's parameter, by key."""
         at, shape = self._places[name]
@@ -142,7 +148,8 @@ def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor,
     def mapped(weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
         # What else is random, stochastic depth for one, must not be the same in all lanes.
         lanes = vmap(one, in_dims=(0, 0 if by_lane else None), randomness="different")
-        with lane_functions(turns, helped and network.training):
+        # They cost a microsecond for every function that a network calls.
+        with LaneFunctions(turns) if helped and network.training else nullcontext():
             logits: Tensor = lanes(weights, inputs)
         return logits
 
@@ -244,16 +251,6 @@ def needs_lane_functions(model: nn.Module) -> bool:
         or (isinstance(module, nn.Embedding) and module.padding_idx is not None)
         for module in model.modules()
     )
-
-
-@contextmanager
-def lane_functions(turns: Turns, needed: bool) -> Iterator[None]:
-    """Use `LaneFunctions` where they are `needed`: they cost a microsecond for every function a network calls."""
-    if not needed:
-        yield
-        return
-    with LaneFunctions(turns):
-        yield
 
 
 #: Logits [L, B, K] → the gradients of the lanes' losses by them, [L, B, K].
@@ -372,7 +369,7 @@ class MappedNetworks(LaneNetworks):
         self._shell, self._store = shell, store
         self._forward = lane_forward(shell, turns)
         self._training_forward = training_forward(self._forward, training, store.values.device)
-        self._weights = leaves_of(store)
+        self._weights = leaves_of(store, store.width)
 
     def backward(self, inputs: Tensor, slopes: Slopes) -> None:
         """Leave in the store the gradients at inputs [W, B, ...]."""
@@ -380,9 +377,7 @@ class MappedNetworks(LaneNetworks):
         leaves = self._weights
         logits = self._training_forward({**leaves, **self._store.fixed}, inputs, True)
         gradients = torch.autograd.grad(logits, list(leaves.values()), slopes(logits.detach()), allow_unused=True)
-        with torch.no_grad():
-            for name, gradient in zip(leaves, gradients, strict=True):
-                self._store.slopes[name].copy_(gradient) if gradient is not None else self._store.slopes[name].zero_()
+        self._store.take_gradients(gradients)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, lanes: int) -> Tensor:
@@ -391,9 +386,9 @@ class MappedNetworks(LaneNetworks):
         return self._forward({**self._store.parameters, **self._store.fixed}, inputs, False)[:lanes]
 
 
-def leaves_of(store: LaneStore) -> dict[str, Tensor]:
-    """Return the parameters as leaves of a graph, sharing memory with the store."""
-    return {name: stacked.detach().requires_grad_() for name, stacked in store.parameters.items()}
+def leaves_of(store: LaneStore, lanes: int) -> dict[str, Tensor]:
+    """Return the parameters of the first lanes as leaves of a graph, sharing memory with the store."""
+    return {name: stacked[:lanes].detach().requires_grad_() for name, stacked in store.parameters.items()}
 
 
 def differentiable(
@@ -401,8 +396,7 @@ def differentiable(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return logits [L, B, K] with their graph, and its leaves, for losses that need the network itself."""
     shell.train()
-    lanes = len(inputs)
-    leaves = {name: stacked[:lanes].detach().requires_grad_() for name, stacked in store.parameters.items()}
-    fixed = {name: stacked[:lanes] for name, stacked in store.fixed.items()}
+    leaves = leaves_of(store, len(inputs))
+    fixed = {name: stacked[: len(inputs)] for name, stacked in store.fixed.items()}
     with ComposedNormalisation() if thrice else nullcontext():
         return lane_forward(shell, turns)({**leaves, **fixed}, inputs, True), leaves

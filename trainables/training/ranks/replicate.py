@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from trainables.datasets.base import DataSet, Split, batches
+from trainables.datasets.base import DataSet, Split
 from trainables.losses import LOSSES, build_loss
 from trainables.losses.hessian_trace import normalised_by, take_in_statistics
 from trainables.models import ARCHITECTURES
 from trainables.registry import Configuration
-from trainables.training.acceleration import laid_out, training_forward
+from trainables.training.acceleration import training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.fine_tuning import mixes
 from trainables.training.loop import Replicate
@@ -46,12 +46,9 @@ class RankedReplicate(Replicate):
         )
         self._forward = training_forward(self._whole, self.training, self.device)
 
-    def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's inputs of the next epoch's batches but for the first `skip`, and whole batches' targets."""
-        for inputs, targets in batches(
-            self.dataset.train, self.recipe["batch_size"], self._order, part=self.ranks.part, skip=skip
-        ):
-            yield laid_out(inputs, self.training), targets
+    def part(self, rows: slice) -> slice:
+        """Return this rank's rows of a batch; the targets are those of all."""
+        return self.ranks.part(rows)
 
     def validation_logits(self) -> Tensor:
         """Return the validation logits [N, K], of which each rank computes its rows; statistics are rank 0's."""
