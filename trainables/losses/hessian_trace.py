@@ -9,7 +9,7 @@ on a two-layer network, against central differences). Composed of elementary ope
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,58 +25,50 @@ from trainables.registry import Hyperparameter, HyperparameterValue
 class ComposedNormalisation(TorchFunctionMode):
     """Within this context batch normalisation (training) and layer normalisation are composed."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace calls of these two functions; leave all others unchanged."""
         return _COMPOSED.get(func, func)(*args, **(kwargs or {}))
 
 
-def _batch_norm(
-    inputs: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Return `functional.batch_norm` of inputs [N, C, ...], and update the running statistics in place as it does."""
-    if not training:
-        return functional.batch_norm(inputs, running_mean, running_var, weight, bias, False, momentum, eps)
-    dimensions = [d for d in range(inputs.dim()) if d != 1]
-    mean, variance = inputs.mean(dimensions), inputs.var(dimensions, unbiased=False)
-    take_in_statistics(running_mean, running_var, mean, variance, inputs.numel() // inputs.shape[1], momentum)
-    return normalised_by(inputs, mean, variance, weight, bias, eps)
+class BatchNorm(NamedTuple):
+    """A call of `functional.batch_norm`: its arguments, of inputs [N, C, ...]."""
+
+    inputs: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
 
 
-def take_in_statistics(
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    mean: Tensor,
-    variance: Tensor,
-    count: int | Tensor,
-    momentum: float,
-) -> None:
-    """Move running statistics [C] towards a batch's mean and biased variance [C] over `count` values, in place."""
-    if running_mean is not None and running_var is not None:
+#: Inputs [N, C, ...] → their mean [C], biased variance [C] and count.
+Statistics = Callable[[Tensor], tuple[Tensor, Tensor, int | Tensor]]
+
+
+def composed_batch_norm(call: BatchNorm, statistics: Statistics) -> Tensor:
+    """Return what the call would, by these statistics, and update the running ones [C] in place as it does."""
+    if not call.training:
+        return functional.batch_norm(*call)
+    mean, variance, count = statistics(call.inputs)
+    if call.running_mean is not None and call.running_var is not None:
         with torch.no_grad():
-            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
-            running_var.mul_(1 - momentum).add_(momentum * variance.detach() * (count / (count - 1)))
+            call.running_mean.mul_(1 - call.momentum).add_(call.momentum * mean.detach())
+            unbiased = call.momentum * variance.detach() * (count / (count - 1))
+            call.running_var.mul_(1 - call.momentum).add_(unbiased)
+    shape = [1, -1, *[1] * (call.inputs.dim() - 2)]
+    normalised = (call.inputs.to(mean.dtype) - mean.view(shape)) * (variance.view(shape) + call.eps).rsqrt()
+    return _affine(normalised, call.weight, call.bias, shape).to(call.inputs.dtype)
 
 
-def normalised_by(
-    inputs: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """Return inputs [N, C, ...] normalised by mean and variance [C], scaled and shifted by weight and bias [C]."""
-    shape = [1, -1, *[1] * (inputs.dim() - 2)]
-    normalised = (inputs - mean.view(shape)) * (variance.view(shape) + eps).rsqrt()
-    return _affine(normalised, weight, bias, shape)
+def _batch_norm(*args: Any, **given: Any) -> Tensor:
+    return composed_batch_norm(BatchNorm(*args, **given), _statistics)
+
+
+def _statistics(inputs: Tensor) -> tuple[Tensor, Tensor, int]:
+    dimensions = [d for d in range(inputs.dim()) if d != 1]
+    return inputs.mean(dimensions), inputs.var(dimensions, unbiased=False), inputs.numel() // inputs.shape[1]
 
 
 def _layer_norm(
@@ -98,13 +90,9 @@ def _affine(normalised: Tensor, weight: Tensor | None, bias: Tensor | None, shap
     return scaled if bias is None else scaled + bias.view(shape)
 
 
-_COMPOSED: Mapping[Callable[..., object], Callable[..., object]] = {
-    functional.batch_norm: _batch_norm,
-    functional.layer_norm: _layer_norm,
-}
+_COMPOSED = {functional.batch_norm: _batch_norm, functional.layer_norm: _layer_norm}
 
 
-Tree = dict[str, Tensor]
 Value = TypeVar("Value")
 BASE_HYPERPARAMETERS = ("gamma", "alpha", "p0", "smoothing")  # passed to the base loss where given
 
@@ -158,10 +146,9 @@ class HessianTrace(Loss):
             trace = trace + inner(hessian_vector_product(gradients, parameters, probe, training=True), probe)
         return value + as_type(self.weight, value) * trace / self.probes
 
-    def draw(self, parameters: Tree) -> list[Tree]:
+    def draw(self, parameters: Sequence[Tensor]) -> list[list[Tensor]]:
         """Return M probes of ±1 shaped like `parameters`, the next ones of the generator."""
-        names, held = list(parameters), list(parameters.values())
-        return [dict(zip(names, self._signs(held), strict=True)) for _ in range(self.probes)]
+        return [self._signs(parameters) for _ in range(self.probes)]
 
     def reseed(self, seed: int) -> None:
         """Reset the probes' generator to `seed`."""

@@ -53,8 +53,7 @@ class Rule(ABC):
         """Update the lanes of `store`."""
         self._store = store
         self._numbers: dict[str, Tensor] = {}
-        for key in self.memories:
-            store.memory(key)
+        store.memories.update({key: torch.zeros_like(store.values) for key in self.memories})
 
     def set(self, recipes: Sequence[Options], rates: Sequence[float], steps: Sequence[int]) -> None:
         """Set every lane's hyperparameters for an epoch.
@@ -325,13 +324,13 @@ class Cohort:
 
     def _third_order(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
         """Leave the gradients of losses with a trace of the Hessian in the store; return the losses [L]."""
-        own = [replicate.loss for replicate in self._lanes]
+        own = [each.loss for each in self._lanes if isinstance(each.loss, HessianTrace)]  # all: `cohort_key` says so
         weights = lane_weights(own)
         logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=weights is not None)
         values = losses.values(logits, targets)
         if weights is not None:
             values = with_trace(values, leaves, own, as_type(weights, values))
-        self._store.take_gradients(torch.autograd.grad(values.sum(), list(leaves.values()), allow_unused=True))
+        self._store.take_gradients(torch.autograd.grad(values.sum(), leaves, allow_unused=True))
         return values.detach()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -140,30 +140,24 @@ def _is_number(loss: Loss, key: str, value: object) -> bool:
     return isinstance(value, float) and value != 0
 
 
-def lane_weights(losses: Sequence[Loss]) -> Tensor | None:
+def lane_weights(losses: Sequence[HessianTrace]) -> Tensor | None:
     """Return the lanes' weights of the trace [L]; `None` where these are 0 and nothing is added."""
-    own = [loss.weight for loss in losses if isinstance(loss, HessianTrace)]
-    if any(is_zero(weight) for weight in own):
+    if any(is_zero(loss.weight) for loss in losses):
         return None
-    return torch.tensor([float(weight) for weight in own], dtype=torch.float64)
+    return torch.tensor([float(loss.weight) for loss in losses], dtype=torch.float64)
 
 
-def with_trace(values: Tensor, leaves: Mapping[str, Tensor], losses: Sequence[Loss], weights: Tensor) -> Tensor:
+def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianTrace], weights: Tensor) -> Tensor:
     """Return values [L] plus τ·Tr(H) of each lane (curvature Eq. 33), its probes drawn by its own loss.
 
     Lanes are independent, so the gradient of the sum is the stack of their gradients: the two backward passes of
     Hutchinson's estimate serve all lanes at once.
     """
-    held = list(leaves.values())
     gradients = torch.autograd.grad(values.sum(), held, create_graph=True, allow_unused=True)
-    drawn = [
-        loss.draw({name: stacked[lane] for name, stacked in leaves.items()})
-        for lane, loss in enumerate(losses)
-        if isinstance(loss, HessianTrace)
-    ]
+    drawn = [loss.draw([stacked[lane] for stacked in held]) for lane, loss in enumerate(losses)]
     trace = torch.zeros_like(values)
-    for trees in zip(*drawn, strict=True):
-        probe = [torch.stack([tree[name] for tree in trees]) for name in leaves]
+    for signs in zip(*drawn, strict=True):
+        probe = [torch.stack(of_lanes) for of_lanes in zip(*signs, strict=True)]
         trace = trace + lane_inner(hessian_vector_product(gradients, held, probe, training=True), probe)
     return values + weights * trace / len(drawn[0])
 

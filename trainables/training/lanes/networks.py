@@ -39,6 +39,7 @@ class LaneStore:
         width: W.
         values, gradients: [W, P], padded with zeros between parameters.
         parameters, slopes: parameter name → view [W, *shape] into `values` and into `gradients`.
+        memories: what the optimiser keeps of the parameters, by its names, [W, P] each.
         fixed: buffers and parameters that are not trained, by name, [W, ...].
     """
 
@@ -58,12 +59,6 @@ class LaneStore:
         kept: dict[str, Tensor] = {name: p for name, p in template.named_parameters() if not p.requires_grad}
         kept.update(template.named_buffers())
         self.fixed = {name: tensor.detach().new_zeros((width, *tensor.shape)) for name, tensor in kept.items()}
-
-    def memory(self, key: str) -> Tensor:
-        """Return what the optimiser keeps under `key`, [W, P], zeros at first."""
-        if key not in self.memories:
-            self.memories[key] = torch.zeros_like(self.values)
-        return self.memories[key]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return each parameter's part of [L, P], as [L, *shape]."""
@@ -112,7 +107,7 @@ class LaneStore:
     def remember(self, lane: int, name: str, key: str, value: Tensor) -> None:
         """Take over what an optimiser keeps of a lane's parameter."""
         at, shape = self._places[name]
-        self.memory(key)[lane, at : at + prod(shape)] = value.reshape(-1).to(self.values)
+        self.memories[key][lane, at : at + prod(shape)] = value.reshape(-1).to(self.values)
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:
@@ -393,10 +388,10 @@ def leaves_of(store: LaneStore, lanes: int) -> dict[str, Tensor]:
 
 def differentiable(
     shell: nn.Module, store: LaneStore, turns: Turns, inputs: Tensor, *, thrice: bool
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, list[Tensor]]:
     """Return logits [L, B, K] with their graph, and its leaves, for losses that need the network itself."""
     shell.train()
     leaves = leaves_of(store, len(inputs))
     fixed = {name: stacked[: len(inputs)] for name, stacked in store.fixed.items()}
     with ComposedNormalisation() if thrice else nullcontext():
-        return lane_forward(shell, turns)({**leaves, **fixed}, inputs, True), leaves
+        return lane_forward(shell, turns)({**leaves, **fixed}, inputs, True), [*leaves.values()]

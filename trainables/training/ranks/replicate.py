@@ -9,8 +9,9 @@ them, so that networks of torchvision, timm and users need no change and their s
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import LOSSES, build_loss
-from trainables.losses.hessian_trace import normalised_by, take_in_statistics
+from trainables.losses.hessian_trace import BatchNorm, composed_batch_norm
 from trainables.models import ARCHITECTURES
 from trainables.registry import Configuration
 from trainables.training.acceleration import training_forward
@@ -174,48 +175,29 @@ class WholeBatch(TorchFunctionMode):
         self._rows = ranks.rows(count)
         self._normalisation = normalisation
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace batch normalisation in training mode, dropout and `bernoulli_`; leave all other calls unchanged."""
-        given = dict(kwargs or {})
+        given = kwargs or {}
         if func is functional.batch_norm and self._normalisation:
-            return self._batch_norm(*args, **given)  # type: ignore[arg-type]
+            return self._batch_norm(BatchNorm(*args, **given))
         if func is functional.dropout:
-            return self._dropout(*args, **given)  # type: ignore[arg-type]
+            return self._dropout(*args, **given)
         if func is Tensor.bernoulli_ and self._of_samples(args[0]):
-            return self._drawn(*args, **given)  # type: ignore[arg-type]
+            return self._drawn(*args, **given)
         return func(*args, **given)
 
-    def _batch_norm(
-        self,
-        inputs: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        if not training:
-            return functional.batch_norm(inputs, running_mean, running_var, weight, bias, False, momentum, eps)
-        if self._fused and inputs.is_cuda and weight is not None:
-            # What torch.nn.SyncBatchNorm calls.
-            normalise = torch.nn.modules._functions.SyncBatchNorm.apply
-            held = inputs if _is_channels_last(inputs) else inputs.contiguous()
-            among = (torch.distributed.group.WORLD, self._ranks.size)
-            found: Tensor = normalise(  # type: ignore[no-untyped-call]
-                held, weight, bias, running_mean, running_var, eps, momentum, *among
-            )
-            return found
-        mean, variance, count = statistics(inputs, self._ranks)
-        take_in_statistics(running_mean, running_var, mean, variance, count, momentum)
-        return normalised_by(inputs.to(mean.dtype), mean, variance, weight, bias, eps).to(inputs.dtype)
+    def _batch_norm(self, call: BatchNorm) -> Tensor:
+        inputs, running_mean, running_var, weight, bias, training, momentum, eps = call
+        if not (training and self._fused and inputs.is_cuda and weight is not None):
+            return composed_batch_norm(call, partial(statistics, ranks=self._ranks))
+        # What torch.nn.SyncBatchNorm calls.
+        normalise = torch.nn.modules._functions.SyncBatchNorm.apply
+        held = inputs if _is_channels_last(inputs) else inputs.contiguous()
+        among = (torch.distributed.group.WORLD, self._ranks.size)
+        found: Tensor = normalise(  # type: ignore[no-untyped-call]
+            held, weight, bias, running_mean, running_var, eps, momentum, *among
+        )
+        return found
 
     def _dropout(self, inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or not 0 < p < 1 or not self._of_samples(inputs):
