@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.metadata import version
@@ -50,9 +50,8 @@ from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluat
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
-from trainables.posthoc.focal_map import with_training_gamma
-from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import LABEL, entry_label
+from trainables.registry import entry_label
+from trainables.training.evaluation import as_asked
 
 NONE = "none"
 PROGRAM, DESCRIPTION, CARD, ONNX = "program.pt2", "model.json", "model_card.md", "model.onnx"
@@ -186,18 +185,15 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Descriptio
             f"measured: {known}; choose one of them, or --posthoc {NONE}",
         )
     entry = measured[posthoc] if posthoc in measured else named[0]
-    options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
-    options = with_training_gamma(entry["name"], options, chosen.configuration["loss"])
-    part = entry.get(SPLIT_KEY, FITTED_ON)
+    method, options, part = as_asked(entry, chosen.configuration["loss"])
     stored = [each.stored for each in chosen.networks]
     if part not in stored[0].logits:
         raise SweeperError(
             f"the sweep stored no predictions of {part}, which {posthoc} is fitted on", f"choose --posthoc {NONE}"
         )
     try:
-        calibrator = fit(
-            entry["name"], joint_logits([each.logits[part] for each in stored]), stored[0].targets[part], **options
-        )
+        logits = joint_logits([each.logits[part] for each in stored])
+        calibrator = fit(method, logits, stored[0].targets[part], **options)
     except PosthocUnavailable as error:
         raise SweeperError(f"{posthoc} cannot be fitted on {chosen.trial}: {error}") from error
     return calibrator, options
@@ -252,14 +248,7 @@ def _description(
         "input": {"shape": list(example.shape[1:]), "dtype": str(example.dtype).removeprefix("torch.")},
         "output": {"classes": dataset.classes, "dtype": "float32", "meaning": "calibrated probabilities"},
         "class_names": list(dataset.class_names) or [str(each) for each in range(dataset.classes)],
-        "preprocessing": None
-        if images is None
-        else {
-            "stored_shape": list(split.inputs.shape[1:]),
-            "mean": list(images.mean),
-            "std": list(images.std),
-            "size": images.size,
-        },
+        "preprocessing": images and {"stored_shape": list(split.inputs.shape[1:]), **asdict(images)},
         "posthoc": {
             "method": posthoc,
             "options": dict(options),

@@ -278,14 +278,10 @@ def _named(components: Iterable[str | Options]) -> tuple[tuple[str, Options], ..
     return tuple((each.pop("name"), each) for each in _written_out(components))
 
 
-def _as_asked(entry: Options, loss: Loss) -> tuple[str, dict[str, Any], str]:
-    """Return a post-hoc method's name, its options with the training loss's γ, and the split that it is fitted on."""
+def as_asked(entry: Options, loss: Mapping[str, object]) -> tuple[str, dict[str, Any], str]:
+    """Return a post-hoc method's name, its options with the training `loss`'s γ, and the split that it is fitted on."""
     options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
-    return (
-        entry["name"],
-        with_training_gamma(entry["name"], options, _trained_with(loss)),
-        entry.get(SPLIT_KEY, FITTED_ON),
-    )
+    return entry["name"], with_training_gamma(entry["name"], options, loss), entry.get(SPLIT_KEY, FITTED_ON)
 
 
 def _fitting_data(
@@ -347,7 +343,7 @@ def _posthoc_columns(
 ) -> dict[str, Row]:
     columns: dict[str, Row] = {name: {} for name in measured}
     for entry in settings.posthoc:
-        method, options, fitted_on = _as_asked(entry, loss)
+        method, options, fitted_on = as_asked(entry, _trained_with(loss))
         prefix = f"posthoc_{entry_label(entry)}_"
         try:
             parameters, calibrated = _calibrated(method, options, known[fitted_on], measured, network, seed)
@@ -376,7 +372,7 @@ def _cross_fitted_columns(
     for entry in settings.posthoc:
         if entry_label(entry) not in settings.cross_fitted:
             continue
-        method, options, _ = _as_asked(entry, loss)
+        method, options, _ = as_asked(entry, _trained_with(loss))
         prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
         if needs_network(method):
             of_val = f"posthoc_{entry_label(entry)}_"

@@ -276,7 +276,8 @@ class LoopReplicate:
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement of the present weights."""
         found = self.predictions(settings)
-        loss = self._part("loss") or self._loss_of_space()
+        named = self._named_loss
+        loss = self._part("loss") or (build_loss(**named) if named["name"] in LOSSES else None)
         plain = replace(settings, curvature=None, shifts=())
         identity = nn.Identity()
         done = evaluate(
@@ -393,9 +394,6 @@ class LoopReplicate:
         """Return an optional part: what its method returns, or the attribute that a loop has in its place."""
         found = getattr(self.loop, name, None)
         return found if found is None or isinstance(found, nn.Module | Loss) else self._asked(name, found)
-
-    def _loss_of_space(self) -> Loss | None:
-        return None if self._named_loss["name"] not in LOSSES else build_loss(**self._named_loss)
 
     def _curvature(
         self, settings: EvaluationSettings, loss: Loss | None, temperatures: Mapping[str, float]

@@ -175,6 +175,10 @@ def gradient_norm_counts(norms: ArrayLike) -> list[int]:
     return [int(count) for count in counts]
 
 
+#: What is measured after every epoch.
+EVERY_EPOCH = ("val_nll", "val_accuracy", "val_ece")
+
+
 def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float]:
     """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
     return epoch_metrics_of_lanes(logits[None], targets, bins)[0]
@@ -196,10 +200,10 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[d
     columns = (-of_label.mean(axis=1), correct.mean(axis=1), norm_of_gaps(sums, counts, "mean"))
     finite = np.isfinite(arrays.sum(axis=(1, 2)))
     rows = np.where(finite[:, None], np.stack(columns, axis=1), math.nan).tolist()
-    return [dict(zip(("val_nll", "val_accuracy", "val_ece"), row, strict=True)) for row in rows]
+    return [dict(zip(EVERY_EPOCH, row, strict=True)) for row in rows]
 
 
-#: The metrics of each split; `val_nll`, `val_accuracy` and `val_ece` are in every epoch row anyway.
+#: The metrics of each split; those `EVERY_EPOCH` are in every epoch row anyway.
 TRAJECTORY_METRICS = (
     "nll",
     "nll_correct",
@@ -270,10 +274,8 @@ class TrajectorySettings:
 def trajectory_columns(values: Options) -> dict[str, type]:
     """Return the columns that the settings `values` add to the `epochs` table, with the type of their values."""
     settings = TrajectorySettings.from_mapping(values)
-    measured = {f"{s}_{m}": float for s in settings.splits for m in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)}
-    columns: dict[str, type] = {**measured, WEIGHT_NORM: float}
-    for known in ("val_nll", "val_accuracy", "val_ece"):
-        columns.pop(known, None)
+    measured = [f"{split}_{name}" for split in settings.splits for name in (*TRAJECTORY_METRICS, *TRAJECTORY_NORMS)]
+    columns: dict[str, type] = dict.fromkeys([*(n for n in measured if n not in EVERY_EPOCH), WEIGHT_NORM], float)
     columns |= SHARPNESS_COLUMNS if settings.curvature is not None else {}
     return {**columns, GRADIENT_MEAN: float, GRADIENT_COUNTS: list} if settings.gradient_norms else columns
 
@@ -299,7 +301,7 @@ def trajectory_row(
     if gradients and layer is not None:
         row |= _gradient_columns(model, layer, loss, dataset.train)
     model.train(was_training)
-    return {key: value for key, value in row.items() if key not in ("val_nll", "val_accuracy", "val_ece")}
+    return {key: value for key, value in row.items() if key not in EVERY_EPOCH}
 
 
 def _measured(model: nn.Module, layer: nn.Linear | None, split: Split, bins: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ A token's prediction is that of its class among all word pieces, given the sourc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from trainables.models.transformer import beam_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, best_on_grid
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import Options, entry_label
-from trainables.training.evaluation import FITTED_ON, Evaluation, EvaluationSettings, Row
+from trainables.training.evaluation import END, FITTED_ON, Evaluation, EvaluationSettings, Row
 
 #: Sentences whose tokens are predicted, or that are translated, at once.
 SENTENCES = 64
@@ -49,51 +49,41 @@ UNSUITED = ("batch_coupled", "stateful", "needs_model")
 
 def translation_faults(
     dataset: DataSet, evaluation: Options, names: Sequence[tuple[str, str]]
-) -> list[tuple[str, str]]:
-    """Return (place, sentence) of everything in a search space that does not suit the data set, for use before a run.
+) -> Iterator[tuple[str, str]]:
+    """Yield (place, sentence) of everything in a search space that does not suit the data set, for use before a run.
 
     Args:
         dataset: pairs of sentences, or anything else, to which networks and metrics of translation do not apply.
         evaluation: the settings.
         names: loss and architecture of the configurations.
     """
-    metrics = [m["name"] for m in evaluation["metrics"] if METRICS.has_tag(m["name"], TRANSLATES)]
     if dataset.translation is None:
-        rule = "measures translations, which {} has none of; choose wmt14_en_de or number_words, or leave it out"
-        return [("evaluation.metrics", f"{name} {rule.format(dataset.name)}") for name in metrics]
-    found = [
-        ("space.architecture", f"{name} does not translate, as {dataset.name} asks; choose transformer")
-        for name in dict.fromkeys(network for _, network in names)
-        if not ARCHITECTURES.has_tag(name, TRANSLATES)
-    ]
-    found += [
-        (
-            "space.loss",
-            f"{name} is a function of whole batches of samples, not of tokens; choose cross_entropy or focal",
-        )
-        for name in dict.fromkeys(loss for loss, _ in names)
-        if LOSSES.is_own(name) or any(LOSSES.has_tag(name, tag) for tag in UNSUITED)
-    ]
+        rule = f"which {dataset.name} has none of; choose wmt14_en_de or number_words, or leave it out"
+        for metric in evaluation["metrics"]:
+            if METRICS.has_tag(metric["name"], TRANSLATES):
+                yield "evaluation.metrics", f"{metric['name']} measures translations, {rule}"
+        return
+    for network in dict.fromkeys(network for _, network in names):
+        if not ARCHITECTURES.has_tag(network, TRANSLATES):
+            yield "space.architecture", f"{network} does not translate, as {dataset.name} asks; choose transformer"
+    for loss in dict.fromkeys(loss for loss, _ in names):
+        if LOSSES.is_own(loss) or any(LOSSES.has_tag(loss, tag) for tag in UNSUITED):
+            rule = "is a function of whole batches of samples, not of tokens; choose cross_entropy or focal"
+            yield "space.loss", f"{loss} {rule}"
     for part in ("curvature", "trajectory"):
         if evaluation.get(part):
-            found.append((f"evaluation.{part}", f"{part} is not measured of translations; set {part}: false"))
-    found += [
-        ("evaluation.metrics", f"{m['name']} needs all probabilities of every token; leave it out")
-        for m in evaluation["metrics"]
-        if m["name"] not in metrics
-    ]
-    found += [
-        ("evaluation.posthoc", f"{entry_label(entry)} needs all logits of every token; of translations {_ASK}")
-        for entry in evaluation["posthoc"]
-        if (entry["name"], entry.get("objective")) not in ON_GRIDS or entry.get("scheme") == "equal_mass"
-    ]
-    return found
+            yield f"evaluation.{part}", f"{part} is not measured of translations; set {part}: false"
+    for metric in evaluation["metrics"]:
+        if not METRICS.has_tag(metric["name"], TRANSLATES):
+            yield "evaluation.metrics", f"{metric['name']} needs all probabilities of every token; leave it out"
+    for entry in evaluation["posthoc"]:
+        if (entry["name"], entry.get("objective")) not in ON_GRIDS or entry.get("scheme") == "equal_mass":
+            ask = "a temperature is chosen on a grid: {name: temperature, objective: ece}, or nll_on_grid"
+            yield "evaluation.posthoc", f"{entry_label(entry)} needs all logits of every token; of translations {ask}"
 
 
 #: Methods and objectives that the sums kept of each token, at the grids' temperatures, are enough for.
 ON_GRIDS = (("temperature", "ece"), ("temperature", "nll_on_grid"))
-
-_ASK = "a temperature is chosen on a grid: {name: temperature, objective: ece}, or nll_on_grid"
 
 
 @torch.no_grad()
@@ -132,11 +122,8 @@ def evaluate_translation(model: nn.Module, dataset: DataSet, settings: Evaluatio
     was_training = model.training
     grids = {each for entry in settings.posthoc for each in TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")].tolist()}
     temperatures = sorted({1.0, *TEMPERATURES, *grids})
-    fitted_on = [entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc]
-    tokens = {
-        name: predicted_tokens(model, dataset.splits[name], temperatures)
-        for name in dict.fromkeys((*settings.splits, *fitted_on))
-    }
+    splits = dict.fromkeys([*settings.splits, *(entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc)])
+    tokens = {name: predicted_tokens(model, dataset.splits[name], temperatures) for name in splits}
     chosen = {entry_label(entry): _chosen(entry, tokens) for entry in settings.posthoc}
     decoding = decoding_of(settings.metrics)
     rows: list[Row] = []
@@ -188,7 +175,8 @@ def _scores(
     for label, fitted in chosen.items():
         wanted.setdefault(fitted["temperature"], []).append(f"posthoc_{label}_{BLEU}")
     row: Row = {}
-    if decoding.by_temperature and stage == "end":
+    by_temperature = decoding.by_temperature and stage == END
+    if by_temperature:
         row |= {column_at("ece", each): token_ece(tokens, each, bins) for each in TEMPERATURES}
         for each in TEMPERATURES if split == "test" else ():
             wanted.setdefault(each, []).append(column_at(BLEU, each))
@@ -198,7 +186,7 @@ def _scores(
             row |= dict.fromkeys(columns, score)
     except BleuUnavailableError as error:
         return {**row, UNAVAILABLE: str(error)}
-    if decoding.by_temperature and stage == "end" and split == "test":
+    if by_temperature and split == "test":
         row["best_bleu"] = max(float(row[column_at(BLEU, each)]) for each in TEMPERATURES)  # type: ignore[arg-type]
     return row
 

@@ -207,7 +207,7 @@ def test_what_does_not_suit_translations_is_named(
     found = translation_faults(dataset, {**EVALUATION, **evaluation}, [("focal", "transformer"), names])
     assert [each for each, _ in found] == [place]
     right = {**EVALUATION, "metrics": [{"name": "bleu"}], "posthoc": [{"name": "temperature", "objective": "ece"}]}
-    assert translation_faults(dataset, right, [("label_smoothing", "transformer")]) == []
+    assert [*translation_faults(dataset, right, [("label_smoothing", "transformer")])] == []
 
 
 def test_bleu_of_anything_else_is_refused(dataset: DataSet) -> None:
