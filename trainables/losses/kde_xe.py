@@ -55,7 +55,8 @@ class KernelCalibrationError(Loss):
         losses = -true_class(log_p, targets)
         if len(logits) > 1:
             f, outcome = self._outcomes(log_p.exp(), targets)
-            deviation = (kernel_weights(f, self._bandwidth(f)) @ outcome - f).abs()
+            bandwidth = select_bandwidth(f.detach()) if self.bandwidth is None else as_type(self.bandwidth, f)
+            deviation = (kernel_weights(f, bandwidth) @ outcome - f).abs()
             deviation = deviation if self.variant == "canonical" else deviation[..., :1]
             losses = losses + as_type(self.weight, losses) * deviation.pow(self.norm).sum(-1)
         return losses.to(logits.dtype)
@@ -77,11 +78,6 @@ class KernelCalibrationError(Loss):
         right = (top.indices == targets).to(p.dtype)
         confidence = clamped(top.values)
         return torch.stack([confidence, 1 - confidence], dim=-1), torch.stack([right, 1 - right], dim=-1)
-
-    def _bandwidth(self, f: Tensor) -> Tensor:
-        if self.bandwidth is None:
-            return select_bandwidth(f.detach())
-        return as_type(self.bandwidth, f)
 
 
 def clamped(p: Tensor) -> Tensor:

@@ -205,15 +205,8 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[d
 
 #: The metrics of each split; those `EVERY_EPOCH` are in every epoch row anyway.
 TRAJECTORY_METRICS = (
-    "nll",
-    "nll_correct",
-    "nll_wrong",
-    "entropy_correct",
-    "entropy_wrong",
-    "accuracy",
-    "ece",
-    "confidence_wrong",
-)
+    "nll", "nll_correct", "nll_wrong", "entropy_correct", "entropy_wrong", "accuracy", "ece", "confidence_wrong"
+)  # fmt: skip
 
 #: Means over a split of the norm of a sample's logits and of its features before the last linear layer.
 TRAJECTORY_NORMS = ("logit_norm", "feature_norm")

@@ -294,8 +294,7 @@ def adam(
         model: the network.
         lr: [mukhoti App. D, text].
     """
-    betas = beta1, beta2
-    return torch.optim.Adam(_trained(model), lr=lr, betas=betas, eps=epsilon, weight_decay=weight_decay)
+    return torch.optim.Adam(_trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
 
 
 @OPTIMIZERS.add("adamw", "Adam with decoupled weight decay", more=COMMON, check=check_recipe)
@@ -315,8 +314,7 @@ def adamw(
         lr: [Loshchilov & Hutter 2019].
         weight_decay: [PyTorch's default].
     """
-    betas = beta1, beta2
-    return torch.optim.AdamW(_trained(model), lr=lr, betas=betas, eps=epsilon, weight_decay=weight_decay)
+    return torch.optim.AdamW(_trained(model), lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
 
 
 @OPTIMIZERS.add("adagrad", "AdaGrad", more=COMMON, check=check_recipe)

@@ -298,8 +298,7 @@ def chosen_width(
         processes: that have cohorts on this machine.
         choices: the sweep's folder of answers, or `None` where no folder is shared.
     """
-    card = device if device == "cpu" else torch.cuda.get_device_name()
-    key = json.dumps(["cohort", cohort_key(configuration), most, card, training.described, torch.get_num_threads()])
+    key = json.dumps(["cohort", cohort_key(configuration), most, *_computed_by(device, training)])
 
     def measure() -> str:
         few = few_batches(dataset, configuration["optimizer"]["batch_size"], MEASURED_STEPS)
@@ -309,16 +308,13 @@ def chosen_width(
 
 
 def _key(configuration: Configuration, count: int, dataset: DataSet, device: str, training: TrainingSettings) -> str:
-    parts = (
-        configuration["architecture"],
-        configuration["loss"]["name"],
-        configuration["optimizer"]["name"],
-        configuration["optimizer"]["batch_size"],
-        count,
-        dataset.input_shape,
-        dataset.classes,
-        device if device == "cpu" else torch.cuda.get_device_name(),
-        training.described,
-        torch.get_num_threads(),
-    )
+    recipe = configuration["optimizer"]
+    trained = [configuration["architecture"], configuration["loss"]["name"], recipe["name"], recipe["batch_size"]]
+    parts = [*trained, count, dataset.input_shape, dataset.classes, *_computed_by(device, training)]
     return json.dumps(parts, sort_keys=True, default=str)
+
+
+def _computed_by(device: str, training: TrainingSettings) -> tuple[str, str, int]:
+    """Return by what and how steps are computed, which decides what is fastest."""
+    card = device if device == "cpu" else torch.cuda.get_device_name()
+    return card, training.described, torch.get_num_threads()

@@ -7,7 +7,7 @@ than one after the other, as grouped convolutions often are on a CPU; wide cohor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -38,7 +38,8 @@ MEMORY_SHARE = 0.25
 def measured_width(build: Callable[[int], Replicate], device: str, most: int, processes: int = 1) -> int:
     """Return the best of `WIDTHS` up to `most` lanes, or 0 where the best is not clearly faster than one lane alone."""
     weight = sum(p.numel() * p.element_size() for p in build(0).model.parameters())
-    limit = min(most, _free_bytes(device) * MEMORY_SHARE / processes / max(1, COPIES * weight))
+    free = float(free_memory() if device == "cpu" else torch.cuda.mem_get_info()[0])
+    limit = min(most, free * MEMORY_SHARE / processes / max(1, COPIES * weight))
     return best_width(seconds_of_widths(build, device, _tried(limit)))
 
 
@@ -83,14 +84,10 @@ def best_width(seconds: Mapping[int, float]) -> int:
     return min(lanes for lanes, each in wide.items() if GAIN * each <= best)
 
 
-def _tried(limit: float) -> Iterator[int]:
-    for width in WIDTHS:
-        if width <= limit:
-            yield width
-        else:
-            if limit > max(1, width // 2):
-                yield int(limit)
-            return
+def _tried(limit: float) -> list[int]:
+    fitting = [width for width in WIDTHS if width <= limit]
+    larger = WIDTHS[len(fitting) :]
+    return [*fitting, int(limit)] if larger and limit > max(1, larger[0] // 2) else fitting
 
 
 def _fastest(train: Callable[[], object], device: str) -> float:
@@ -104,9 +101,3 @@ def _fastest(train: Callable[[], object], device: str) -> float:
             torch.cuda.synchronize()
         times.append(clock() - started)
     return min(times)
-
-
-def _free_bytes(device: str) -> float:
-    if device != "cpu":
-        return float(torch.cuda.mem_get_info()[0])
-    return float(free_memory())
