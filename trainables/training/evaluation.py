@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -199,12 +199,13 @@ def evaluate(
     fetched = on_host(*(each for each, _ in predicted.values()), *(split.targets for split in splits.values()))
     logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
     targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
+    measuring = _Measuring(dataset, settings, {"name": loss.name, "gamma": getattr(loss, "gamma", None)}, seed)
     rows: dict[str, Row] = {}
     reliability: list[Row] = []
     for name in splits:
         probabilities = softmax64(logits[name])
-        rows[name] = _metrics_row(logits[name], probabilities, targets[name], settings, seed)
-        rows[name].update(region_columns(probabilities, _trained_with(loss)))
+        rows[name] = measuring.metrics_row(logits[name], probabilities, targets[name], settings.bootstrap)
+        rows[name].update(region_columns(probabilities, measuring.trained_with))
         rows[name].update(posterior_metrics(_posterior(dataset, name), probabilities))
         diagram = reliability_bins(probabilities, targets[name], settings.bins)
         reliability += [{"split": name, **row} for row in diagram]
@@ -218,18 +219,17 @@ def evaluate(
             name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes
         }
         network = _trained_network(model, dataset, {name: of for name, (_, _, of) in shifted.items()})
-        recalibrated = _posthoc_columns({**measured, **of_these_classes}, known, settings, loss, dataset, network, seed)
-        held_out = _cross_fitted_columns(*measured[FITTED_ON], settings, loss, recalibrated[FITTED_ON])
+        recalibrated = measuring.posthoc_columns({**measured, **of_these_classes}, known, network)
+        held_out = measuring.cross_fitted_columns(*measured[FITTED_ON], recalibrated[FITTED_ON])
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
     temperatures = temperatures_of(recalibrated[FITTED_ON], settings)
     curvature, tables = curvature_columns(model, loss, dataset, settings.curvature, seed, temperatures)
     rows[FITTED_ON].update(**held_out, **curvature)
     for name, (scores, classes, shift) in shifted.items():
-        plain = replace(settings, bootstrap=0)
         rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
         if shift.same_classes:
-            rows[name].update(_metrics_row(scores, softmax64(scores), classes, plain, seed))
+            rows[name].update(measuring.metrics_row(scores, softmax64(scores), classes, bootstrap=0))
         rows[name].update(ood_columns(logits["test"], scores) if shift.detected and "test" in logits else {})
         if shift.logits:
             logits[name], targets[name] = scores, classes
@@ -254,18 +254,6 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
         place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
     chosen = torch.argsort(place, stable=True)[:samples].sort().values.to(split.targets.device)
     return split.select(chosen)
-
-
-def _metrics_row(
-    logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int
-) -> Row:
-    measured = evaluate_probabilities(probabilities, targets, settings.bins, logits=logits)
-    row: Row = {**measured, **refinement_columns(logits, targets, measured)}
-    if settings.bootstrap:
-        repeated = (settings.bins, settings.bootstrap, seed)
-        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
-    row.update(further_metric_columns(settings.metrics, probabilities, targets))
-    return row
 
 
 def _written_out(components: Iterable[str | Options]) -> tuple[dict[str, Any], ...]:
@@ -312,99 +300,106 @@ def _trained_network(model: nn.Module, dataset: DataSet, shifts: Mapping[str, Ev
     )
 
 
-def _calibrated(
-    method: str,
-    options: Options,
-    fitting: tuple[np.ndarray, np.ndarray],
-    measured: Measured,
-    network: TrainedNetwork,
-    seed: int,
-) -> tuple[Mapping[str, float], dict[str, tuple[np.ndarray, np.ndarray | None]]]:
-    """Return what a method fitted, and by split its probabilities and, where they underflowed, their logits."""
-    if needs_network(method):
-        posterior: NetworkPosterior = POSTHOC.build(method, network, seed, **options)
-        return posterior.parameters, {name: (posterior.mean(name), None) for name in measured}
-    calibrator = fit(method, *fitting, **options)
-    found = {}
-    for name, (logits, _) in measured.items():
-        probabilities = calibrator(logits)
-        found[name] = (probabilities, calibrator.underflowed(logits, probabilities))
-    return calibrator.parameters, found
+@dataclass(frozen=True)
+class _Measuring:
+    """What a split's metrics and post-hoc columns are computed with, in one evaluation.
 
-
-def _posthoc_columns(
-    measured: Measured,
-    known: Measured,
-    settings: EvaluationSettings,
-    loss: Loss,
-    dataset: DataSet,
-    network: TrainedNetwork,
-    seed: int,
-) -> dict[str, Row]:
-    columns: dict[str, Row] = {name: {} for name in measured}
-    for entry in settings.posthoc:
-        method, options, fitted_on = as_asked(entry, _trained_with(loss))
-        prefix = f"posthoc_{entry_label(entry)}_"
-        try:
-            parameters, calibrated = _calibrated(method, options, known[fitted_on], measured, network, seed)
-        except PosthocUnavailable as error:
-            for row in columns.values():
-                row[f"{prefix}unavailable"] = str(error)
-            continue
-        for name, row in columns.items():
-            (probabilities, logits), targets = calibrated[name], measured[name][1]
-            row.update({prefix + key: value for key, value in parameters.items()})
-            row.update(_recalibrated_columns(prefix, probabilities, targets, settings, logits))
-            row.update(further_metric_columns(settings.metrics, probabilities, targets, prefix))
-            distances = posterior_metrics(_posterior(dataset, name), probabilities)
-            row.update({prefix + metric: value for metric, value in distances.items()})
-    return columns
-
-
-def _cross_fitted_columns(
-    logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, loss: Loss, recalibrated: Row
-) -> Row:
-    """Return the metrics on validation data by methods that other folds fitted; of those that none fits, as they are.
-
-    `recalibrated` are the columns of methods that were fitted on all validation data.
+    Attributes:
+        dataset: whose splits they are.
+        settings: what to measure.
+        trained_with: the training loss, name and γ.
+        seed: of the bootstrap, and of methods that draw.
     """
-    columns: Row = {}
-    for entry in settings.posthoc:
-        if entry_label(entry) not in settings.cross_fitted:
-            continue
-        method, options, _ = as_asked(entry, _trained_with(loss))
-        prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
+
+    dataset: DataSet
+    settings: EvaluationSettings
+    trained_with: Mapping[str, Any]
+    seed: int
+
+    def metrics_row(self, logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, bootstrap: int) -> Row:
+        """Return the metrics of a split, with standard errors by so many repetitions of the bootstrap; 0 for none."""
+        measured = evaluate_probabilities(probabilities, targets, self.settings.bins, logits=logits)
+        row: Row = {**measured, **refinement_columns(logits, targets, measured)}
+        if bootstrap:
+            repeated = (self.settings.bins, bootstrap, self.seed)
+            row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
+        row.update(further_metric_columns(self.settings.metrics, probabilities, targets))
+        return row
+
+    def calibrated(
+        self,
+        method: str,
+        options: Options,
+        fitting: tuple[np.ndarray, np.ndarray],
+        measured: Measured,
+        network: TrainedNetwork,
+    ) -> tuple[Mapping[str, float], dict[str, tuple[np.ndarray, np.ndarray | None]]]:
+        """Return what a method fitted, and by split its probabilities and, where they underflowed, their logits."""
         if needs_network(method):
-            of_val = f"posthoc_{entry_label(entry)}_"
-            names = [key for key in (*RECALIBRATED, "unavailable") if of_val + key in recalibrated]
-            columns |= {prefix + key: recalibrated[of_val + key] for key in names}
-            continue
-        try:
-            probabilities, exact = cross_fitted(method, logits, targets, options)
-            columns |= _recalibrated_columns(prefix, probabilities, targets, settings, exact)
-        except PosthocUnavailable as error:
-            columns[f"{prefix}unavailable"] = str(error)
-    return columns
+            posterior: NetworkPosterior = POSTHOC.build(method, network, self.seed, **options)
+            return posterior.parameters, {name: (posterior.mean(name), None) for name in measured}
+        calibrator = fit(method, *fitting, **options)
+        found = {}
+        for name, (logits, _) in measured.items():
+            probabilities = calibrator(logits)
+            found[name] = (probabilities, calibrator.underflowed(logits, probabilities))
+        return calibrator.parameters, found
 
+    def posthoc_columns(self, measured: Measured, known: Measured, network: TrainedNetwork) -> dict[str, Row]:
+        """Return by split the columns of every post-hoc method, fitted on one of the `known` splits."""
+        columns: dict[str, Row] = {name: {} for name in measured}
+        for entry in self.settings.posthoc:
+            method, options, fitted_on = as_asked(entry, self.trained_with)
+            prefix = f"posthoc_{entry_label(entry)}_"
+            try:
+                parameters, calibrated = self.calibrated(method, options, known[fitted_on], measured, network)
+            except PosthocUnavailable as error:
+                for row in columns.values():
+                    row[f"{prefix}unavailable"] = str(error)
+                continue
+            for name, row in columns.items():
+                (probabilities, logits), targets = calibrated[name], measured[name][1]
+                row.update({prefix + key: value for key, value in parameters.items()})
+                row.update(self.recalibrated_columns(prefix, probabilities, targets, logits))
+                row.update(further_metric_columns(self.settings.metrics, probabilities, targets, prefix))
+                distances = posterior_metrics(_posterior(self.dataset, name), probabilities)
+                row.update({prefix + metric: value for metric, value in distances.items()})
+        return columns
 
-def _recalibrated_columns(
-    prefix: str,
-    probabilities: np.ndarray,
-    targets: np.ndarray,
-    settings: EvaluationSettings,
-    logits: np.ndarray | None = None,
-) -> Row:
-    measured = evaluate_probabilities(probabilities, targets, settings.bins, RECALIBRATED, logits)
-    return {prefix + metric: value for metric, value in measured.items()}
+    def cross_fitted_columns(self, logits: np.ndarray, targets: np.ndarray, recalibrated: Row) -> Row:
+        """Return metrics on validation data by methods that other folds fitted; of those that none fits, as they are.
+
+        `recalibrated` are the columns of methods that were fitted on all validation data.
+        """
+        columns: Row = {}
+        for entry in self.settings.posthoc:
+            if entry_label(entry) not in self.settings.cross_fitted:
+                continue
+            method, options, _ = as_asked(entry, self.trained_with)
+            prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
+            if needs_network(method):
+                of_val = f"posthoc_{entry_label(entry)}_"
+                names = [key for key in (*RECALIBRATED, "unavailable") if of_val + key in recalibrated]
+                columns |= {prefix + key: recalibrated[of_val + key] for key in names}
+                continue
+            try:
+                probabilities, exact = cross_fitted(method, logits, targets, options)
+                columns |= self.recalibrated_columns(prefix, probabilities, targets, exact)
+            except PosthocUnavailable as error:
+                columns[f"{prefix}unavailable"] = str(error)
+        return columns
+
+    def recalibrated_columns(
+        self, prefix: str, probabilities: np.ndarray, targets: np.ndarray, logits: np.ndarray | None
+    ) -> Row:
+        """Return the metrics of recalibrated probabilities, their names after the prefix."""
+        measured = evaluate_probabilities(probabilities, targets, self.settings.bins, RECALIBRATED, logits)
+        return {prefix + metric: value for metric, value in measured.items()}
 
 
 def _posterior(dataset: DataSet, split: str) -> np.ndarray | None:
     """Return the true class probabilities of a split; those of the test split alone are known, if any are."""
     return dataset.posterior.cpu().numpy() if split == "test" and dataset.posterior is not None else None
-
-
-def _trained_with(loss: Loss) -> dict[str, Any]:
-    return {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
 
 
 def temperatures_of(row: Row, settings: EvaluationSettings) -> dict[str, float]:
