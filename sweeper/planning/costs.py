@@ -38,8 +38,7 @@ from trainables.training.edge_of_stability import FEWEST, SHARE
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import radius_of
 from trainables.training.lanes.cohort import Cohort
-from trainables.training.lanes.packing import cohort_key
-from trainables.training.lanes.widths import measured_width
+from trainables.training.lanes.packing import cohort_key, measured_width
 from trainables.training.loop import Replicate
 
 #: A larger training split is cut to this many samples and the time scaled up, so that planning stays quick.

@@ -115,12 +115,12 @@ def test_a_resumed_adam_counts_on_the_cpu_and_continues_as_it_would_have(tmp_pat
 
 def test_probes_are_drawn_on_the_card(data):
     loss = build_loss("hessian_trace", probes=2, seed=5)
-    parameters = {"weight": torch.zeros(100_000, device=DEVICE)}
-    one, other = (probe["weight"] for probe in loss.draw(parameters))
+    parameters = [torch.zeros(100_000, device=DEVICE)]
+    one, other = (weight for (weight,) in loss.draw(parameters))
     assert one.device.type == DEVICE and set(one.unique().tolist()) == {-1.0, 1.0}
     assert abs(float(one.mean())) < 0.02 and abs(float((one * other).mean())) < 0.02
     loss.reseed(5)
-    assert torch.equal(loss.draw(parameters)[0]["weight"], one)
+    assert torch.equal(loss.draw(parameters)[0][0], one)
 
 
 def test_float32_is_float32_in_products_and_convolutions_and_tf32_is_not():

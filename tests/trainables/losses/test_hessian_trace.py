@@ -95,9 +95,9 @@ def dense_hessian(network, base, inputs, targets):
 
 
 def signs(loss, network):
-    probes = loss.draw(dict(network.named_parameters()))
+    probes = loss.draw([*network.parameters()])
     loss.reseed(0)
-    return [nn.utils.parameters_to_vector(probe.values()) for probe in probes]
+    return [nn.utils.parameters_to_vector(probe) for probe in probes]
 
 
 @pytest.mark.parametrize("base", [{"base": "cross_entropy"}, {"base": "focal", "gamma": 2.0}, {"base": "brier"}])
@@ -213,10 +213,10 @@ def test_probes_are_drawn_as_bytes_and_are_the_signs_of_earlier_releases():
     network = small_network()
     loss = build_loss("hessian_trace", seed=7, probes=2)
     reference = torch.Generator().manual_seed(7)
-    for probe in loss.draw(dict(network.named_parameters())):
-        for name, parameter in network.named_parameters():
+    for probe in loss.draw([*network.parameters()]):
+        for signs_of_parameter, parameter in zip(probe, network.parameters(), strict=True):
             bits = torch.randint(0, 2, parameter.shape, generator=reference)
-            assert torch.equal(probe[name], (2 * bits - 1).to(parameter))
+            assert torch.equal(signs_of_parameter, (2 * bits - 1).to(parameter))
     assert torch.equal(loss.state_dict()["generator"], reference.get_state())
 
 

@@ -9,19 +9,22 @@ import torch
 
 from tests.trainables.training.lanes.comparison import configuration, digits, pair, timeless
 from trainables.training.acceleration import PLAIN
-from trainables.training.lanes import packing, widths
+from trainables.training.lanes import packing
 from trainables.training.lanes.packing import (
     AUTO,
     FUSED,
     SEQUENTIAL,
     Sequential,
+    best_width,
     chosen_packing,
     chosen_width,
     cohort_fault,
     cohort_key,
+    is_promising,
+    measured_width,
     packing_fault,
+    seconds_of_widths,
 )
-from trainables.training.lanes.widths import best_width, is_promising, measured_width, seconds_of_widths
 from trainables.training.loop import Replicate
 
 
@@ -129,7 +132,7 @@ def test_what_cannot_be_mapped_runs_alone(monkeypatch):
         def __init__(self, replicates):
             raise RuntimeError("vmap: data-dependent control flow")
 
-    monkeypatch.setattr(widths, "Lanes", Refusing)
+    monkeypatch.setattr(packing, "Lanes", Refusing)
     alone, _ = pair(configuration(), DATA, seeds=(1, 2))
     assert seconds_of_widths(lambda lane: alone[lane], "cpu", (2,)).keys() == {0}
     assert best_width({0: 1.0}) == 0
