@@ -121,7 +121,6 @@ BEST, ALL = "best", "all"
 class TrainedNetwork:
     """One replicate: its network in evaluation mode on the CPU, and the logits that its sweep stored."""
 
-    replicate: int
     network: nn.Module
     stored: StoredPredictions
 
@@ -205,7 +204,7 @@ def chosen_networks(
         )
     configuration: Description = sweep.configurations[configuration_index(found)]
     dataset = _dataset(sweep, configuration)
-    networks = [TrainedNetwork(n, _network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
+    networks = [TrainedNetwork(_network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
     return Chosen(sweep, found, epoch, configuration, dataset, networks, again)
 
 

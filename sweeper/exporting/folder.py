@@ -257,7 +257,7 @@ def _description(
         "source": {
             "sweep": chosen.sweep.name,
             "trial": chosen.trial,
-            "replicates": [each.replicate for each in chosen.networks],
+            "replicates": [each.stored.replicate for each in chosen.networks],
             "epoch": chosen.epoch,
             "configuration": dict(chosen.configuration),
             "dataset": dict(chosen.configuration.get("dataset") or chosen.sweep.spec.dataset),
@@ -288,7 +288,7 @@ def _write(
     for each in chosen.networks:
         # copies: safetensors refuses tensors that share memory
         weights = {name: value.detach().clone() for name, value in each.network.state_dict().items()}
-        (folder / f"weights_r{each.replicate}.safetensors").write_bytes(save(weights))
+        (folder / f"weights_r{each.stored.replicate}.safetensors").write_bytes(save(weights))
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
     (folder / CARD).write_text(card, encoding="utf-8")
     write_mlflow_files(folder, description, example[:1].numpy())
@@ -341,7 +341,7 @@ def _curvature(chosen: Chosen) -> list[tuple[str, str, str]]:
     present = [name for name in headline_columns() if name in columns]
     if not present:
         return []
-    numbers = ", ".join(str(each.replicate) for each in chosen.networks)
+    numbers = ", ".join(str(each.stored.replicate) for each in chosen.networks)
     means = ", ".join(f"avg({name}) AS {name}" for name in present)
     rows = results.rows(
         f"SELECT {means} FROM evaluations WHERE trial = '{chosen.trial}' AND epoch = {chosen.epoch} "

@@ -84,7 +84,7 @@ def test_a_recorded_step_replays_new_numbers_and_leaves_no_memory(data):
     replicate = _replicate(data, GRAPHS)
     losses = _losses(replicate)
     assert all(math.isfinite(loss) for loss in losses) and losses[-1] < losses[0]
-    assert replicate._recorded is not None and replicate._recorded._replay is not None
+    assert replicate._recorded is not None and replicate._recorded._recording is not None
     del replicate
     gc.collect()
     # Libraries keep their workspaces for the stream of the recording.

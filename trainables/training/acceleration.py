@@ -272,6 +272,9 @@ WARM_UP = 2
 #: Inputs [B, ...] and targets [B] → the loss, a scalar, with gradients left in the parameters.
 Work = Callable[[Tensor, Tensor], Tensor]
 
+#: A recorded step: where its batch goes, where its loss will be, what runs it, and its gradients.
+Recording = tuple[tuple[Tensor, Tensor], Tensor, Callable[[], None], list[Tensor | None]]
+
 
 class CannotRecordError(RuntimeError):
     """A step does what no graph can hold; the message says what to do."""
@@ -321,18 +324,14 @@ class RecordedSteps:
         """
         self._parameters, self._batch_size, self._recorder = parameters, batch_size, recorder
         self._warm = 0
-        self._replay: Callable[[], None] | None = None
-        self._buffers: tuple[Tensor, Tensor] | None = None
-        self._gradients: list[Tensor | None] = []
-        self._value: Tensor | None = None
+        self._recording: Recording | None = None
 
     def forget(self) -> None:
         """Record anew at the next full batch."""
-        if self._replay is not None:
+        if self._recording is not None:
             for parameter in self._parameters:
                 parameter.grad = None
-        self._replay = self._buffers = self._value = None
-        self._gradients = []
+        self._recording = None
 
     def __call__(self, work: Work, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the batch's loss, valid until the next call; its gradients are in the parameters.
@@ -344,22 +343,21 @@ class RecordedSteps:
         if self._warm < WARM_UP:
             self._warm += 1
             return self._recorder.aside(lambda: work(inputs, targets))
-        if self._replay is None:
-            self._record(work, inputs, targets)
-        assert self._buffers is not None and self._value is not None and self._replay is not None
-        for buffer, given in zip(self._buffers, (inputs, targets), strict=True):
+        if self._recording is None:
+            self._recording = self._record(work, inputs, targets)
+        buffers, value, replay, gradients = self._recording
+        for buffer, given in zip(buffers, (inputs, targets), strict=True):
             buffer.copy_(given)
-        self._replay()
+        replay()
         # A smaller batch has put its own gradients there.
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
-        return self._value
+        return value
 
-    def _record(self, work: Work, inputs: Tensor, targets: Tensor) -> None:
-        self._buffers = inputs.clone(), targets.clone()
-        held = self._buffers
+    def _record(self, work: Work, inputs: Tensor, targets: Tensor) -> Recording:
+        buffers = inputs.clone(), targets.clone()
         try:
-            self._value, self._replay = self._recorder.record(lambda: work(*held))
+            value, replay = self._recorder.record(lambda: work(*buffers))
         except RuntimeError as error:  # which torch's CUDA errors are
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -367,7 +365,7 @@ class RecordedSteps:
                 f"a training step cannot be recorded as a CUDA graph ({str(error).strip().splitlines()[0]}); "
                 "set training.graphs: false"
             ) from error
-        self._gradients = [parameter.grad for parameter in self._parameters]
+        return buffers, value, replay, [parameter.grad for parameter in self._parameters]
 
 
 def recorded_steps(

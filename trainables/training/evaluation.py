@@ -215,11 +215,9 @@ def evaluate(
     known = _fitting_data(model, measured, settings, dataset, predicting)
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
     with grids_on(dataset.val.targets.device):
-        of_these_classes = {
-            name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes
-        }
+        comparable = {name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes}
         network = _trained_network(model, dataset, {name: of for name, (_, _, of) in shifted.items()})
-        recalibrated = measuring.posthoc_columns({**measured, **of_these_classes}, known, network)
+        recalibrated = measuring.posthoc_columns({**measured, **comparable}, known, network)
         held_out = measuring.cross_fitted_columns(*measured[FITTED_ON], recalibrated[FITTED_ON])
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])

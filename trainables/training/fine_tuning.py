@@ -191,9 +191,7 @@ def averaged_weights(model: nn.Module, decay: float) -> AveragedModel:
 
     A batch norm's running statistics are averaged as weights are.
     """
-    found = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-    found.requires_grad_(True)
-    return found
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True).requires_grad_(True)
 
 
 def measured_weights(saved: State, *, finished: bool) -> Mapping[str, Tensor]:

@@ -143,7 +143,7 @@ def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor,
     def mapped(weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
         # What else is random, stochastic depth for one, must not be the same in all lanes.
         lanes = vmap(one, in_dims=(0, 0 if by_lane else None), randomness="different")
-        # They cost a microsecond for every function that a network calls.
+        # Lane functions cost a microsecond for every function that a network calls.
         with LaneFunctions(turns) if helped and network.training else nullcontext():
             logits: Tensor = lanes(weights, inputs)
         return logits
