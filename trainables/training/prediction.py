@@ -314,11 +314,10 @@ def _measured(model: nn.Module, layer: nn.Linear | None, split: Split, bins: int
 
 
 def _gradient_columns(model: nn.Module, layer: nn.Linear, loss: Loss, split: Split) -> EpochRow:
-    norms = np.concatenate(
-        [
-            last_layer_gradient_norms(features, logits.float(), targets, loss).cpu().numpy()
-            for features, logits, targets in features_and_logits(model, layer, split)
-            if features is not None
-        ]
-    )
+    parts = [
+        last_layer_gradient_norms(features, logits.float(), targets, loss).cpu().numpy()
+        for features, logits, targets in features_and_logits(model, layer, split)
+        if features is not None
+    ]
+    norms = np.concatenate(parts)
     return {GRADIENT_MEAN: float(norms.mean()), GRADIENT_COUNTS: gradient_norm_counts(norms)}

@@ -63,7 +63,8 @@ class _Family:
         self._mapped = copy.copy(losses[0])
         self._numbers = {
             key: torch.tensor([float(getattr(loss, key)) for loss in losses], dtype=torch.float64)
-            for key in _numbers(losses[0])
+            for key, value in vars(losses[0]).items()
+            if _is_number(losses[0], key, value)
         }
         self._counting = [loss for loss in losses if isinstance(loss, SelectiveRisk) and loss.stateful]
         self._states = self._stacked_states()
@@ -120,11 +121,6 @@ class _Family:
         }
 
 
-def _numbers(loss: Loss) -> list[str]:
-    """Return the names of a loss's numbers that are a value a lane."""
-    return [key for key, value in vars(loss).items() if _is_number(loss, key, value)]
-
-
 def _family(loss: Loss) -> object:
     """Return what two losses have in common that compute alike."""
     fixed = {key: value for key, value in vars(loss).items() if not isinstance(value, Tensor)}
@@ -132,6 +128,7 @@ def _family(loss: Loss) -> object:
 
 
 def _is_number(loss: Loss, key: str, value: object) -> bool:
+    """Return whether an attribute of a loss is one of its numbers that are a value a lane."""
     if LOSSES.is_own(loss.name):
         return False
     if isinstance(value, int) and not isinstance(value, bool):
