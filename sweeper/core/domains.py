@@ -18,7 +18,7 @@ makes those; `choices_of` finds the choices that lead to a configuration.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Protocol, TypeAlias, TypeGuard, cast
@@ -136,13 +136,12 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
     return Members(kind, tuple(nodes))
 
 
-def repeats(members: Sequence[Plain], path: str) -> list[Fault]:
-    """Return a fault for each member that came before, by its place in the list at `path`."""
-    return [
-        Fault(join_path(path, index), f"{member!r} appears twice", "remove one of the two")
-        for index, member in enumerate(members)
-        if member in members[:index]
-    ]
+def repeats(
+    members: Sequence[Plain], path: str, rule: str = "{!r} appears twice", remedy: str = "remove one of the two"
+) -> list[Fault]:
+    """Return a fault for each member that came before, by its place in the list at `path`; `rule` names the member."""
+    places = [index for index, member in enumerate(members) if member in members[:index]]
+    return [Fault(join_path(path, index), rule.format(members[index]), remedy) for index in places]
 
 
 def resolved_faults(node: Node, path: str) -> list[Fault]:
@@ -214,6 +213,17 @@ def _step_fault(low: float, high: float, step: float) -> str | None:
     return None
 
 
+def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield the node at `path` and everything below it, each with its own path."""
+    yield path, node
+    if isinstance(node, Fields):
+        for key, member in node.nodes.items():
+            yield from walk(member, join_path(path, key))
+    elif isinstance(node, Members):
+        for index, member in enumerate(node.nodes):
+            yield from walk(member, _member_path(path, node, index))
+
+
 def grid_size(node: Node) -> int:
     """Return the number of grid points: grids multiply side by side and add over the members of one grid."""
     if isinstance(node, Fields):
@@ -225,11 +235,7 @@ def grid_size(node: Node) -> int:
 
 def is_random(node: Node) -> bool:
     """Return whether anything under `node` is drawn at random."""
-    if isinstance(node, Fields):
-        return any(is_random(member) for member in node.nodes.values())
-    if isinstance(node, Members):
-        return node.kind != "grid" or any(is_random(member) for member in node.nodes)
-    return isinstance(node, Interval)
+    return any(isinstance(each, Members | Interval) and each.kind != "grid" for _, each in walk(node))
 
 
 def extremes(node: Node) -> list[tuple[str, Plain]]:

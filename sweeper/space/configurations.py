@@ -248,11 +248,7 @@ def within_faults(paths: Plain, space: Fields, place: str = PLACE) -> list[Fault
         key = place.rpartition(".")[2]
         return [Fault(place, f"{key} names no path", "name e.g. [architecture, loss], or leave it out for one pool")]
     named = [str(path) for path in paths]
-    found = [
-        Fault(join_path(place, index), f"{path!r} is named twice", "name each path once")
-        for index, path in enumerate(named)
-        if path in named[:index]
-    ]
+    found = domains.repeats(named, place, "{!r} is named twice", "name each path once")
     return found + [f for index, path in enumerate(named) for f in _path_faults(path, join_path(place, index), space)]
 
 

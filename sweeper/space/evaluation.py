@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from sweeper.core.domains import repeats
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.core.schemas import EVALUATION_KEYS, HESSIAN_LOSSES, TRIAL_COLUMNS, evaluation_columns
@@ -272,11 +273,7 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
         if values.get("objective") != objectives[0]:
             faults.append(Fault("objective", "is not the first of `objectives`", "omit it: the first is used"))
         named = [each.get("metric") for each in objectives if isinstance(each, dict)]
-        faults += [
-            Fault(join_path("objectives", index), f"{name} is named twice", "name each objective once")
-            for index, name in enumerate(named)
-            if name in named[:index]
-        ]
+        faults += repeats(named, "objectives", "{} is named twice", "name each objective once")
     faults += _scheduler_faults(values, registries)
     return faults + _contradictions(values.get("constraints"))
 
