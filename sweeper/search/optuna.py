@@ -17,11 +17,10 @@ a search begins.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random
+from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random, walk
 from sweeper.core.errors import Fault
 from sweeper.core.ids import seed_from, trial_name
 from sweeper.core.json_types import join_path
@@ -64,10 +63,12 @@ class TpeSearch(SearchMethod):
 
     def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
         """Refuse every `grid`, and a space in which nothing can be chosen."""
-        grids = [path for key, node in nodes.items() for path in _grids(node, join_path("space", key))]
+        space = Fields(nodes)
+        found = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
+        grids = [join_path(path, node.kind) for path, node in found if node.kind == "grid"]
         rule = "grid tries every member, but the searcher optuna chooses among them"
         faults += [Fault(path, rule, "write choice instead of grid, or searcher: grid") for path in grids]
-        if not grids and not any(map(is_random, nodes.values())):
+        if not grids and not is_random(space):
             rule = "optuna has nothing to search: every value of the space is fixed"
             faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
         return nodes
@@ -75,19 +76,6 @@ class TpeSearch(SearchMethod):
     def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
         """Return what chooses, with an empty history. Imports Ray and Optuna."""
         return OptunaSearcher(space, metric=metric, mode=mode, seed=seed, startup=self.startup)
-
-
-def _grids(node: Node, path: str) -> Iterator[str]:
-    """Yield the place of every `grid` in a part of the space."""
-    if isinstance(node, Fields):
-        for key, member in node.nodes.items():
-            yield from _grids(member, join_path(path, key))
-    elif isinstance(node, Members):
-        inner = join_path(path, node.kind)
-        if node.kind == "grid":
-            yield inner
-        for index, member in enumerate(node.nodes):
-            yield from _grids(member, join_path(inner, index))
 
 
 class OptunaSearcher:
@@ -222,18 +210,12 @@ def seeded_tpe(seed: int, startup: int, earlier: int) -> BaseSampler:
         startup: trials that are drawn at random.
         earlier: how many of the study's trials are other sweeps'.
     """
-    from optuna.samplers import BaseSampler, TPESampler
+    from optuna.samplers import RandomSampler, TPESampler
 
-    class SeededTpe(BaseSampler):
-        """Samples hyperparameters one by one, each trial's by a sampler of its own."""
+    class SeededTpe(RandomSampler):
+        """Samples hyperparameters one by one, as the random sampler does, but each trial's by a TPE of its own."""
 
         number: int | None = None
-
-        def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-            return {}
-
-        def sample_relative(self, study: Study, trial: FrozenTrial, search_space: object) -> dict[str, object]:
-            return {}
 
         def sample_independent(
             self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
