@@ -207,10 +207,9 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 
 def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
     """Return how many trials a process trains at once: as the space says, or as was measured for the `costs`."""
-    given = spec.replicates.lanes
-    lanes = max(cost.lanes for cost in costs.values()) if costs else 0
-    if not costs and spec.replicates.together and given != "auto":
-        lanes = given
+    lanes = max((cost.lanes for cost in costs.values()), default=0)
+    if not costs and spec.replicates.together and spec.replicates.lanes != "auto":
+        lanes = spec.replicates.lanes
     return max(1, lanes // spec.replicates.count)
 
 

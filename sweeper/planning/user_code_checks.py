@@ -67,11 +67,8 @@ def own_faults(spec: SweepSpec, drawn: Sequence[Values], dataset: DataSet) -> li
         dataset: the sweep's, on the CPU.
     """
     looked_at = [
-        (f"space.{part}", registry, [each[part] for each in drawn], check)
-        for part, registry, check in (
-            ("loss", LOSSES, _check_loss),
-            ("architecture", ARCHITECTURES, _check_architecture),
-        )
+        ("space.loss", LOSSES, [each["loss"] for each in drawn], _check_loss),
+        ("space.architecture", ARCHITECTURES, [each["architecture"] for each in drawn], _check_architecture),
     ]
     looked_at += [
         (join_path(f"evaluation.{part}", index), registry, [entry], check)
