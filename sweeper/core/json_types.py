@@ -37,8 +37,3 @@ def join_path(path: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key
-
-
-def parent_path(path: str) -> str:
-    """Return the path without its last part; the empty path has none."""
-    return path[: max(path.rfind("."), path.rfind("["), 0)]

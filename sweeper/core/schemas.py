@@ -182,7 +182,8 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, obje
         columns = {field.name: _column(table, field, rows) for field in measured}
     for field in schema:
         if field.name not in columns:
-            columns[field.name] = _constant_column(field, len(rows))
+            constant = pa.scalar(field.metadata[_CONSTANT].decode()).cast(field.type)
+            columns[field.name] = pa.repeat(constant, len(rows))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
@@ -192,12 +193,6 @@ def _column(table: str, field: pa.Field, rows: Sequence[Mapping[str, object]]) -
         return pa.array([row.get(field.name) for row in rows], field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ValueError(f"a value of {table}.{field.name} is not {field.type}: {error}") from error
-
-
-def _constant_column(field: pa.Field, count: int) -> pa.Array:
-    text = field.metadata[_CONSTANT].decode()
-    value = text == "true" if pa.types.is_boolean(field.type) else text
-    return pa.repeat(pa.scalar(value, field.type), count)
 
 
 def _measured_type(column: str) -> pa.DataType:

@@ -25,7 +25,7 @@ import yaml
 
 from search_spaces import packaged_files
 from sweeper.core.errors import Fault
-from sweeper.core.json_types import Plain, join_path, parent_path
+from sweeper.core.json_types import Plain, join_path
 from trainables.registry.names import nearest
 
 MAXIMUM_BYTES = 1_000_000
@@ -49,6 +49,9 @@ SHORT_FORMS = {
 }
 
 _INTEGER_LIMIT = 2**63  # what a table column holds
+
+#: What a file may be instead of a mapping.
+_TYPE_NAMES: dict[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", list: "list"}
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -112,7 +115,7 @@ class Document:
     def line_of(self, path: str) -> int | None:
         """Return the line of `path`, or of the nearest part of the file that encloses it."""
         enclosing = [path]
-        while path := parent_path(path):
+        while path := path[: max(path.rfind("."), path.rfind("["), 0)]:
             enclosing.append(path)
         if self.overridden.intersection(enclosing):
             return None
@@ -147,7 +150,7 @@ def parse_document(content: bytes) -> Document:
     if document.faults:
         return document
     if not isinstance(value, dict):
-        found = "empty" if value is None else f"a {_type_name(value)}"
+        found = "empty" if value is None else f"a {_TYPE_NAMES[type(value)]}"
         keys = "dataset, objective, scheduler, samples, space …"
         document.faults.append(Fault("", f"the file is {found}, not a mapping", f"write keys such as {keys}"))
         return document
@@ -213,12 +216,13 @@ class _Builder:
             self._fault(path, f"the tag {node.tag!r} is not allowed", "remove the tag", line)
             return None
         self.open.add(id(node))
-        value: Plain = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
+        value: Plain
+        if isinstance(node, yaml.MappingNode):
+            value = self._mapping(node, path)
+        else:
+            value = [self.build(member, join_path(path, index)) for index, member in enumerate(node.value)]
         self.open.discard(id(node))
         return value
-
-    def _list(self, node: yaml.Node, path: str) -> list[Plain]:
-        return [self.build(member, join_path(path, index)) for index, member in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Plain]:
         values: dict[str, Plain] = {}
@@ -252,7 +256,7 @@ class _Builder:
                     raise ValueError(text)
                 return number
             if kind == "float":
-                return float(text.replace(".inf", "inf").replace(".nan", "nan")) if "." in text else float(text)
+                return float(text.replace(".inf", "inf").replace(".nan", "nan"))
         except (ValueError, KeyError):
             shown = text if len(text) <= 40 else f"{text[:37]}..."
             self._fault(path, f"{shown!r} is not a {kind} of at most 64 bits", "", line)
@@ -262,11 +266,6 @@ class _Builder:
 
     def _fault(self, path: str, rule: str, remedy: str, line: int) -> None:
         self.document.faults.append(Fault(path, rule, remedy, line))
-
-
-def _type_name(value: Plain) -> str:
-    names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "mapping"}
-    return names.get(type(value), type(value).__name__)
 
 
 _PATH = re.compile(r"[^.\[\]]+|\[\d+\]")
