@@ -82,6 +82,12 @@ Node: TypeAlias = Constant | Fields | Members | Interval
 INVALID = Constant(None)
 
 
+def refused(faults: list[Fault], path: str, rule: str, remedy: str) -> Constant:
+    """Note a fault, and return what stands for the part of the space that has it."""
+    faults.append(Fault(path, rule, remedy))
+    return INVALID
+
+
 def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
     """Parse one value of a search space; what breaks a rule is added to `faults` and stands as `INVALID`."""
     if isinstance(value, dict):
@@ -91,8 +97,7 @@ def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
         if len(value) > 1:
             others = ", ".join(key for key in value if key != named[0])
             rule = f"{named[0]} is next to {others}: a domain must be the only key of its mapping"
-            faults.append(Fault(path, rule, f"write {{{named[0]}: […]}} alone"))
-            return INVALID
+            return refused(faults, path, rule, f"write {{{named[0]}: […]}} alone")
         kind = named[0]
         inner = join_path(path, kind)
         if kind in MEMBER_DOMAINS:
@@ -100,8 +105,8 @@ def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
         return _interval(kind, value[kind], inner, faults)
     if isinstance(value, list):
         if any(isinstance(member, (dict, list)) for member in value):
-            faults.append(Fault(path, "a list inside a space holds plain values only", "use choice, grid or one_of"))
-            return INVALID
+            rule = "a list inside a space holds plain values only"
+            return refused(faults, path, rule, "use choice, grid or one_of")
         return Constant(list(value))
     return Constant(value)
 
@@ -119,14 +124,13 @@ def plain(node: Node) -> Plain:
 
 def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
     if not isinstance(value, list) or not value:
-        faults.append(Fault(path, f"{kind} needs a list of at least one member", f"write {kind}: [a, b]"))
-        return INVALID
+        return refused(faults, path, f"{kind} needs a list of at least one member", f"write {kind}: [a, b]")
     nodes: list[Node] = []
     for index, member in enumerate(value):
         place = join_path(path, index)
         if kind == "one_of" and not isinstance(member, (dict, str)):
-            faults.append(Fault(place, f"one_of chooses among mappings, not {member!r}", "use choice for plain values"))
-            nodes.append(INVALID)
+            rule = f"one_of chooses among mappings, not {member!r}"
+            nodes.append(refused(faults, place, rule, "use choice for plain values"))
             continue
         nodes.append(parse(member, place, faults))
         if kind != "grid" and grid_size(nodes[-1]) != 1:

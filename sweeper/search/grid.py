@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, plain, repeats
+from sweeper.core.domains import Constant, Fields, Interval, Members, Node, plain, refused, repeats
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import join_path
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -40,12 +40,10 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
 def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     remedy = "write grid or choice with the values to try, or searcher: random"
     if node.kind not in ("randint", "quniform"):
-        faults.append(Fault(path, f"{node.kind} has no finite list of members for the searcher grid", remedy))
-        return INVALID
+        return refused(faults, path, f"{node.kind} has no finite list of members for the searcher grid", remedy)
     count = node.steps + 1 if node.kind == "quniform" else int(node.high) - int(node.low) + 1
     if count > MOST_MEMBERS:
-        faults.append(Fault(path, f"{node.kind} has {count:,} members, more than a grid's {MOST_MEMBERS:,}", remedy))
-        return INVALID
+        return refused(faults, path, f"{node.kind} has {count:,} members, more than a grid's {MOST_MEMBERS:,}", remedy)
     if node.kind == "quniform":
         return Members("grid", tuple(Constant(node.on_step(k)) for k in range(count)))
     return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from sweeper.core import domains
 from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
@@ -38,18 +39,16 @@ def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> 
     if node is INVALID:
         return node
     if isinstance(node, Members):
-        places = [join_path(join_path(path, node.kind), index) for index in range(len(node.nodes))]
-        return Members(
-            node.kind, tuple(_resolve(n, registry, p, faults) for n, p in zip(node.nodes, places, strict=True))
-        )
+        inner = join_path(path, node.kind)
+        nodes = (_resolve(each, registry, join_path(inner, index), faults) for index, each in enumerate(node.nodes))
+        return Members(node.kind, tuple(nodes))
     if isinstance(node, Constant) and isinstance(node.value, str):
         node = Fields({"name": node})
     if isinstance(node, Fields):
         return _resolve_named(node, registry, path, faults)
     shown = f"the domain {node.kind}" if isinstance(node, Interval) else repr(node.value)
     rule = f"{shown} does not name a{_n(registry.kind)} {registry.kind}"
-    faults.append(Fault(path, rule, f"known: {', '.join(registry)}"))
-    return INVALID
+    return domains.refused(faults, path, rule, f"known: {', '.join(registry)}")
 
 
 def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fault]) -> Node:
@@ -57,22 +56,19 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
     name = given.pop("name", None)
     if name is None:
         remedy = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
-        faults.append(Fault(path, f"the {registry.kind} has no name", remedy))
-        return INVALID
+        return domains.refused(faults, path, f"the {registry.kind} has no name", remedy)
     if name is INVALID:
         return INVALID
     if not isinstance(name, Constant) or not isinstance(name.value, str):
         rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
         remedy = "a name is plain text; to try several, wrap it in choice, grid or one_of"
-        faults.append(Fault(join_path(path, "name"), rule, remedy))
-        return INVALID
+        return domains.refused(faults, join_path(path, "name"), rule, remedy)
     if registry.trusts(name.value):
         return Fields({"name": name, **given})
     if name.value not in registry:
         place = join_path(path, "name") if len(given) else path
         rule, *known = re.split("; (?=did you mean|known: )", str(registry.fault(name.value)), maxsplit=1)
-        faults.append(Fault(place, rule, "".join(known)))
-        return INVALID
+        return domains.refused(faults, place, rule, "".join(known))
     return _resolve_hyperparameters(registry[name.value], given, path, faults)
 
 
@@ -184,9 +180,9 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
     if len(given) == 1 and next(iter(given)) in DOMAINS:
         faults.append(Fault(path, same, "vary what is under `space`"))
         return {}
-    domains = [key for key, option in given.items() if isinstance(option, dict)]
-    if domains:
-        faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in domains]
+    varied = [key for key, option in given.items() if isinstance(option, dict)]
+    if varied:
+        faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in varied]
         return {}
     constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
     resolved = plain(_resolve_named(Fields(constants), registry, path, faults))
