@@ -22,7 +22,7 @@ from sweeper.core import domains
 from sweeper.core.domains import Configuration, Fields, Members, Node
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
-from sweeper.core.json_types import Plain, join_path
+from sweeper.core.json_types import Plain, join_path, part_of
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Drawn, Suggested
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
@@ -130,9 +130,8 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     def draw(index: int) -> Configuration:
         index = index if only is None else only[index]
         seed = configuration_seed(sweep_seed, index)
-        return domains.draw_configuration(
-            spec.space_at(index), index % points, domains.Uniforms(lambda path: _uniform(seed, path))
-        )
+        choose = domains.Uniforms(lambda path: _uniform(seed, path))
+        return domains.draw_configuration(spec.space_at(index), index % points, choose)
 
     count = points * (spec.samples if samples is None else samples)
     return Configurations(count if only is None else len(only), draw)
@@ -288,9 +287,8 @@ def falls_back(spec: SweepSpec) -> bool:
 
 def in_one_pool(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return a search space's values without its strata; that it falls back stays written down."""
-    scheduler = values["scheduler"]
-    assert isinstance(scheduler, Mapping)
-    return {**values, "scheduler": {key: value for key, value in scheduler.items() if key != WITHIN.name}}
+    kept = {key: value for key, value in part_of(values, "scheduler").items() if key != WITHIN.name}
+    return {**values, "scheduler": kept}
 
 
 def pool_notes(spec: SweepSpec) -> list[str]:

@@ -16,11 +16,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, parse, resolved_faults
+from sweeper.core.domains import Constant, Fields, Members, Node, grid_size, is_random, parse, resolved_faults
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
-from sweeper.search.base import WARM_START, Searcher, written_method
+from sweeper.search.base import Searcher, written_method
 from sweeper.space import notify as notify_targets
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
@@ -49,8 +49,6 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
         return nodes
     named = {"name": SearcherSettings().name}
     given = named | {key: value for key, value in given.items() if value not in (None, [])}
-    if isinstance(given.get(WARM_START.name), str):
-        given[WARM_START.name] = [given[WARM_START.name]]
     values["searcher"] = resolve_plain_component(given, registry, "searcher", faults)
     return written_method(values["searcher"]).suit(nodes, faults) if values["searcher"] else nodes
 
@@ -91,7 +89,6 @@ def load_spec(
         document = read_document(file)
     if overrides and not document.faults:
         apply_overrides(document, overrides)
-    registries = registries or installed_registries()
     if "loop" in document.values:
         _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
@@ -191,8 +188,6 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", known)
     scheduler = values.get("scheduler")
     if isinstance(scheduler, dict):
-        if isinstance(scheduler.get(WITHIN.name), str):
-            scheduler = {**scheduler, WITHIN.name: [scheduler[WITHIN.name]]}
         values["scheduler"] = check_scheduler(scheduler, registries.schedulers, faults)
     if isinstance(space, dict):
         nodes = _check_space(space, loop, registries, faults)
@@ -201,11 +196,9 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         if not faults:
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
-        if isinstance(scheduler, dict):
-            faults += within_faults(scheduler.get(WITHIN.name), tree)
-        keep = values.get("keep")
-        if isinstance(keep, dict) and keep.get("per") != []:
-            faults += within_faults(keep.get("per"), tree, "keep.per")
+        faults += within_faults(part_of(scheduler, WITHIN.name), tree)
+        if (per := part_of(values, "keep", "per")) != []:
+            faults += within_faults(per, tree, "keep.per")
     evaluation = values.get("evaluation", {})
     if isinstance(evaluation, dict):
         values["evaluation"] = check_evaluation(dict(evaluation), registries, values.get("dataset"), faults)
@@ -265,9 +258,7 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
 
 
 def _invalid(node: Node) -> bool:
-    if isinstance(node, Members):
-        return any(map(_invalid, node.nodes))
-    return node is INVALID or isinstance(node, Constant)
+    return any(map(_invalid, node.nodes)) if isinstance(node, Members) else isinstance(node, Constant)
 
 
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
@@ -316,11 +307,9 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
 
     nodes: dict[str, Node] = {}
     for part, registry in registries.space.items():
-        own = space.get(part, {"name": OWN})
-        place = join_path("space", part)
-        nodes[part] = (
-            Fields({"name": Constant(OWN)}) if own == {"name": OWN} else resolve_component(own, registry, place, faults)
-        )
+        nodes[part] = Fields({"name": Constant(OWN)})
+        if part in space and space[part] != {"name": OWN}:
+            nodes[part] = resolve_component(space[part], registry, join_path("space", part), faults)
     free = {key: value for key, value in space.items() if key not in nodes and key != PART}
     for key in (key for key in free if not WORD.fullmatch(str(key))):
         rule = f"{key!r} cannot be part of a column's name"

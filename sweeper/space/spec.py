@@ -21,6 +21,7 @@ from sweeper.journal.best import Objective as Goal
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import stratified
+from sweeper.search.base import WARM_START
 from sweeper.space import notify, parts
 from sweeper.space.configurations import configurations
 from sweeper.space.file import SHORT_FORMS
@@ -40,6 +41,12 @@ LEFT_OUT_IF_EMPTY = (
     "rehearsed", "searcher",
 )  # fmt: skip
 
+
+#: Keys that may stand in a file with nothing below them.
+MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training")
+
+#: Lists, by part and key, that may be written as their only member.
+LISTS = (("keep", "per"), ("scheduler", WITHIN.name), ("searcher", WARM_START.name))
 
 #: Settings that came later, by part: left out at their default, so that a file resolves to what it always did.
 LEFT_OUT_AT_DEFAULT = {
@@ -308,18 +315,18 @@ class SweepSpec(Part):
 
 def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return the file's values with the short forms outside the space written out."""
-    written = dict(values)
-    for key in ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training"):
-        if key in written and written[key] is None:  # a key with nothing below it
-            del written[key]
+    # A key with nothing below it is as good as none.
+    empty = {key for key in MAY_BE_EMPTY if key in values and values[key] is None}
+    written = {key: value for key, value in values.items() if key not in empty}
     for key, inner in SHORT_FORMS.items():
         if key in written and not isinstance(written[key], (dict, list)):
             written[key] = {inner: written[key]}
     scheduler = written.get("scheduler")
     if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
         written["scheduler"] = {**scheduler, "name": "none"}
-    if isinstance(per := part_of(written, "keep", "per"), str):
-        written["keep"] = {**part_of(written, "keep"), "per": [per]}
+    for part, key in LISTS:
+        if isinstance(alone := part_of(written, part, key), str):
+            written[part] = {**part_of(written, part), key: [alone]}
     if "notify" in written:
         written["notify"] = notify.written_out(written["notify"])
     return written
