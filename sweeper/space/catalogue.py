@@ -255,14 +255,14 @@ def template(
         SweeperError: with every unknown name and every value that nothing takes.
     """
     registries, values = installed_registries(), values or {}
-    components = {
-        "dataset": _chosen(registries.datasets, [dataset]),
-        "loss": _chosen(registries.losses, losses or ["cross_entropy", "focal"]),
-        "architecture": _chosen(registries.architectures, architectures or ["mlp"]),
-        "optimizer": _chosen(registries.optimizers, ["sgd"]),
+    chosen: dict[str, tuple[Registry, Sequence[str]]] = {
+        "dataset": (registries.datasets, [dataset]),
+        "loss": (registries.losses, losses or ["cross_entropy", "focal"]),
+        "architecture": (registries.architectures, architectures or ["mlp"]),
+        "optimizer": (registries.optimizers, ["sgd"]),
     }
-    faults = [fault for part, found in components.items() for fault in found if isinstance(fault, str)]
-    named = {part: [c for c in found if isinstance(c, Component)] for part, found in components.items()}
+    faults = [str(registry.fault(n)) for registry, names in chosen.values() for n in names if n not in registry]
+    named = {part: [known[name] for name in names if name in known] for part, (known, names) in chosen.items()}
     for path in values:
         part, _, key = path.partition(".")
         if not any(c.hyperparameter(key) for c in named.get(part, ())):
@@ -276,17 +276,10 @@ def template(
     return str(filled.render(shown, named=named, values={**USUAL_RECIPE, **values}, component=_as_yaml, others=_others))
 
 
-def _chosen(registry: Registry, names: Sequence[str]) -> list[Component | str]:
-    return [registry[name] if name in registry else str(registry.fault(name)) for name in names]
-
-
-def _own(part: str, values: Mapping[str, Sequence[str]]) -> list[str]:
-    return [path.partition(".")[2] for path in values if path.startswith(f"{part}.")]
-
-
 def _as_yaml(component: Component, part: str, values: Mapping[str, Sequence[str]]) -> str:
     """Return a component with the values that it takes, as YAML in one line."""
-    taken = [key for key in _own(part, values) if component.hyperparameter(key)]
+    keys = [path.removeprefix(f"{part}.") for path in values if path.startswith(f"{part}.")]
+    taken = [key for key in keys if component.hyperparameter(key)]
     written = [f"name: {component.name}", *(f"{key}: {_written(values[f'{part}.{key}'])}" for key in taken)]
     return f"{{{', '.join(written)}}}"
 
@@ -297,5 +290,5 @@ def _written(values: Sequence[str]) -> str:
 
 def _others(component: Component, part: str, values: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a comment for each hyperparameter that is left at its default."""
-    rest = [h for h in component.hyperparameters if h.name not in _own(part, values)]
+    rest = [h for h in component.hyperparameters if f"{part}.{h.name}" not in values]
     return [f"#   {h.name}: {h.default}  ({valid_text(h)})" for h in rest]

@@ -259,9 +259,8 @@ class Resources(Part):
         if self.gpu > 1:
             rule = f"gpu = {self.gpu:g} would reserve {self.gpu:g} cards for each process, which trains on one of them"
             together = f"set gpu: 1 and workers: {self.gpu:g}, and {self.gpu:g} processes train each trial together"
-            return Fault(
-                "resources.gpu", rule, f"{together}; or set gpu: 1 alone, and the other cards train other trials"
-            )
+            alone = "set gpu: 1 alone, and the other cards train other trials"
+            return Fault("resources.gpu", rule, f"{together}; or {alone}")
         if self.workers == 1:
             return None
         rule = f"gpu = {self.gpu:g}, but workers = {self.workers} wait for each other in every step and share no card"

@@ -198,8 +198,10 @@ def _scale_counts(values: Values, said: list[str]) -> None:
 
 
 def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) -> None:
+    from trainables.datasets.base import DATASETS
+
     evaluation = dict(values["evaluation"])
-    known = known_splits(values["dataset"])
+    known = DATASETS[values["dataset"]["name"]].splits  # the file's own `rehearsal` may name another one's later
     own = [each for each in evaluation["splits"] if isinstance(each, str)]
     shifts = [_scaled_shift(each, said) for each in evaluation["splits"] if not isinstance(each, str)]
     evaluation["splits"] = [*_kept_splits(own, known, said), *shifts]
@@ -266,13 +268,6 @@ def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
     return {"name": digits.STAND_IN, **options}
 
 
-def known_splits(dataset: Values) -> tuple[str, ...]:
-    """Return the splits that a rehearsal's data set has; a file's own `rehearsal` may name another one's later."""
-    from trainables.datasets.base import DATASETS
-
-    return DATASETS[dataset["name"]].splits
-
-
 def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
     """Return the part `dataset` of a rehearsal's space: the axes that its stand-in has; empty where it has none."""
     if stand_in["name"] == axes["name"]:
@@ -299,15 +294,12 @@ def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str
     if ARCHITECTURES.has_tag(small["name"], "text"):
         small = {"name": small["name"], "vocabulary": digits.VOCABULARY, **small}
     defaults = _defaults(ARCHITECTURES, small["name"])
-    small |= {key: architecture[key] for key in SHARED if key in defaults and _differs(architecture, key, defaults)}
+    # What is the stand-in's default is left out: two names of one network are one.
+    shared = {key: architecture[key] for key in SHARED if key in defaults and key in architecture}
+    small |= {key: value for key, value in shared.items() if value != defaults[key]}
     options = ", ".join(f"{key} {value}" for key, value in small.items() if key not in ("name", *SHARED))
     said.append(f"{name} → {small['name']} ({options})")
     return small
-
-
-def _differs(architecture: Values, key: str, defaults: Values) -> bool:
-    """Return whether a hyperparameter is given and not the stand-in's default: two names of one network are one."""
-    return key in architecture and architecture[key] != defaults[key]
 
 
 def _defaults(registry: Registry, name: str) -> Values:
