@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import starmap
@@ -26,7 +26,7 @@ from sweeper.planning.preparation import distinct, prepare_dataset
 from sweeper.planning.user_code_checks import LoopData, torch_threads
 from sweeper.space.configurations import configurations, looked_at
 from sweeper.space.spec import SweepSpec
-from trainables.datasets import DataSet, Split
+from trainables.datasets import DataSet
 from trainables.datasets.base import DATASETS
 from trainables.datasets.splits import build_split
 from trainables.files.container import usable_cores
@@ -110,18 +110,17 @@ def class_balance(targets: Tensor, classes: int) -> str:
     )
 
 
-def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Cost]:
+def measure_costs(spec: SweepSpec, whole: DataSet) -> dict[str, Cost]:
     """Return architecture → cost, each measured on one of the sweep's configurations.
 
     Args:
         spec: the checked search space.
-        whole: its data set, loaded where none is given.
+        whole: its data set.
 
     Raises:
-        SweeperError: the data set's files are missing or damaged, or a network does not suit it.
+        SweeperError: a network cannot be built.
     """
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
-    whole = whole if whole is not None else prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
     prepare_arithmetic(spec.training.settings, device)
@@ -235,11 +234,7 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
     """Return the data set with the first `share` of each split."""
     if share == 1.0:
         return dataset
-
-    def first(split: Split) -> Split:
-        return split.first(max(1, int(len(split) * share)))
-
-    cut = dataset.with_splits(first)
+    cut = dataset.with_splits(lambda split: split.first(max(1, int(len(split) * share))))
     known = dataset.posterior  # a row for each test sample
     return replace(cut, posterior=None if known is None else known[: len(cut.test)])
 
@@ -298,7 +293,8 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
     forward_pass = sum(per_network) / len(drawn)
     epoch += forward_pass * trajectory_samples(spec, size)
-    evaluation = forward_pass * (_samples(size, spec.evaluation.own_splits) + curvature_passes(spec, size))
+    samples = sum(map(size.samples, spec.evaluation.own_splits))
+    evaluation = forward_pass * (samples + curvature_passes(spec, size))
     operations = epochs * epoch + evaluations * evaluation
     operations += finished * forward_pass * shifted_samples(spec, size.test)
     known, slowest = cards()
@@ -348,7 +344,7 @@ def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
     settings = spec.evaluation.trajectory
     if settings is None:
         return 0.0
-    passes, sharpness = _samples(size, settings.splits) / settings.every, settings.curvature
+    passes, sharpness = sum(map(size.samples, settings.splits)) / settings.every, settings.curvature
     if sharpness is None:
         return passes
     taken = min(sharpness.samples or max(FEWEST, size.train // SHARE), size.train)
@@ -378,10 +374,6 @@ def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
     if "gauss_newton" in settings.get("statistics", ()):
         products += 3 * settings["lanczos_steps"]  # G, and R = H − G
     return float(samples * PRODUCT_PASSES * products * len(settings["losses"]))
-
-
-def _samples(size: DataSetSize, splits: Iterable[str]) -> int:
-    return sum(map(size.samples, splits))
 
 
 def _example(network: str, size: DataSetSize) -> torch.Tensor:

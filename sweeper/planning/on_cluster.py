@@ -271,7 +271,8 @@ def nodes_asked(
     """
     asked, left, nodes_left = [], trials * workers, cluster.most_workers
     for group in cluster.workers:
-        each = _workers_on(group, worker)
+        fits = [have / worker[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if worker[name]]
+        each = int(min(fits) + _ROUNDING)
         nodes = min(math.ceil(left / each), group.most, nodes_left) if each else 0
         if nodes > 0:
             asked.append(NodesAsked(group.name, group.machine, nodes, each / workers, group.gpu * nodes))
@@ -367,11 +368,6 @@ def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup,
     yield f"jobs of {duration(3600 * limit)}: {' to '.join(counts)}{used}; each goes on where the one before it stopped"
     if busy < group.most:
         yield f"{group.most - busy} of {group.most} {group.name}s would have no trial: ask for fewer"
-
-
-def _workers_on(group: NodeGroup, worker: Mapping[str, float]) -> int:
-    fits = [have / worker[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if worker[name]]
-    return int(min(fits) + _ROUNDING)
 
 
 def _hours(

@@ -295,7 +295,9 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     apart = replicates if spec.replicates.packing == "trials" else 1
     here = max(1, int(usable_cores() / (spec.resources.cpu * several)))
     workers = min(workers or here, trials * apart)
-    schedule = _schedule(spec)
+    schedule = spec.schedule
+    if isinstance(schedule, Stratified) and schedule.configurations is None:  # a searcher will choose them
+        schedule = replace(schedule, configurations=examples(spec))
     names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / apart))
     reaching = by_stratum.sum(axis=1)
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
@@ -368,14 +370,6 @@ def takes(resources: Resources, *, together: bool = False) -> str:
         return f"{cores} and {cards}" if resources.gpu else f"{cores}, no GPU"
     most = int(1 / resources.gpu + 1e-9)
     return f"{cores} and {resources.gpu:g} of a GPU ({most} processes per GPU); doubled after running out of GPU memory"
-
-
-def _schedule(spec: SweepSpec) -> Scheduler:
-    """Return a sweep's scheduler; where a searcher chooses configurations, with random ones in their place."""
-    schedule = spec.schedule
-    if isinstance(schedule, Stratified) and schedule.configurations is None:
-        return replace(schedule, configurations=examples(spec))
-    return schedule
 
 
 def _by_rung(schedule: Scheduler, counted: NDArray[np.float64]) -> dict[int, Range]:

@@ -205,15 +205,13 @@ def _load(dataset: dict[str, Any]) -> DataSet:
     try:
         loaded = load_dataset(name, **options)
     except DataSetUnavailableError as error:
-        raise SweeperError(
-            f"the data set {name!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
-        ) from error
+        rule = f"the data set {name!r} cannot be loaded: {error.path}: {error.rule}"
+        raise SweeperError(rule, error.remedy) from error
     except Exception as error:
         if not DATASETS.is_own(name):
             raise
-        raise InvalidSearchSpace(
-            [Fault("dataset", f"{name} cannot be loaded: {describe_error(error, name)}")]
-        ) from error
+        rule = f"{name} cannot be loaded: {describe_error(error, name)}"
+        raise InvalidSearchSpace([Fault("dataset", rule)]) from error
     fault = _own_data_fault(loaded, name) if DATASETS.is_own(name) else None
     if fault is not None:
         raise InvalidSearchSpace([Fault("dataset", fault)])

@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.planning.costs import lanes_here, measure_costs, measured_plan
 from sweeper.planning.plan import cohort_lines
+from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from tests.running import write_space
@@ -38,7 +39,7 @@ def test_trials_of_a_shape_train_together_whatever_their_loss(tmp_path):
 def test_an_epoch_is_priced_as_a_lanes_share(tmp_path):
     space = write_space(tmp_path, SPACE % "cohort, lanes: 16")
     spec = load_spec(space, ["space.architecture=mlp", "space.optimizer.batch_size=16"])
-    (cost,) = measure_costs(spec).values()
+    (cost,) = measure_costs(spec, prepare_dataset(spec)).values()
     assert cost.lanes == 16 and 0 < cost.epoch_seconds != cost.alone_seconds > 0
     assert "as one of 16 lanes (" in measured_plan(spec).note
 

@@ -15,6 +15,7 @@ from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
 from sweeper.planning.plan import REPORT_SECONDS, START_SECONDS, Cost, Range, architecture_shares, plan, takes
+from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.parts import Resources
@@ -129,7 +130,7 @@ def test_large_data_sets_are_cut_and_scaled(monkeypatch):
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SAMPLES", 128)
     spec = load_spec("curvature_vs_gamma", ["evaluation.curvature=false", "samples=1"])
-    cost = measure_costs(spec)["mlp"]
+    cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
     assert 0 < cost.epoch_seconds < 60
     assert 0 < cost.evaluation_seconds < 60
 
@@ -137,7 +138,8 @@ def test_large_data_sets_are_cut_and_scaled(monkeypatch):
 def test_a_configuration_that_diverges_has_a_cost_too(monkeypatch):
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
     changes = ["evaluation.curvature=false", "samples=1", "space.optimizer.lr=1.0e+30"]
-    cost = measure_costs(load_spec("curvature_vs_gamma", changes))["mlp"]
+    spec = load_spec("curvature_vs_gamma", changes)
+    cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
     assert cost.epoch_seconds > 0 and cost.evaluation_seconds > 0
 
 
@@ -145,7 +147,8 @@ def test_known_class_probabilities_are_cut_with_the_test_split(monkeypatch):
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SAMPLES", 128)
     changes = ["dataset.train_samples=512", "dataset.test_samples=512", "space.optimizer.batch_size=64"]
-    cost = measure_costs(load_spec("posterior_figure_3", changes))["mlp"]
+    spec = load_spec("posterior_figure_3", changes)
+    cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
     assert 0 < cost.evaluation_seconds < 60
 
 
