@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -278,24 +278,20 @@ def ranking(halving: RankedHalving, measured: list[Measured]) -> Ranking:
 
     costs = np.stack([column(g.metric, 0) * (1 if g.mode == "min" else -1) for g in halving.goals], axis=1)
     errors = np.stack([column(g.metric, 1) for g in halving.goals], axis=1)
-    violations = np.zeros(len(measured))
-    for constraint in halving.constraints:
-        violations += constraint.violations(column(constraint.goal.metric, 0))
+    violated = (each.violations(column(each.goal.metric, 0)) for each in halving.constraints)
+    violations = sum(violated, start=np.zeros(len(measured)))
     violations[~np.isfinite(costs).all(axis=1)] = np.inf
     return rank(costs, errors, violations, normalise=halving.normalise)
 
 
 @dataclass(frozen=True)
 class Promotion(Halving):
-    """Successive halving by promotion."""
+    """Successive halving by promotion: every trial waits at its rung."""
+
+    pauses: ClassVar[bool] = True
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> None:
         """Return `None`: who is promoted from a ranking of several objectives, no paper says."""
-
-    @property
-    def pauses(self) -> bool:
-        """Every trial waits at its rung."""
-        return True
 
     def begin(self) -> RungState:
         """Return the state before the first record."""

@@ -26,7 +26,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision, Judged, Record, Reported, Steered
@@ -111,8 +111,12 @@ class Scheduler(ABC):
         metric: the objective's name.
         mode: `min` or `max`, whichever is better.
         max_epochs: after which a trial is complete.
+        compares: whether trials are compared at rungs.
+        pauses: whether a trial may wait at a rung until it is promoted.
     """
 
+    compares: ClassVar[bool] = True
+    pauses: ClassVar[bool] = False
     metric: str
     mode: Literal["min", "max"]
     max_epochs: MaxEpochs
@@ -153,16 +157,6 @@ class Scheduler(ABC):
             constraints: what trials must keep to.
         """
         return None
-
-    @property
-    def compares(self) -> bool:
-        """Whether trials are compared at rungs."""
-        return True
-
-    @property
-    def pauses(self) -> bool:
-        """Whether a trial may wait at a rung until it is promoted."""
-        return False
 
     @property
     def smallest_pool(self) -> int:

@@ -67,9 +67,8 @@ def constraint_of(written: Mapping[str, Any]) -> Constraint:
     larger = least is not None
     if within is not None:
         larger = larger_is_better(metric) if written.get("mode") is None else written["mode"] == "max"
-    return Constraint(
-        Objective(metric, "max" if larger else "min"), within, written.get("max") if least is None else least
-    )
+    bound = written.get("max") if least is None else least
+    return Constraint(Objective(metric, "max" if larger else "min"), within, bound)
 
 
 def keeping(constraints: Iterable[Constraint], measured: Mapping[Trial, Mapping[str, float]]) -> set[Trial]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from sweeper.journal.records import Decision
 from sweeper.scheduling.base import IGNORES_SETTINGS, SCHEDULERS, Measured, RungState, Scheduler
@@ -26,20 +26,14 @@ class RunToEnd(Scheduler):
             [none by default: an evaluation takes as long as some epochs].
     """
 
+    compares: ClassVar[bool] = False
     evaluate_epochs: Annotated[Sequence[float] | None, "[1, inf)"] = None
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated; where none are named, the last one alone."""
-        return (
-            *sorted({int(epoch) for epoch in self.evaluate_epochs or () if epoch < self.max_epochs}),
-            self.max_epochs,
-        )
-
-    @property
-    def compares(self) -> bool:
-        """Whether trials are compared: never."""
-        return False
+        before = {int(epoch) for epoch in self.evaluate_epochs or () if epoch < self.max_epochs}
+        return (*sorted(before), self.max_epochs)
 
     def begin(self) -> Arrivals:
         """Return the state before the first record."""

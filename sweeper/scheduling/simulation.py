@@ -181,14 +181,6 @@ class Chances:
     wins: float
 
 
-@dataclass(frozen=True)
-class Sweeps:
-    """Draws of what other seeds would have measured, [draws, trials, rungs], for trials in the order of `trials`."""
-
-    trials: tuple[int, ...]
-    values: Floats
-
-
 def chances(
     pools: Sequence[tuple[Scheduler, Sequence[int]]], rungs: Sequence[Measurements], seed: int = 0
 ) -> dict[int, Chances]:
@@ -202,25 +194,26 @@ def chances(
     drawn = other_seeds(pools[0][0], rungs, seed) if pools and rungs else None
     if drawn is None:
         return {}
-    place = {trial: at for at, trial in enumerate(drawn.trials)}
-    final, rng = np.full(drawn.values.shape[:2], np.inf), np.random.default_rng(seed)
+    place = {trial: at for at, trial in enumerate(rungs[0])}
+    final, rng = np.full(drawn.shape[:2], np.inf), np.random.default_rng(seed)
     for scheduler, trials in pools:
         inside = np.array([place[trial] for trial in trials if trial in place], dtype=np.intp)
         last = len(scheduler.rungs) - 1
-        for values, ended in zip(drawn.values, final, strict=True):
+        for values, ended in zip(drawn, final, strict=True):
             order, pace = rng.permutation(inside).tolist(), rng.uniform(0.9, 1.1, len(values))
             reached = play(scheduler, order, values, pace, min(WORKERS, len(order))).reached
             for at in (each for each, rung in reached.items() if rung == last):
                 ended[at] = -scheduler.score(values[at, last])
     alive = np.isfinite(final)
     best = (final == final.min(axis=1, keepdims=True)) & alive
-    return {
-        trial: Chances(float(alive[:, at].mean()), float(best[:, at].mean())) for at, trial in enumerate(drawn.trials)
-    }
+    return {trial: Chances(float(alive[:, at].mean()), float(best[:, at].mean())) for trial, at in place.items()}
 
 
-def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int = 0) -> Sweeps | None:
-    """Return draws of what other seeds would have measured; None where the first rung has no spread, or one trial."""
+def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int = 0) -> Floats | None:
+    """Return draws of what other seeds would have measured, [draws, trials, rungs], for the first rung's trials.
+
+    None where the first rung has no spread, or one trial.
+    """
     trials, sign = tuple(rungs[0]), scheduler.score(1.0)
     relative = sign < 0 and all(v > 0 for rung in rungs for each in rung.values() for v in each.values())
     first = spreads([rungs[0][trial] for trial in trials], scheduler.mode, relative)
@@ -232,11 +225,8 @@ def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int =
     errors, typical = picked / np.sqrt(first.sizes), np.exp(_typical(first))
     means = truth = np.full(errors.shape, first.scores.mean())
     left = max(float(first.scores.var(ddof=1) - np.mean(typical**2 / first.sizes)), 1e-12)
-    values, noise, kept = (
-        np.empty((*errors.shape, len(rungs))),
-        rng.standard_normal(errors.shape),
-        _seed_correlation(rungs),
-    )
+    values, noise = np.empty((*errors.shape, len(rungs))), rng.standard_normal(errors.shape)
+    kept = _seed_correlation(rungs)
     for at, rung in enumerate(rungs):
         seen, growth = _scores(rung, trials, scheduler.mode, relative, typical)
         here, error = np.isfinite(seen), errors * growth
@@ -250,7 +240,7 @@ def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int =
         truth = truth + weight * (value - truth) + np.sqrt(left * (1 - weight)) * rng.standard_normal(truth.shape)
         values[:, :, at] = truth + noise * error
     # A spread from the tail of its distribution may lead to a value beyond all numbers.
-    return Sweeps(trials, np.exp(np.clip(sign * values, -LARGEST, LARGEST)) if relative else sign * values)
+    return np.exp(np.clip(sign * values, -LARGEST, LARGEST)) if relative else sign * values
 
 
 def _typical(found: Spreads) -> Floats:
