@@ -114,15 +114,12 @@ class OptunaSearcher:
             if isinstance(record.body, Learned):
                 self._study = None
             return
-        if not self._is_followed(index):
+        reported, known = self._reported.get(index), self._history.trials[index]
+        if reported is None or (reported.status in ENDED and reported.status != known.status):
             # The study did not make this suggestion, or recorded a failure of a trial that did not fail after all.
             self._study = None
             return
         self._tell(self._study, index)
-
-    def _is_followed(self, index: int) -> bool:
-        reported, known = self._reported.get(index), self._history.trials[index]
-        return reported is not None and (reported.status not in ENDED or reported.status == known.status)
 
     def _studied(self) -> OptunaSearch:
         """Build a study from the history, as if it had observed each record when it happened."""
