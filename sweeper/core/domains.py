@@ -67,13 +67,12 @@ class Interval:
 
     @property
     def steps(self) -> int:
-        """How many steps of `quniform` lie between its ends, in exact decimal arithmetic."""
-        assert self.step is not None
-        return int((Decimal(repr(self.high)) - Decimal(repr(self.low))) / Decimal(repr(self.step)))
+        """How many steps of `quniform`, or of 1, lie between its ends, in exact decimal arithmetic."""
+        return int((Decimal(repr(self.high)) - Decimal(repr(self.low))) / Decimal(repr(self.step or 1)))
 
     def on_step(self, k: int) -> int | float:
-        """Return `low + k · step` of `quniform` without binary rounding dust: 0.1 + 2 · 0.1 is 0.3."""
-        return type(self.low)(Decimal(repr(self.low)) + k * Decimal(repr(self.step)))
+        """Return `low + k · step`, of `randint` `low + k`, without binary rounding dust: 0.1 + 2 · 0.1 is 0.3."""
+        return type(self.low)(Decimal(repr(self.low)) + k * Decimal(repr(self.step or 1)))
 
 
 Node: TypeAlias = Constant | Fields | Members | Interval

@@ -180,9 +180,8 @@ def _check_architecture(values: Values, dataset: DataSet) -> None:
     logits = model.train()(inputs)
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, dataset.classes):
         shown = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-        raise _Fault(
-            f"it gives {shown} for 2 samples of {dataset.classes} classes, which must be (2, {dataset.classes})"
-        )
+        classes = dataset.classes
+        raise _Fault(f"it gives {shown} for 2 samples of {classes} classes, which must be (2, {classes})")
     if not logits.is_floating_point() or not torch.isfinite(logits).all():
         raise _Fault(f"its logits are not finite floating-point numbers ({logits.dtype})")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -310,9 +309,8 @@ def _columns(row: Mapping[str, object]) -> tuple[str, ...]:
     own = [key for key in row if key not in (*STANDARD, *_MEASURED)]
     bad = [key for key in own if not WORD.fullmatch(key) or key in EPOCHS_SCHEMA.names]
     if bad:
-        raise LoopError(
-            f"train_epoch returns {bad[0]!r}, which cannot be a column; use lower-case letters, digits and _"
-        )
+        rule = f"train_epoch returns {bad[0]!r}, which cannot be a column"
+        raise LoopError(f"{rule}; use lower-case letters, digits and _")
     return tuple(own)
 
 

@@ -41,9 +41,7 @@ def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     remedy = "write grid or choice with the values to try, or searcher: random"
     if node.kind not in ("randint", "quniform"):
         return refused(faults, path, f"{node.kind} has no finite list of members for the searcher grid", remedy)
-    count = node.steps + 1 if node.kind == "quniform" else int(node.high) - int(node.low) + 1
+    count = node.steps + 1
     if count > MOST_MEMBERS:
         return refused(faults, path, f"{node.kind} has {count:,} members, more than a grid's {MOST_MEMBERS:,}", remedy)
-    if node.kind == "quniform":
-        return Members("grid", tuple(Constant(node.on_step(k)) for k in range(count)))
-    return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))
+    return Members("grid", tuple(Constant(node.on_step(k)) for k in range(count)))
