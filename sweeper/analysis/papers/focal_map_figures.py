@@ -22,12 +22,9 @@ from sweeper.text.cells import Row
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map
 
-GAMMAS: dict[str, tuple[float, ...]] = {
-    "temperatures": tuple(range(11)),  # properness section 3.3: gamma in (0, 10)
-    "bounds": (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
-    "confidence": (0.5, 1, 2, 3, 5),
-}
-CLASSES: dict[str, tuple[int, ...]] = {"temperatures": (2, 3, 4), "bounds": (2,), "confidence": (2, 1000)}
+#: γ of `temperatures`, properness section 3.3: in (0, 10).
+WHOLE_GAMMAS = tuple(range(11))
+
 #: Bounds of the temperature closest to the map, by γ.
 BOUNDS = {"theory": regions.theoretical_bounds, "measured": regions.measured_bounds}
 #: Beyond, 1/T leaves the range that is searched.
@@ -50,19 +47,19 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
     """
     if name not in FIGURES:
         raise SweeperError(f"no figure {name!r}", f"figures: {', '.join(FIGURES)}")
-    of_loss, usual = BY_GAMMA.get(name, (None, GAMMAS.get(name, ())))
+    usual, known_classes = OF_MAP[name][1:] if name in OF_MAP else (BY_GAMMA[name][1], (2,))
     chosen = tuple(gammas) or usual
     wrong = [f"{gamma:g}" for gamma in chosen if not 0 <= gamma <= MOST_GAMMA]
     if wrong:
         raise SweeperError(f"gamma {', '.join(wrong)} is outside [0, {MOST_GAMMA:g}]", "give other --gamma values")
-    if classes is not None and name != "confidence" and classes not in CLASSES.get(name, (2,)):
-        known = " or ".join(map(str, CLASSES.get(name, (2,))))
+    if classes is not None and name != "confidence" and classes not in known_classes:
+        known = " or ".join(map(str, known_classes))
         raise SweeperError(f"{name} is defined for {known} classes, not {classes}", f"give --classes {known}")
     if classes is not None and not 2 <= classes <= 10_000:
         raise SweeperError(f"{classes} classes are outside [2, 10000]", "give another --classes")
-    if of_loss is not None:
-        return of_loss(sorted(set(chosen)))
-    return OF_MAP[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES[name])
+    if name in BY_GAMMA:
+        return BY_GAMMA[name][0](sorted(set(chosen)))
+    return OF_MAP[name][0](sorted(set(chosen)), known_classes if classes is None else (classes,))
 
 
 def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
@@ -283,10 +280,13 @@ def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:
     }
 
 
-OF_MAP: dict[str, Callable[[Sequence[float], Sequence[int]], ComputedFigure]] = {
-    "temperatures": _temperatures,
-    "bounds": _bounds,
-    "confidence": _confidence,
+#: Figures by γ and number of classes, and the values of both that are drawn.
+OF_MAP: dict[
+    str, tuple[Callable[[Sequence[float], Sequence[int]], ComputedFigure], Sequence[float], tuple[int, ...]]
+] = {
+    "temperatures": (_temperatures, WHOLE_GAMMAS, (2, 3, 4)),
+    "bounds": (_bounds, (0.5, *WHOLE_GAMMAS[1:]), (2,)),
+    "confidence": (_confidence, (0.5, 1, 2, 3, 5), (2, 1000)),
 }
 #: Figures by γ, and the values that are drawn: of losses, and over the triangle.
 BY_GAMMA = {

@@ -17,7 +17,7 @@ from operator import itemgetter
 from search_spaces.published_numbers import PublishedNumber, published_tables, read_published
 from sweeper.analysis.papers.figures import QUANTITIES
 from sweeper.analysis.papers.finished import FinishedSweep, Found
-from sweeper.analysis.papers.focal_map_figures import BOUNDS, GAMMAS
+from sweeper.analysis.papers.focal_map_figures import BOUNDS, WHOLE_GAMMAS
 from sweeper.analysis.papers.recipes import Recipe, options_of, recipe_of
 from sweeper.analysis.statistics.basics import Spread, spread_text
 from sweeper.core.errors import SweeperError
@@ -183,7 +183,21 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
         return PaperCell(number)
     if rehearsed:
         found = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
-        return _filled(number, recipe, found, (), sweeps)
+        beside: tuple[Found, ...] = ()
+    else:
+        found, beside = _own_and_beside(number, recipe, sweeps)
+    if found is None:
+        reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
+        return PaperCell(number, recipe.space, beside=beside, reason=reason)
+    return PaperCell(
+        number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside, stand_in=found.stand_in
+    )
+
+
+def _own_and_beside(
+    number: PublishedNumber, recipe: Recipe, sweeps: Sequence[FinishedSweep]
+) -> tuple[Found | None, tuple[Found, ...]]:
+    """Return what the first sweep that follows a recipe has for a number, and what all others have."""
     own, beside = None, []
     for sweep in sweeps:
         departures = sweep.departures(recipe, number.table)
@@ -195,22 +209,7 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
                 more = sweep.departures_of(other.trial, recipe)
                 lacking = "" if departures or more else sweep.lacking(number, recipe)
                 beside.append(replace(other, departures=tuple(filter(None, (*departures, *more, lacking)))))
-    return _filled(number, recipe, own, tuple(beside), sweeps)
-
-
-def _filled(
-    number: PublishedNumber,
-    recipe: Recipe,
-    found: Found | None,
-    beside: tuple[Found, ...],
-    sweeps: Sequence[FinishedSweep],
-) -> PaperCell:
-    if found is None:
-        reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
-        return PaperCell(number, recipe.space, beside=beside, reason=reason)
-    return PaperCell(
-        number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside, stand_in=found.stand_in
-    )
+    return own, tuple(beside)
 
 
 def formula_value(number: PublishedNumber) -> float:
@@ -230,7 +229,7 @@ def formula_value(number: PublishedNumber) -> float:
     if gamma is not None and "bounds" in number.options:
         bounds = BOUNDS[number.options["bounds"]](gamma)
         return {"temperature_lower": bounds.lower, "temperature_upper": bounds.upper}[number.metric]
-    fits = [_fit(classes, each) for each in (GAMMAS["temperatures"] if gamma is None else (gamma,))]
+    fits = [_fit(classes, each) for each in (WHOLE_GAMMAS if gamma is None else (gamma,))]
     if number.metric == "temperature":
         return fits[0].temperature
     if number.metric == "max_error":
