@@ -25,7 +25,10 @@ GAMMAS = (-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 #: Ends of the line search's γ: those of the grid (properness §5.2 leaves the range open).
 LINE_GAMMAS = (-0.5, 5.0)
 
-#: What is reported; the last are each γ's best T on the grid, e.g. `temperature_at_minus_0_5` (properness Fig. 8).
+#: What each γ's best T on the grid is called, e.g. `temperature_at_minus_0_5` (properness Fig. 8).
+TEMPERATURE_AT = tuple(f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS)
+
+#: What is reported.
 PARAMETERS = (
     "gamma",
     "temperature",
@@ -38,7 +41,7 @@ PARAMETERS = (
     "line_value",
     "line_intercept",
     "line_slope",
-    *(f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS),
+    *TEMPERATURE_AT,
 )
 
 

@@ -131,10 +131,9 @@ def _gain_by_ece(row: Row) -> float | None:
 
 def _above_straight(row: Row) -> float | None:
     """Return R² of the line through T against γ_ev; `None` where T was not measured at every γ_ev or never changes."""
-    from trainables.posthoc.focal_temperature import GAMMAS  # which a process that judges nothing does not need
+    from trainables.posthoc.focal_temperature import GAMMAS, TEMPERATURE_AT  # which few processes need
 
-    names = (f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS)
-    found = [number(row, f"posthoc_focal_temperature_{name}") for name in names]
+    found = [number(row, f"posthoc_focal_temperature_{name}") for name in TEMPERATURE_AT]
     temperatures = [value for value in found if value is not None]
     if len(temperatures) < len(GAMMAS) or len(set(temperatures)) == 1:
         return None

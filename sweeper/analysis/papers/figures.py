@@ -15,10 +15,11 @@ import numpy as np
 
 from search_spaces.published_numbers import PublishedNumber
 from sweeper.analysis.claims.numbers import Point, mean_correlation, other_settings
+from sweeper.analysis.claims.posthoc import plain_gamma, smoothed_gamma
 from sweeper.analysis.papers.recipes import Recipe, of_network, options_of, trains, written
 from sweeper.analysis.statistics.basics import ranks, spearman
 from sweeper.text.cells import Row, float_or_none, grouped, int_of, measured_values
-from trainables.posthoc.focal_temperature import GAMMAS
+from trainables.posthoc.focal_temperature import GAMMAS, TEMPERATURE_AT
 
 #: The Hessian's columns behind curvature's figures: cross-entropy's, which different γ do not scale.
 LAMBDA_MAX, TRACE = "hessian_cross_entropy_lambda_max", "hessian_cross_entropy_trace"
@@ -112,16 +113,13 @@ def _gammas(row: Row, number: PublishedNumber) -> bool:
 
 def _gamma(row: Row, smoothing: str | None) -> float | None:
     """Return γ of a row: that of a focal loss, 0 of the loss that it is at γ = 0, else `None`."""
-    loss, given = row["config_loss_name"], float_or_none(row, "config_loss_smoothing")
     if smoothing is None:
-        if loss == "cross_entropy":
-            return 0.0
-        return float_or_none(row, "config_loss_gamma") if loss == "focal" and not given else None
-    if loss == "label_smoothing":
+        return plain_gamma(row)
+    if row["config_loss_name"] == "label_smoothing":
         alike = row.get("config_loss_form") == "uniform" and written(row.get("config_loss_alpha")) == written(smoothing)
-        return 0.0 if alike else None
-    alike = loss == "focal" and given is not None and written(given) == written(smoothing)
-    return float_or_none(row, "config_loss_gamma") if alike else None
+    else:
+        alike = written(row.get("config_loss_smoothing")) == written(smoothing)
+    return smoothed_gamma(row) if alike else None
 
 
 def _correlation(found: Comparison, x: Mapping[str, float], metric: str) -> float | None:
@@ -252,8 +250,7 @@ def highest_bin_with_epoch(found: Comparison) -> float | None:
 
 def gamma_and_temperature(found: Comparison) -> float | None:
     """Return Pearson's correlation of the focal map's γ and the best temperature beside it."""
-    names = [f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS]
-    values = [found.mean(found.agreeing[0], name) for name in names]
+    values = [found.mean(found.agreeing[0], name) for name in TEMPERATURE_AT]
     pairs = [(gamma, value) for gamma, value in zip(GAMMAS, values, strict=True) if value is not None]
     if len({value for _, value in pairs}) < 2:
         return None
