@@ -13,7 +13,7 @@ from sweeper.core.ids import trial_name
 from sweeper.journal.best import Objective
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Leaderboard, against_constraints
+from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.text.cells import by_trial, float_of, int_of, text_of
 from sweeper.text.labels import plural
 
@@ -46,16 +46,15 @@ def _values(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]
     if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
         return {}
     rows, values = by_trial(results.rows(replicates_sql(goal))), dict[str, dict[int, float]]()
-    for trial in _kept(results, board):
+    for trial in _kept(board):
         if trial in rows:
             values[trial] = {int_of(row, "seed"): float_of(row, "value") for row in rows[trial]}
     return values
 
 
-def _kept(results: Results, board: Leaderboard) -> list[str]:
+def _kept(board: Leaderboard) -> list[str]:
     """Return the finished trials that keep the constraints, best first."""
-    against = against_constraints(results)
-    return [text_of(row, "trial") for row in board.finished if row["trial"] not in against]
+    return [text_of(row, "trial") for row in board.finished if not board.breaks_constraint(row)]
 
 
 def _with_rounds(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]:
@@ -96,7 +95,7 @@ def confirmed_name(name: str, number: int = 1) -> str:
 def candidates(results: Results, board: Leaderboard) -> list[str]:
     """Return the trials that may be the best, best first; of one replicate each, which cannot say, the first few."""
     answer = selected(results, board)
-    return _kept(results, board)[:NAMED] if answer is None else answer[0]
+    return _kept(board)[:NAMED] if answer is None else answer[0]
 
 
 def confirmations_of(results: Results) -> list[Results]:
