@@ -372,9 +372,8 @@ def view(certificates: Sequence[Certificate]) -> RenderableType:
     parts: list[RenderableType] = []
     for each in certificates:
         (first, _), (second, _) = each.sides
-        table = Table(title=f"{each.network}: is {first} better than {second}?", title_justify="left")
-        for heading in ("estimator", *each.stages):
-            table.add_column(heading)
+        title = f"{each.network}: is {first} better than {second}?"
+        table = Table("estimator", *each.stages, title=title, title_justify="left")
         for row in each.rows():
             table.add_row(*row)
         parts += [table, Text(each.sentence()), Text("")]

@@ -145,10 +145,9 @@ def mean_correlation(points: Sequence[Point], *, pool: bool = False) -> Estimate
     A stratum with fewer than `STRATUM_POINTS` different x is left out. With `pool`, where all are left out because the
     other settings were drawn at random as x was, they make one stratum: drawn independently, they only add noise.
     """
-    values: dict[Hashable, set[float]] = {}
-    for point in points:
-        values.setdefault(point.stratum, set()).add(point.x)
-    used = [point for point in points if len(values[point.stratum]) >= STRATUM_POINTS]
+    strata = grouped(points, lambda point: point.stratum)
+    many = {stratum for stratum, held in strata.items() if len({point.x for point in held}) >= STRATUM_POINTS}
+    used = [point for point in points if point.stratum in many]
     if pool and not used and len({point.x for point in points}) >= STRATUM_POINTS:
         used = [Point(None, point.x, point.y) for point in points]
     found = correlation([p.x for p in used], [p.y for p in used], [p.stratum for p in used])
@@ -244,8 +243,7 @@ def _candidates(rows: Rows, objective: str, column: str) -> list[_Candidate]:
 
 
 def _best_of_settings(candidates: Sequence[_Candidate]) -> Clusters:
-    settings = dict.fromkeys(each.setting for each in candidates)
-    return {setting: _best([each for each in candidates if each.setting == setting]) for setting in settings}
+    return {setting: _best(held) for setting, held in grouped(candidates, lambda each: each.setting).items()}
 
 
 def _best(candidates: Sequence[_Candidate]) -> dict[str, Sequence[float]]:

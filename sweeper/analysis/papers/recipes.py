@@ -327,9 +327,8 @@ def _curvature(given: Mapping[str, object]) -> Settings:
 
 
 def _metric(entry: Mapping[str, object]) -> Settings:
-    options = {key: value for key, value in entry.items() if key != "name"}
     name = str(entry["name"])
-    return settings_of(None if METRICS.is_own(name) else METRICS[name], options, (LABEL,))
+    return settings_of(None if METRICS.is_own(name) else METRICS[name], entry, ("name", LABEL))
 
 
 def _part(specification: Mapping[str, object], key: str) -> Mapping[str, object]:

@@ -175,7 +175,8 @@ def spreads(
     effects, squares, freedom = (
         _without_seeds(residuals) if paired else (None, np.nansum(residuals**2, axis=1), sizes - 1)
     )
-    grid, weights = _posterior(_mean_square(squares, freedom, unit), freedom, groups)
+    rounding = unit**2 / 12  # what rounding to `unit` adds to s² at least (Sheppard 1898)
+    grid, weights = _posterior(squares / np.maximum(freedom, 1e-9) + rounding, freedom, groups)
     seeds = None if effects is None else _seed_deviation(effects, grid, weights)
     return Spreads(centres, sizes, grid, weights, seeds, logarithms, sign)
 
@@ -195,11 +196,6 @@ def _resolution(table: Floats) -> float | None:
     """
     gaps = np.diff(np.unique(table[~np.isnan(table)]))
     return float(gaps.min()) if gaps.size else None
-
-
-def _mean_square(squares: Floats, freedom: Floats, unit: Floats) -> Floats:
-    """Return s² [k], at least what rounding to `unit` adds: u²/12 (Sheppard 1898)."""
-    return np.asarray(squares / np.maximum(freedom, 1e-9) + unit**2 / 12)
 
 
 def _posterior(squares: Floats, freedom: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]:
