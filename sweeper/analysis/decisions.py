@@ -24,7 +24,6 @@ from sweeper.text.cells import grouped
 from sweeper.text.display import plain_table
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.metrics.evaluate import evaluate_probabilities
-from trainables.posthoc import fit
 from trainables.posthoc.base import PosthocUnavailable, cross_fitted, fault_on_logits
 
 NONE = "none"
@@ -193,10 +192,8 @@ def _realised(
 ) -> Realised:
     measured = []
     for member, tuned in zip(candidate.members, candidate.thresholds, strict=True):
-        logits, targets = member.logits[split], member.targets[split]
-        own = (member.logits[FITTED_ON], member.targets[FITTED_ON])
-        values = softmax64(logits) if candidate.method == NONE else fit(candidate.method, *own)(logits)
-        given = answers(values, targets, costs)
+        values = member.probabilities(split, None if candidate.method == NONE else candidate.method)
+        given = answers(values, member.targets[split], costs)
         threshold = tuned if by == BY_COST else costs.abstention
         kept = given.expected <= threshold
         wrong = given.paid[kept] >= costs.error

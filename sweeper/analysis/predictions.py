@@ -21,6 +21,9 @@ from sweeper.storage.places import bring_predictions
 from sweeper.tables.generations import INCOMING
 from sweeper.tables.large_tables import trial_of
 from sweeper.text.cells import text_of
+from trainables.metrics.base import Floats, softmax64
+from trainables.posthoc import fit
+from trainables.registry import HyperparameterValue
 from trainables.worker.trial_tables import part_name
 
 #: Rows read at once: of 1,000 classes in float32 these are 64 MiB.
@@ -28,6 +31,8 @@ ROWS_A_BATCH = 16_384
 
 #: So often the tables may be replaced by a new generation while one file is being opened.
 MOVES = 8
+
+FITTED_ON, MEASURED_ON = "val", "test"
 
 Key = tuple[str, int, int]
 
@@ -55,6 +60,15 @@ class StoredPredictions:
     def samples(self) -> int:
         """Rows of all splits together."""
         return sum(len(values) for values in self.targets.values())
+
+    def probabilities(self, split: str, method: str | None = None, **options: HyperparameterValue) -> Floats:
+        """Return a split's probabilities [N, K] after a post-hoc method fitted on validation data; None for no method.
+
+        Raises PosthocUnavailable: validation data do not allow it.
+        """
+        if method is None:
+            return softmax64(self.logits[split])
+        return fit(method, self.logits[FITTED_ON], self.targets[FITTED_ON], **options)(self.logits[split])
 
 
 class PredictionFiles:
@@ -181,9 +195,6 @@ def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
         logits = batch.column("logits").slice(first, end - first)
         values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)
         yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
-
-
-FITTED_ON, MEASURED_ON = "val", "test"
 
 
 def finished_members(results: Results, most: int, *, every_split: bool = False) -> list[StoredPredictions]:

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, finished_members
+from sweeper.analysis.predictions import MEASURED_ON, finished_members
 from sweeper.analysis.statistics.differences import holm
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.text.display import plain_table
 from sweeper.text.labels import plural
 from trainables.metrics import evaluate_probabilities
-from trainables.metrics.base import Floats, Integers, softmax64
+from trainables.metrics.base import Floats, Integers
 from trainables.metrics.calibration_tests import cutoff_p
-from trainables.posthoc import PosthocUnavailable, fit
+from trainables.posthoc import PosthocUnavailable
 
 #: Numbers of more values are cut into quarters; of texts there may be at most so many.
 MOST_GROUPS = 50
@@ -154,12 +154,8 @@ def subgroup_calibration(
     members = finished_members(results, most=1)
     targets = members[0].targets[MEASURED_ON]
     names, of = groups_of(_column(results.specification.get("dataset"), column, file, targets), column)
-    networks = []
     try:
-        for member in members:
-            logits = member.logits
-            applied = softmax64 if method is None else fit(method, logits[FITTED_ON], member.targets[FITTED_ON])
-            networks.append(applied(logits[MEASURED_ON]))
+        networks = [member.probabilities(MEASURED_ON, method) for member in members]
     except (PosthocUnavailable, ValueError) as error:
         raise SweeperError(str(error), "see `sweeper spaces --posthoc`") from error
     return Subgroups(members[0].trial, column, method, len(members), measured_groups(networks, targets, names, of))

@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 
 from sweeper.analysis.claims.posthoc import plain_gamma, smoothed_gamma
-from sweeper.analysis.papers.loss_figures import Floats, gradients_by_true_class
+from sweeper.analysis.papers.loss_figures import gradients_by_true_class
 from sweeper.analysis.predictions import MEASURED_ON, StoredPredictions, members_of
 from sweeper.core.errors import SweeperError
 from sweeper.figures import coverage_nu_map
@@ -21,9 +21,8 @@ from sweeper.results import Results
 from sweeper.text.cells import Row, float_of, grouped, int_of, text_of
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
-from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics import evaluate_probabilities, reliability_bins
 from trainables.metrics.base import log_softmax64
-from trainables.posthoc import fit
 from trainables.posthoc.base import PosthocUnavailable
 from trainables.registry import HyperparameterValue
 
@@ -40,17 +39,6 @@ STAGE_SAMPLES = 20_000
 FOUR = {"cross_entropy": "cross-entropy", "brier": "Brier", "mmce": "MMCE", "focal_sample_dependent": "FLSD-53"}
 
 Options = Mapping[str, HyperparameterValue]
-
-
-def probabilities(member: StoredPredictions, method: str = "", options: Options | None = None) -> Floats:
-    """Return test probabilities [N, K] of a network after a post-hoc method fitted on its validation predictions.
-
-    Raises PosthocUnavailable: these do not allow it.
-    """
-    logits = member.logits[MEASURED_ON]
-    if not method:
-        return softmax64(logits)
-    return fit(method, member.logits["val"], member.targets["val"], **(options or {}))(logits)
 
 
 def networks(results: Results, condition: str = "true") -> list[tuple[Row, StoredPredictions]]:
@@ -96,11 +84,11 @@ def posterior_scores(results: Results) -> list[Figure]:
     x, truth = data.test.inputs.double().numpy().ravel(), np.asarray(data.posterior)
     order = np.argsort(x)[np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)]
     panels = []
-    for words, method in (("raw", ""), ("temperature by NLL", "temperature"), ("Ψ", "focal_map")):
+    for words, method in (("raw", None), ("temperature by NLL", "temperature"), ("Ψ", "focal_map")):
         for gamma, member in held:
             if len(member.targets[MEASURED_ON]) != len(x) or (method and not gamma):
                 continue
-            q = probabilities(member, method, {"gamma": gamma} if method == "focal_map" else {})
+            q = member.probabilities(MEASURED_ON, method, **({"gamma": gamma} if method == "focal_map" else {}))
             found = evaluate_probabilities(q, member.targets[MEASURED_ON], 10, ("accuracy", "ece"))
             away = float((truth * np.log(truth / q)).sum(1).mean())
             marks = []
@@ -129,12 +117,12 @@ def reliability_with_map(results: Results) -> list[Figure]:
             if not gamma:
                 continue
             fitted: Options = {"objective": "focal", "gamma": gamma}
-            ways: list[tuple[str, Options]] = [("", {}), ("focal_map", {"gamma": gamma})]
+            ways: list[tuple[str | None, Options]] = [(None, {}), ("focal_map", {"gamma": gamma})]
             if words == "TS_FL":
                 ways = [("temperature", fitted), ("temperature", {**fitted, "apply_focal_map": True})]
             marks, errors = [Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash")], []
-            for at, way in enumerate(ways):
-                q, targets = probabilities(member, *way), member.targets[MEASURED_ON]
+            for at, (method, options) in enumerate(ways):
+                q, targets = member.probabilities(MEASURED_ON, method, **options), member.targets[MEASURED_ON]
                 filled = [row for row in reliability_bins(q, targets, bins) if row["n"]]
                 across, up = ([row[key] for row in filled] for key in ("confidence", "accuracy"))
                 marks.append(Curve(across, up, at, line=1.6, size=4, group=legend[at]))
@@ -158,7 +146,7 @@ def confidences_of_images(results: Results) -> list[Figure]:
         found.setdefault(FOUR[text_of(row, "config_loss_name")], member)
     if len(found) < len(FOUR):
         return []
-    raw = {loss: probabilities(member) for loss, member in found.items()}
+    raw = {loss: member.probabilities(MEASURED_ON) for loss, member in found.items()}
     targets = next(iter(found.values())).targets[MEASURED_ON]
     right = np.array([q.argmax(1) == targets for q in raw.values()])
     kinds = {"right": np.flatnonzero(right.all(0))[:IMAGES], "wrong": np.flatnonzero(~right.any(0))[:IMAGES]}
@@ -166,7 +154,7 @@ def confidences_of_images(results: Results) -> list[Figure]:
     for words, places in kinds.items():
         marks, labels = [], [f"{at} ({targets[at]})" for at in places]
         for colour, (loss, member) in enumerate(found.items()):
-            scaled = probabilities(member, "temperature", {"objective": "ece", "grid": "mukhoti"})
+            scaled = member.probabilities(MEASURED_ON, "temperature", objective="ece", grid="mukhoti")
             for q, symbol in ((raw[loss], "circle"), (scaled, "circle-open")):
                 marks.append(Curve(labels, q[places].max(1).tolist(), colour, size=6, symbol=symbol, group=loss))
         if labels:
