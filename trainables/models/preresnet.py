@@ -13,15 +13,15 @@ depth 6n+2: four blocks a stage, like WRN-28-10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import ARCHITECTURES, conv1x1, conv3x3, initialise, require_image, staged
-from trainables.models.resnet import ThreeStageResNet, depth_fault, three_widths
+from trainables.models.base import ARCHITECTURES, BasicBlock, conv1x1, conv3x3, initialise, require_image, staged
+from trainables.models.resnet import ResNet, depth_fault, three_stages
 
 EXPANSION = 4
 
@@ -77,18 +77,16 @@ class PreActivationResNet(nn.Module):
         self,
         in_channels: int,
         classes: int,
-        blocks: int,
-        stage_channels: Sequence[int],
-        stem_channels: int = 16,
+        stem_channels: int,
+        stages: Iterable[tuple[int, int]],
         bottleneck: bool = False,
         dropout: float = 0.0,
         shortcut: str = ACTIVATED,
     ) -> None:
-        """Create the network with `blocks` blocks in each stage."""
+        """Create the network; `stages` has the inner channels and the number of blocks of each."""
         super().__init__()
         self.conv1 = conv3x3(in_channels, stem_channels)
         block = partial(PreActivationBlock, bottleneck=bottleneck, dropout=dropout, shortcut=shortcut)
-        stages = [(channels, blocks) for channels in stage_channels]
         self.blocks, features = staged(block, stem_channels, stages, EXPANSION if bottleneck else 1)
         self.bn = nn.BatchNorm2d(features)
         self.classifier = nn.Linear(features, classes)
@@ -133,9 +131,8 @@ def preresnet(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="preresnet")
-    channels = three_widths(width)
-    blocks = (depth - 2) // 6
-    return PreActivationResNet(in_channels, classes, blocks, channels, channels[0], bottleneck, shortcut=shortcut)
+    stages = three_stages(width, (depth - 2) // 6)
+    return PreActivationResNet(in_channels, classes, stages[0][0], stages, bottleneck, shortcut=shortcut)
 
 
 ARCHITECTURES.add(
@@ -186,15 +183,12 @@ def wide_resnet(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wide_resnet")
-    return PreActivationResNet(
-        in_channels, classes, (depth - 4) // 6, three_widths(width), STEM_CHANNELS, dropout=dropout
-    )
+    stages = three_stages(width, (depth - 4) // 6)
+    return PreActivationResNet(in_channels, classes, STEM_CHANNELS, stages, dropout=dropout)
 
 
 @ARCHITECTURES.add("wrn_26_10", stand_in=SMALL_WIDE)
-def wide_resnet_26(
-    input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 10
-) -> ThreeStageResNet:
+def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: Annotated[float, "(0, inf)"] = 10) -> ResNet:
     """Mukhoti's WRN-26-10, post-activation.
 
     Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks a stage, projections.
@@ -208,7 +202,7 @@ def wide_resnet_26(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wrn_26_10")
-    return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, three_widths(width), identity_shortcuts=False)
+    return ResNet(in_channels, classes, STEM_CHANNELS, BasicBlock, three_stages(width, 4))
 
 
 ARCHITECTURES.add(

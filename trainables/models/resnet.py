@@ -11,7 +11,7 @@ average pooling and one linear layer; the ResNets of the posterior paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Literal
 
@@ -58,19 +58,24 @@ class Bottleneck(nn.Module):
         return functional.relu(self.bn3(self.conv3(hidden)) + self.shortcut(inputs))
 
 
-class FourStageResNet(nn.Module):
-    """The network, [N, C, H, W] -> [N, K]."""
+class ResNet(nn.Module):
+    """A 3x3 stem, stages of blocks, average pooling, one linear layer: [N, C, H, W] -> [N, K]."""
 
     def __init__(
-        self, in_channels: int, classes: int, blocks: Sequence[int], bottleneck: bool, width: float, pool: int
+        self,
+        in_channels: int,
+        classes: int,
+        stem_channels: int,
+        block: Callable[[int, int, int], nn.Module],
+        stages: Iterable[tuple[int, int]],
+        expansion: int = 1,
+        pool: int = 1,
     ) -> None:
-        """Create a network with `blocks[i]` blocks in stage i and `width` times 64, 128, 256, 512 channels."""
+        """Create the network; `block`, `stages` and `expansion` as in `staged`, `pool` the pooling's side."""
         super().__init__()
-        stages = [max(1, round(base * width)) for base in (64, 128, 256, 512)]
-        self.conv1 = conv3x3(in_channels, stages[0])
-        self.bn1 = nn.BatchNorm2d(stages[0])
-        block, expansion = (Bottleneck, EXPANSION) if bottleneck else (BasicBlock, 1)
-        self.blocks, features = staged(block, stages[0], zip(stages, blocks, strict=True), expansion)
+        self.conv1 = conv3x3(in_channels, stem_channels)
+        self.bn1 = nn.BatchNorm2d(stem_channels)
+        self.blocks, features = staged(block, stem_channels, stages, expansion)
         self.pool = pool
         self.classifier = nn.Linear(features * pool**2, classes)
         initialise(self)
@@ -95,7 +100,7 @@ def resnet(
     bottleneck: bool,
     width: Annotated[float, "(0, inf)"] = 1.0,
     pool: Annotated[int, "[1, inf)"] = 1,
-) -> FourStageResNet:
+) -> ResNet:
     """Build a four-stage residual network; see the module.
 
     Args:
@@ -111,7 +116,9 @@ def resnet(
         ValueError: the shape is not an image of that size.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8 * pool, network=name)
-    return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)
+    stages = [(max(1, round(base * width)), count) for base, count in zip((64, 128, 256, 512), blocks, strict=True)]
+    block, expansion = (Bottleneck, EXPANSION) if bottleneck else (BasicBlock, 1)
+    return ResNet(in_channels, classes, stages[0][0], block, stages, expansion, pool)
 
 
 for _name, _blocks, _bottleneck, _summary, _source in (
@@ -143,42 +150,14 @@ class IdentityShortcut(nn.Module):
         return functional.pad(inputs[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
 
 
-class ThreeStageResNet(nn.Module):
-    """A 3x3 stem, three stages of basic blocks, average pooling, one linear layer: [N, C, H, W] -> [N, K]."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        classes: int,
-        blocks: int,
-        stem_channels: int,
-        stage_channels: Sequence[int],
-        identity_shortcuts: bool,
-    ) -> None:
-        """Create the network with `blocks` blocks in each stage."""
-        super().__init__()
-        self.conv1 = conv3x3(in_channels, stem_channels)
-        self.bn1 = nn.BatchNorm2d(stem_channels)
-
-        def block(features: int, channels: int, stride: int) -> BasicBlock:
-            by_identity = identity_shortcuts and features != channels
-            shortcut = IdentityShortcut(channels - features, stride) if by_identity else None
-            return BasicBlock(features, channels, stride, shortcut)
-
-        self.blocks, features = staged(block, stem_channels, [(channels, blocks) for channels in stage_channels])
-        self.classifier = nn.Linear(features, classes)
-        initialise(self)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits."""
-        hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
-        logits: Tensor = self.classifier(hidden.mean((2, 3)))
-        return logits
+def _identity_block(features: int, channels: int, stride: int) -> BasicBlock:
+    shortcut = None if features == channels else IdentityShortcut(channels - features, stride)
+    return BasicBlock(features, channels, stride, shortcut)
 
 
-def three_widths(width: float) -> list[int]:
-    """Return the channels of three stages, `width` times 16, 32 and 64."""
-    return [max(1, round(base * width)) for base in (16, 32, 64)]
+def three_stages(width: float, blocks: int) -> list[tuple[int, int]]:
+    """Return channels and blocks of three stages: `width` times 16, 32 and 64, `blocks` each."""
+    return [(max(1, round(base * width)), blocks) for base in (16, 32, 64)]
 
 
 def depth_fault(
@@ -198,7 +177,7 @@ def resnet_cifar(
     depth: Annotated[int, "[8, inf)"] = 20,
     width: Annotated[float, "(0, inf)"] = 1.0,
     shortcut: Literal["identity", "projection"] = "identity",
-) -> ThreeStageResNet:
+) -> ResNet:
     """ResNet of any depth 6n+2, basic blocks, for small images.
 
     Build a 6n+2 residual network of basic blocks; see the module.
@@ -217,8 +196,8 @@ def resnet_cifar(
         ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network=f"resnet{depth}")
-    channels = three_widths(width)
-    return ThreeStageResNet(in_channels, classes, (depth - 2) // 6, channels[0], channels, shortcut == "identity")
+    stages = three_stages(width, (depth - 2) // 6)
+    return ResNet(in_channels, classes, stages[0][0], _identity_block if shortcut == "identity" else BasicBlock, stages)
 
 
 for _depth in DEPTHS:
