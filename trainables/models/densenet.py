@@ -7,7 +7,6 @@ by one 3x3 convolution, as mukhoti trains it on CIFAR.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -74,24 +73,6 @@ class DenseNet(nn.Module):
         return logits
 
 
-def densenet(
-    input_shape: tuple[int, ...],
-    classes: int,
-    blocks: Sequence[int] = (6, 12, 24, 16),
-    growth: Annotated[int, "[2, inf)"] = 32,
-) -> DenseNet:
-    """Build a DenseNet; (6, 12, 24, 16) is DenseNet-121.
-
-    Args:
-        growth: [Huang et al. 2017, Table 1].
-
-    Raises:
-        ValueError: the shape is not an image of at least 8x8 (three transitions halve it).
-    """
-    in_channels, _, _ = require_image(input_shape, minimum_side=8, network="densenet121")
-    return DenseNet(in_channels, classes, blocks, growth)
-
-
 #: Stand-in for these networks in a rehearsal.
 SMALL = {"name": "densenet", "layers": 1, "growth": 4}
 
@@ -116,6 +97,22 @@ def _even_densenet(
     return densenet(input_shape, classes, (layers,) * 4, growth)
 
 
-ARCHITECTURES.add("densenet121", "DenseNet-121, stem for small images", "mukhoti; Huang et al. 2017", stand_in=SMALL)(
-    partial(densenet, blocks=(6, 12, 24, 16))
+@ARCHITECTURES.add(
+    "densenet121", "DenseNet-121, stem for small images", "mukhoti; Huang et al. 2017", apart=["blocks"], stand_in=SMALL
 )
+def densenet(
+    input_shape: tuple[int, ...],
+    classes: int,
+    blocks: Sequence[int] = (6, 12, 24, 16),
+    growth: Annotated[int, "[2, inf)"] = 32,
+) -> DenseNet:
+    """Build a DenseNet; (6, 12, 24, 16) is DenseNet-121.
+
+    Args:
+        growth: [Huang et al. 2017, Table 1].
+
+    Raises:
+        ValueError: the shape is not an image of at least 8x8 (three transitions halve it).
+    """
+    in_channels, _, _ = require_image(input_shape, minimum_side=8, network="densenet121")
+    return DenseNet(in_channels, classes, blocks, growth)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
@@ -184,7 +184,7 @@ class Transformer(nn.Module):
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
         hidden = self._embedded(functional.pad(target[:, :-1], (1, 0), value=BEGIN), 0)
-        for layer in self._decoders():
+        for layer in _layers(self.decoder):
             hidden = layer(hidden, layer.own.keys(hidden), None, layer.source_keys(encoded), mask, causal=True)
         features: Tensor = hidden[target != PADDING]
         return features
@@ -197,7 +197,7 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return the encoder's output [N, S, width] for token ids [N, S]."""
         hidden = self._embedded(source, 0)
-        for layer in map(_layer, self.encoder):
+        for layer in _layers(self.encoder):
             hidden = layer(hidden, layer.own.keys(hidden), mask)
         return hidden
 
@@ -206,12 +206,12 @@ class Transformer(nn.Module):
         source = _trimmed(inputs[:, 0])
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
-        return Written(0, [], [layer.source_keys(encoded) for layer in self._decoders()], mask)
+        return Written(0, [], [layer.source_keys(encoded) for layer in _layers(self.decoder)], mask)
 
     def write(self, tokens: Tensor, written: Written) -> tuple[Tensor, Written]:
         """Return the logits [N, K] of the token after `tokens` [N], and the state with them."""
         hidden, own = self._embedded(tokens[:, None], written.tokens), []
-        for number, layer in enumerate(self._decoders()):
+        for number, layer in enumerate(_layers(self.decoder)):
             keys = layer.own.keys(hidden)
             if written.own:
                 before = written.own[number]
@@ -219,9 +219,6 @@ class Transformer(nn.Module):
             own.append(keys)
             hidden = layer(hidden, keys, None, written.source[number], written.mask)
         return self.classifier(hidden[:, 0]), Written(written.tokens + 1, own, written.source, written.mask)
-
-    def _decoders(self) -> list[Layer]:
-        return [*map(_layer, self.decoder)]
 
     def _embedded(self, tokens: Tensor, first: int) -> Tensor:
         positions = self.positions[first : first + tokens.shape[1]]  # type: ignore[index]  # a buffer
@@ -232,10 +229,8 @@ class Transformer(nn.Module):
         return _trimmed(inputs[:, 0]), _trimmed(inputs[:, 1])
 
 
-def _layer(module: nn.Module) -> Layer:
-    if not isinstance(module, Layer):
-        raise TypeError(f"{type(module).__name__} is no layer of a Transformer")
-    return module
+def _layers(side: nn.ModuleList) -> list[Layer]:
+    return cast("list[Layer]", [*side])
 
 
 def _trimmed(tokens: Tensor) -> Tensor:
