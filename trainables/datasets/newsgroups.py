@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,10 +134,6 @@ def load_newsgroups(
         parts = newsgroup_split(len(files))
     except ValueError as error:
         raise DataSetUnavailableError(messages, str(error), REMEDY) from error
-    dataset = divided(
-        "newsgroups20", arrays["inputs"], targets, parts, len(names), class_names=names, vocabulary=vocabulary
-    )
-    if word_vectors is None:
-        return dataset
-    words = arrays["words"].tolist()
-    return replace(dataset, word_vectors=read_word_vectors(word_vectors, words, vocabulary, first_id=1))
+    vectors = read_word_vectors(word_vectors, arrays["words"].tolist(), vocabulary, first_id=1)
+    facts: dict[str, Any] = {"class_names": names, "vocabulary": vocabulary, "word_vectors": vectors}
+    return divided("newsgroups20", arrays["inputs"], targets, parts, len(names), **facts)

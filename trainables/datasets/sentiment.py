@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -196,10 +196,8 @@ def load_sst2(
     train, val, test = (_split(trees, ids, most, form, nodes) for trees in kept)
     shape = tuple(train.inputs.shape[1:])
     names = ("negative", "positive")
-    dataset = DataSet("sst2", train, val, test, 2, shape, hash_of_splits(*parts), names, vocabulary)
-    if word_vectors is None:
-        return dataset
-    return replace(dataset, word_vectors=read_word_vectors(word_vectors, words, vocabulary, first_id=UNKNOWN + 1))
+    chosen, vectors = hash_of_splits(*parts), read_word_vectors(word_vectors, words, vocabulary, first_id=UNKNOWN + 1)
+    return DataSet("sst2", train, val, test, 2, shape, chosen, names, vocabulary, word_vectors=vectors)
 
 
 def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str, annotated: bool) -> Split:

@@ -58,21 +58,23 @@ def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int)
     return rows
 
 
-def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id: int) -> Tensor:
+def read_word_vectors(path: str | None, words: Sequence[str], vocabulary: int, first_id: int) -> Tensor | None:
     """Read the vectors of `words` from a text file in GloVe's format: a word and its numbers a line.
 
     Args:
-        path: the file, e.g. `glove.6B.100d.txt`.
+        path: the file, e.g. `glove.6B.100d.txt`; `None` where none are asked for.
         words: word i has token id `first_id + i`.
         vocabulary: rows of the result.
         first_id: token id of the first word.
 
     Returns:
-        float32 [vocabulary, dimension]; words without a vector, and padding, are zero.
+        float32 [vocabulary, dimension]; words without a vector, and padding, are zero. `None` without a file.
 
     Raises:
         DataSetUnavailableError: the file is missing, a line is cut, or no word was found.
     """
+    if path is None:
+        return None
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataSetUnavailableError(file, "the word vectors are missing", "check word_vectors, or leave it out")
