@@ -141,30 +141,18 @@ def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests
     model = arrays["tokenizer"].tobytes()
     longest = max(arrays[part].shape[2] for part in ("train", "val", "test"))
     train, val, test = (_split(arrays[part], longest) for part in ("train", "val", "test"))
-    pieces = loaded_tokenizer(model)
+    classes = int(loaded_tokenizer(model).get_piece_size())
     task = Translation(base64.b64encode(model).decode(), tuple(tests[0].targets), tuple(tests[1].targets))
     order = (np.asarray(arrays["kept"], np.int64), np.arange(len(val)), np.arange(len(test)))
-    return DataSet(
-        name,
-        train,
-        val,
-        test,
-        classes=int(pieces.get_piece_size()),
-        input_shape=(2, longest),
-        split_hash=hash_of_splits(*order),
-        translation=task,
-    )
+    return DataSet(name, train, val, test, classes, (2, longest), hash_of_splits(*order), translation=task)
 
 
 def _split(rows: NDArray[np.generic], longest: int) -> Split:
     missing = longest - rows.shape[2]
     inputs = np.pad(rows, ((0, 0), (0, 0), (0, missing))) if missing else np.require(rows, requirements=["C", "W"])
     # A pair has no class of its own; its first target token stands for it.
-    return Split(
-        torch.from_numpy(inputs),
-        torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)),
-        lengths=torch.from_numpy(pair_lengths(rows)),
-    )
+    targets, lengths = np.asarray(rows[:, 1, 0], np.int64), torch.from_numpy(pair_lengths(rows))
+    return Split(torch.from_numpy(inputs), torch.from_numpy(targets), lengths=lengths)
 
 
 # Numbers are read digit by digit in English and backwards in German: what a rehearsal of translation learns in minutes
