@@ -227,21 +227,18 @@ def provenance(group: str, name: str) -> str:
     return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
 
 
-#: Makes a component from (target, import path, name). Raises ExtensionError for a target of the wrong kind.
-Adapter = Callable[[object, str, str], Component]
-
-
 @dataclass(frozen=True)
 class OwnFamily:
     """The components of one kind that come from users' own code.
 
     Attributes:
         group: of their entry points, e.g. `losses`.
-        adapt: makes a component from an imported object.
+        adapt: makes a component from (imported object, import path, name). Raises ExtensionError for an object of the
+            wrong kind.
     """
 
     group: str
-    adapt: Adapter
+    adapt: Callable[[object, str, str], Component]
 
     def names(self) -> Mapping[str, str]:
         """Return the names that installed packages register, each with its import path. Nothing is imported.

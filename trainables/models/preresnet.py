@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainables.models.base import ARCHITECTURES, BasicBlock, conv1x1, conv3x3, initialise, require_image, staged
-from trainables.models.resnet import ResNet, depth_fault, three_stages
-
-EXPANSION = 4
+from trainables.models.resnet import EXPANSION, ResNet, depth_fault, three_stages
 
 ACTIVATED, RAW = "activated", "raw"
 

@@ -101,11 +101,7 @@ def pixelate(images: Images, severity: int, small: bool, draws: np.random.Random
     side = images.shape[1]
     less = int(side * constant("pixelate", severity, small))
     back = Image.Resampling.BOX if small else Image.Resampling.NEAREST
-
-    def coarse(picture: Image.Image) -> Image.Image:
-        return picture.resize((less, less), Image.Resampling.BOX).resize((side, side), back)
-
-    return _each(images, coarse)
+    return _each(images, lambda picture: picture.resize((less, less), Image.Resampling.BOX).resize((side, side), back))
 
 
 def jpeg_compression(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
