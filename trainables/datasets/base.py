@@ -348,7 +348,7 @@ def batches(
         return
     order = chosen.to(split.targets.device)
     seeds = draws = None
-    if split.source is not None and split.source.random:
+    if split.source is not None and split.source.changed is not None:
         seeds = torch.randint(2**62, (samples,), generator=generator)
     if split.augmentation is not None:
         draws = split.augmentation.draw(samples, generator).to(split.targets.device)

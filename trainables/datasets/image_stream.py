@@ -173,16 +173,12 @@ class Decoders:
             )
         self._busy = True
         try:
-            yield from self._decoded(requests, workers)
+            if self._owner != (os.getpid(), workers):
+                self._loader, self._owner = self._started(workers), (os.getpid(), workers)
+            self._requests[:] = requests
+            yield from map(_intact, self._loader)
         finally:
             self._busy = False
-
-    def _decoded(self, requests: Sequence[Request], workers: int) -> Iterator[Tensor]:
-        if self._owner != (os.getpid(), workers):
-            self._loader, self._owner = self._started(workers), (os.getpid(), workers)
-        self._requests[:] = requests
-        for found in self._loader:
-            yield _intact(found)
 
     def _started(self, workers: int) -> Any:
         from torch.utils.data import DataLoader
@@ -207,11 +203,11 @@ def _intact(found: Tensor | DataSetUnavailableError) -> Tensor:
     return found
 
 
+@dataclass(frozen=True)
 class _Decode:
     """What workers hold; forked, not sent."""
 
-    def __init__(self, pools: Sequence[StoredImages]) -> None:
-        self._pools = pools
+    pools: Sequence[StoredImages]
 
     def alone(self, request: Request) -> Tensor:
         """Decode a request in this process, whose random state stays as it is."""
@@ -219,7 +215,7 @@ class _Decode:
             return _intact(self[request])
 
     def __getitem__(self, request: Request) -> Tensor | DataSetUnavailableError:
-        pool, view = self._pools[request.pool], request.view
+        pool, view = self.pools[request.pool], request.view
         pixels = torch.empty((len(request.rows), 3, view.size, view.size), dtype=torch.uint8)
         seeds = [0] * len(request.rows) if request.seeds is None else request.seeds.tolist()
         for at, (row, seed) in enumerate(zip(request.rows.tolist(), seeds, strict=True)):
@@ -259,11 +255,6 @@ class View:
     operations: int = 0
     magnitude: int = 9
 
-    @property
-    def random(self) -> bool:
-        """Whether it draws."""
-        return self.area is not None
-
     def pixels(self, content: bytes, seed: int = 0) -> Tensor:
         """Return uint8 [3, size, size]; what is random follows from `seed`.
 
@@ -276,7 +267,7 @@ class View:
 
         with Image.open(io.BytesIO(content)) as file:
             image = file.convert("RGB")
-        if self.random:
+        if self.area is not None:
             torch.default_generator.manual_seed(seed)  # a card's generators are not asked for, which takes longer
         changed = _transform(self)(image)
         return torch.from_numpy(np.asarray(changed, np.uint8).transpose(2, 0, 1).copy())
@@ -327,11 +318,6 @@ class ImageStream:
     def __repr__(self) -> str:
         """Name what is seen: equal names are equal images, on every node, however they are decoded."""
         return f"ImageStream({self.images.fingerprint()}, {_digest(self.rows)}, {self.view}, {self.changed})"
-
-    @property
-    def random(self) -> bool:
-        """Whether training takes a seed for each sample."""
-        return self.changed is not None
 
     def part(self, rows: slice) -> ImageStream:
         """Return consecutive images."""
