@@ -41,6 +41,19 @@ class DataSetUnavailableError(Exception):
         return type(self), (self.path, self.rule, self.remedy)
 
 
+@contextlib.contextmanager
+def refused(path: object, rule: str, remedy: str, *errors: type[Exception], typed: bool = False) -> Iterator[None]:
+    """Raise one of `errors` as a DataSetUnavailableError: that `path` breaks `rule`, with its words in brackets.
+
+    Where it is `typed`, the error's type stands before its words, which alone may be no more than a key.
+    """
+    try:
+        yield
+    except errors as error:
+        words = f"{type(error).__name__}: {error}" if typed else error
+        raise DataSetUnavailableError(path, f"{rule} ({words})", remedy) from error
+
+
 Folder = Annotated[str | None, Hyperparameter(source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")]
 Download = Annotated[bool, Hyperparameter(source="nothing is fetched unless asked")]
 
@@ -106,12 +119,9 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
 
 def _download(source: Source, path: Path) -> None:
     part = path.with_name(path.name + ".part")
-    try:
+    remedy = f"run again to resume it, or put a copy at {path}"
+    with refused(source.url, "the download was interrupted", remedy, OSError, http.client.HTTPException):
         _receive(source.url, part)
-    except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
-        raise DataSetUnavailableError(
-            source.url, f"the download was interrupted ({error})", f"run again to resume it, or put a copy at {path}"
-        ) from error
     try:
         _require_checksum(part, source.checksum, "run again to download it again")
     except DataSetUnavailableError:
@@ -150,12 +160,9 @@ def checksum_of(path: Path, algorithm: str) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, algorithm).hexdigest()
     digest = hashlib.new(algorithm.removeprefix(UNPACKED))
-    try:
-        with gzip.open(path) as content:
-            while chunk := content.read(CHUNK_BYTES):
-                digest.update(chunk)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataSetUnavailableError(path, f"cannot be unpacked ({error})", "delete it") from error
+    with refused(path, "cannot be unpacked", "delete it", OSError, EOFError, zlib.error), gzip.open(path) as content:
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -192,10 +199,8 @@ def _remember_check(path: Path, checksum: str) -> None:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock next to `path`, waiting for other processes of this node; a read-only folder needs none."""
-    try:
+    with refused(path.parent, "the folder cannot be created", WRITABLE, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataSetUnavailableError(path.parent, f"the folder cannot be created ({error})", WRITABLE) from error
     if not os.access(path.parent, os.W_OK):
         yield
         return
@@ -211,10 +216,8 @@ def temporary_beside(path: Path) -> Iterator[Path]:
         DataSetUnavailableError: the folder around `path` cannot be written.
     """
     with contextlib.ExitStack() as guard:
-        try:
+        with refused(path.parent, "the folder cannot be written", WRITABLE, OSError):
             folder = guard.enter_context(temporary_folder(path.parent))
-        except OSError as error:
-            raise DataSetUnavailableError(path.parent, f"the folder cannot be written ({error})", WRITABLE) from error
         yield folder
 
 
@@ -254,13 +257,12 @@ def unpack(archive: Path, folder: Path) -> None:
     Raises:
         DataSetUnavailableError: the archive is truncated, broken or unsafe.
     """
-    try:
+    broken = (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError)
+    with refused(archive, "cannot be unpacked", AGAIN, *broken):
         if archive.suffix == ".zip":
             shutil.unpack_archive(archive, folder, "zip")
         else:
             shutil.unpack_archive(archive, folder, "gztar", filter="data")
-    except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
-        raise DataSetUnavailableError(archive, f"cannot be unpacked ({error})", AGAIN) from error
 
 
 def prepared_arrays(

@@ -15,8 +15,8 @@ from typing import IO, Annotated, Any, Literal
 import numpy as np
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
-from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder, refused
+from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.datasets.images import Augment, ImageArrays, ImageSize, held_out, image_dataset, images_on_paper
 
 REMEDY = "delete the folder and give the data set download: true"
@@ -82,13 +82,11 @@ def read_pickle(path: Path) -> dict[bytes, Any]:
     Raises:
         DataSetUnavailableError: it is missing, truncated, unsafe, or no dictionary.
     """
-    try:
-        with path.open("rb") as file:
-            content = ArrayUnpickler(file).load()
-    except FileNotFoundError as error:
-        raise DataSetUnavailableError(path, "the file is missing", REMEDY) from error
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as a CIFAR file ({error})", REMEDY) from error
+    if not path.exists():
+        raise DataSetUnavailableError(path, "the file is missing", REMEDY)
+    broken = (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, AttributeError, KeyError)
+    with refused(path, "cannot be read as a CIFAR file", REMEDY, *broken), path.open("rb") as file:
+        content = ArrayUnpickler(file).load()
     if not isinstance(content, dict):
         raise DataSetUnavailableError(path, "does not contain a dictionary", REMEDY)
     return {key if isinstance(key, bytes) else str(key).encode(): value for key, value in content.items()}
@@ -161,7 +159,7 @@ def load_cifar(
     train, test, class_names = read_folder(unpacked, layout)
     parts = held_out(train.targets, split, class_fraction=class_fraction)
     preprocessing = ImagePreprocessing(layout.mean, layout.std, image_size)
-    return image_dataset(name, train, test, parts, class_names, preprocessing, CropAndFlip() if augment else None)
+    return image_dataset(name, train, test, parts, class_names, preprocessing, augment)
 
 
 for _name, _classes in (("cifar10", 10), ("cifar100", 100)):

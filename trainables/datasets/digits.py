@@ -9,7 +9,6 @@ The packaged file is read directly. Importing scikit-learn for it would cost eve
 from __future__ import annotations
 
 import functools
-import gzip
 import importlib.util
 import zlib
 from collections.abc import Sequence
@@ -23,8 +22,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from trainables.datasets.base import DATASETS, DataSet, divided, hash_of_splits, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError
-from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.cache import DataSetUnavailableError, refused
+from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.datasets.images import Augment, ImageArrays, LabelNoise, flip_labels, image_dataset, images_on_paper
 from trainables.datasets.sentiment import Tree, encoded_tree
 from trainables.registry import DataSetSize, Options
@@ -57,11 +56,8 @@ def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     Raises:
         DataSetUnavailableError: the file is truncated or holds something else.
     """
-    try:
-        with gzip.open(path, "rt", encoding="ascii") as lines:
-            table = np.loadtxt(lines, delimiter=",", dtype=np.int64, ndmin=2)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as the packaged digits ({error})", REMEDY) from error
+    with refused(path, "cannot be read as the packaged digits", REMEDY, OSError, EOFError, ValueError, zlib.error):
+        table = np.loadtxt(path, delimiter=",", dtype=np.int64, ndmin=2, encoding="ascii")
     if table.shape[1] != 65 or not (table.min() >= 0 and table[:, :64].max() <= LEVELS and table[:, 64].max() <= 9):
         raise DataSetUnavailableError(
             path, "does not contain rows of 64 pixels from 0 to 16 and a class from 0 to 9", REMEDY
@@ -155,10 +151,9 @@ def enlarged_digits(
     pixels = large.round().to(torch.uint8).expand(-1, channels, -1, -1).numpy()
     share = pixels[parts[0], 0].astype(np.float64) / 255
     preprocessing = ImagePreprocessing((float(share.mean()),) * channels, (float(share.std()),) * channels)
-    augmentation = CropAndFlip(flip=False) if augment else None
     train, test = ImageArrays(pixels, targets), ImageArrays(pixels[parts[2]], targets[parts[2]])
     names = tuple(map(str, range(classes)))
-    dataset = image_dataset(name, train, test, (parts[0], parts[1]), names, preprocessing, augmentation)
+    dataset = image_dataset(name, train, test, (parts[0], parts[1]), names, preprocessing, augment, flip=False)
     return replace(dataset, split_hash=hash_of_splits(*parts))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, data_folder, fetch
-from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, data_folder, fetch, refused
+from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.datasets.images import (
     Augment,
     ImageArrays,
@@ -54,11 +54,8 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     Raises:
         DataSetUnavailableError: the file is truncated, broken, or of another type or number of dimensions.
     """
-    try:
-        with gzip.open(path, "rb") as file:
-            content = file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataSetUnavailableError(path, f"cannot be unpacked ({error})", REMEDY) from error
+    with refused(path, "cannot be unpacked", REMEDY, OSError, EOFError, zlib.error), gzip.open(path, "rb") as file:
+        content = file.read()
     start = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(content) < start:
         raise DataSetUnavailableError(path, f"is not an IDX file of bytes in {dimensions} dimensions", REMEDY)
@@ -119,9 +116,8 @@ def load_fashion_mnist(
     parts = held_out(train.targets, "stratified", class_fraction=samples / TRAINING_SAMPLES)
     targets = train.targets.copy()
     targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
-    noisy, augmentation = ImageArrays(train.images, targets), CropAndFlip() if augment else None
-    preprocessing = ImagePreprocessing(MEAN, STD, image_size)
-    return image_dataset("fashion_mnist", noisy, splits["test"], parts, CLASS_NAMES, preprocessing, augmentation)
+    noisy, preprocessing = ImageArrays(train.images, targets), ImagePreprocessing(MEAN, STD, image_size)
+    return image_dataset("fashion_mnist", noisy, splits["test"], parts, CLASS_NAMES, preprocessing, augment)
 
 
 def _root(folder: str | None) -> Path:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.cache import DataSetUnavailableError, prepared_arrays
+from trainables.datasets.cache import DataSetUnavailableError, prepared_arrays, refused
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,10 +64,8 @@ class StoredImages:
             DataSetUnavailableError: its file is missing, or shorter than when it was indexed.
         """
         path, offset, size = self.place(index)
-        try:
+        with refused(path, "cannot be read", "restore the file", OSError):
             found = os.pread(_opened(path, os.getpid()).fileno(), size, offset)
-        except OSError as error:
-            raise DataSetUnavailableError(path, f"cannot be read ({error})", "restore the file") from error
         if len(found) != size:
             rule = f"has {len(found)} of the {size} bytes of an image at {offset}"
             raise DataSetUnavailableError(path, rule, "the file was changed after it was indexed: start again")
@@ -111,15 +109,12 @@ def decode_image(path: Path, size: int | None) -> NDArray[np.uint8]:
     Raises:
         DataSetUnavailableError: the file is missing, truncated or no image.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
-        with Image.open(path) as file:
-            return image_pixels(file, size)
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
-        raise DataSetUnavailableError(
-            path, f"cannot be decoded as an image ({error})", "replace it with an intact copy, or remove it"
-        ) from error
+    remedy = "replace it with an intact copy, or remove it"
+    readable = refused(path, "cannot be decoded as an image", remedy, OSError, SyntaxError, ValueError)
+    with readable, Image.open(path) as file:
+        return image_pixels(file, size)
 
 
 def image_pixels(opened: Image, size: int | None) -> NDArray[np.uint8]:

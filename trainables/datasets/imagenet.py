@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from trainables.datasets.base import DATASETS, DataSet, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError, Folder, data_folder
+from trainables.datasets.cache import DataSetUnavailableError, Folder, data_folder, refused
 from trainables.datasets.image_files import StoredImages, class_folders, listed_files, listed_folders
 from trainables.datasets.images import images_on_paper
 from trainables.datasets.own_images import DECODING, Decoding, class_names, streamed_dataset
-from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
+from trainables.datasets.shards import indexed_shards, local_folder, shard_paths, shards_by_split
 
 SPLIT_SEED = 42
 KAGGLE = Path("ILSVRC") / "Data" / "CLS-LOC"
@@ -52,10 +52,7 @@ def load_imagenet(folder: Folder = None, image_size: Annotated[int, "[1, inf)"] 
     Raises:
         DataSetUnavailableError: files are missing or broken.
     """
-    if folder is not None and "://" in folder:
-        root = local_copy(folder)
-    else:
-        root = Path(folder).expanduser() if folder is not None else data_folder() / "imagenet"
+    root = data_folder() / "imagenet" if folder is None else local_folder(folder)
     shards = shard_paths(root)
     train, official, ids = _from_shards(root, shards) if shards else _from_folders(root)
     if set(np.unique(train.targets)) != set(range(len(ids))) or int(official.targets.max()) >= len(ids):
@@ -91,13 +88,9 @@ def _solution(root: Path, ids: Sequence[str]) -> dict[str, int]:
     """Return image → class of Kaggle's table of the validation images: `ImageId,PredictionString`."""
     path = root / SOLUTION
     number = {wnid: at for at, wnid in enumerate(ids)}
-    try:
-        with path.open(newline="") as file:
-            found = {row["ImageId"]: number[row["PredictionString"].split()[0]] for row in csv.DictReader(file)}
-    except (OSError, KeyError, IndexError, AttributeError) as error:
-        rule = f"cannot be read as the validation images' classes ({type(error).__name__}: {error})"
-        raise DataSetUnavailableError(path, rule, REMEDY) from error
-    return found
+    rule, broken = "cannot be read as the validation images' classes", (OSError, KeyError, IndexError, AttributeError)
+    with refused(path, rule, REMEDY, *broken, typed=True), path.open(newline="") as file:
+        return {row["ImageId"]: number[row["PredictionString"].split()[0]] for row in csv.DictReader(file)}
 
 
 def _names(root: Path, ids: Sequence[str]) -> list[str]:
@@ -117,9 +110,8 @@ def _mapping(root: Path) -> dict[str, str]:
         return dict(sorted((wnid, name.split(",")[0].strip()) for wnid, _, name in lines))
     if not (root / META).is_file():
         return {}
-    try:
+    rule, remedy = "is not torchvision's table of classes", "remove it, or write it again with torchvision"
+    broken = (OSError, RuntimeError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
+    with refused(root / META, rule, remedy, *broken, typed=True):
         classes, _ = torch.load(root / META, weights_only=True)
         return dict(sorted((wnid, name if isinstance(name, str) else name[0]) for wnid, name in classes.items()))
-    except (OSError, RuntimeError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
-        rule = f"is not torchvision's table of classes ({type(error).__name__}: {error})"
-        raise DataSetUnavailableError(root / META, rule, "remove it, or write it again with torchvision") from error

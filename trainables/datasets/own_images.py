@@ -11,22 +11,20 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, refused
 from trainables.datasets.image_files import StoredImages, class_folders, decoded_images, image_paths, listed_folders
 from trainables.datasets.image_stream import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    CropAndFlip,
     Decoders,
     ImagePreprocessing,
     ImageStream,
     View,
 )
 from trainables.datasets.images import Augment, ImageArrays, image_dataset
-from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
+from trainables.datasets.shards import indexed_shards, local_folder, shard_paths, shards_by_split
 from trainables.registry import SPLITS, hyperparameters_of
 
 SPLIT_SEED = 42
@@ -86,18 +84,11 @@ def load_image_folder(
     else:
         train, val, chosen = stratified_split(arrays.targets, (validation_fraction, test_fraction), SPLIT_SEED)
         test = ImageArrays(arrays.images[chosen], arrays.targets[chosen])
-    _require_every_class(root, arrays.targets[train], names)
+    if lacking := sorted(set(range(len(names))) - set(arrays.targets[train].tolist())):
+        rule = "has too few images to train on"
+        raise DataSetUnavailableError(root / names[lacking[0]], rule, "add images, or lower the fractions held out")
     preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
-    augmentation = CropAndFlip() if augment else None
-    return image_dataset("image_folder", arrays, test, (train, val), names, preprocessing, augmentation)
-
-
-def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list[str]) -> None:
-    missing = sorted(set(range(len(names))) - set(targets.tolist()))
-    if missing:
-        raise DataSetUnavailableError(
-            folder / names[missing[0]], "has too few images to train on", "add images, or lower the fractions held out"
-        )
+    return image_dataset("image_folder", arrays, test, (train, val), names, preprocessing, augment)
 
 
 CLASS_INDEX = "class_index.json"
@@ -198,7 +189,7 @@ def load_streamed_images(
     Raises:
         DataSetUnavailableError: files are missing or broken, or classes differ.
     """
-    root = local_copy(folder) if "://" in folder else Path(folder).expanduser()
+    root = local_folder(folder)
     shards = shard_paths(root)
     groups, names = _shard_groups(root, shards) if shards else _folder_groups(root)
     parts = _parts(groups, {"val": validation_fraction, "test": test_fraction})
@@ -244,10 +235,8 @@ def class_names(path: Path) -> list[str] | None:
     """
     if not path.is_file():
         return None
-    try:
+    broken = (ValueError, KeyError, TypeError, IndexError)
+    with refused(path, "is not a class index", 'write {"0": "name of class 0", …}', *broken, typed=True):
         found = json.loads(path.read_text())
         values = [found[str(number)] for number in range(len(found))]
         return [value if isinstance(value, str) else str(value[-1]) for value in values]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        rule = f"is not a class index ({type(error).__name__}: {error})"
-        raise DataSetUnavailableError(path, rule, 'write {"0": "name of class 0", …}') from error

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
-from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, refused
 from trainables.datasets.text import frequent_words, padded_ids, words_of
 from trainables.extensions.libraries import LOCAL, existing_folder, required_library
 from trainables.registry import SPLITS, Hyperparameter
@@ -39,11 +39,9 @@ def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
     Raises:
         DataSetUnavailableError: the file is truncated, broken, holds pickled objects, or lacks an array.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files if key in ("inputs", "targets", "split")}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as .npz ({error})", NPZ_REMEDY) from error
+    broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError)
+    with refused(path, "cannot be read as .npz", NPZ_REMEDY, *broken), np.load(path, allow_pickle=False) as file:
+        arrays = {key: file[key] for key in file.files if key in ("inputs", "targets", "split")}
     missing = [key for key in ("inputs", "targets") if key not in arrays]
     if missing:
         raise DataSetUnavailableError(path, f"lacks the array {' and '.join(missing)}", NPZ_REMEDY)
@@ -59,18 +57,14 @@ def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    try:
+    with refused(path, "cannot be read as Parquet", PARQUET_REMEDY, OSError, pa.ArrowException):
         table = parquet.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as Parquet ({error})", PARQUET_REMEDY) from error
     missing = [name for name in ("inputs", "target") if name not in table.column_names]
     if missing:
         raise DataSetUnavailableError(path, f"lacks the column {' and '.join(missing)}", PARQUET_REMEDY)
-    try:
+    with refused(path, "inputs are not rows of equal length", PARQUET_REMEDY, ValueError, TypeError):
         inputs = np.array(table.column("inputs").to_pylist(), np.float32)
         targets = table.column("target").to_numpy()
-    except (ValueError, TypeError) as error:
-        raise DataSetUnavailableError(path, f"inputs are not rows of equal length ({error})", PARQUET_REMEDY) from error
     arrays = {"inputs": inputs, "targets": targets}
     if "split" in table.column_names:
         arrays["split"] = np.array(table.column("split").to_pylist())
@@ -203,9 +197,7 @@ class _Rows:
             rule = f"{target} has {len(names):,} values in {len(values):,} rows, which are no classes"
             raise DataSetUnavailableError(file, rule, "choose another target, or make classes of its values")
         order = sorted(range(len(names)), key=lambda number: names[number])
-        rank = np.empty(len(names), np.int64)
-        rank[order] = np.arange(len(names))
-        self.targets: NDArray[np.int64] = rank[kept.indices.to_numpy()]
+        self.targets: NDArray[np.int64] = np.argsort(order)[kept.indices.to_numpy()]  # each name's place in the order
         self.classes = tuple(str(names[number]) for number in order)
         self.parts = self._divided(group, split, fractions, seed)
         self.features = [name for name in self.table.column_names if name not in (target, group, split)]
@@ -280,12 +272,16 @@ def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32],
     return np.concatenate(made, 1), said
 
 
+def _rows_of(given: Mapping[str, Any]) -> _Rows:
+    fractions = given["validation_fraction"], given["test_fraction"]
+    return _Rows(given["file"], given["target"], given.get("group"), given.get("split"), fractions, given["split_seed"])
+
+
 def found_in(options: Mapping[str, Any]) -> str:
     """Return in a sentence what a table's file holds: rows, classes, splits and features."""
     given = {key: value for key, value in options.items() if key != "name"}
     drop = given.pop("drop", ())
-    fractions = given["validation_fraction"], given["test_fraction"]
-    rows = _Rows(given["file"], given["target"], given.get("group"), given.get("split"), fractions, given["split_seed"])
+    rows = _rows_of(given)
     counts = np.bincount(rows.targets, minlength=len(rows.classes)).tolist()
     shown = ", ".join(f"{name} {count:,}" for name, count in [*zip(rows.classes, counts, strict=True)][:10])
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(SPLITS, rows.parts, strict=True))
@@ -312,8 +308,7 @@ def split_column(options: Mapping[str, Any], name: str, split: str) -> tuple[lis
         DataSetUnavailableError: the file is missing or broken, or has no such column.
     """
     given = {each.name: each.default for each in DATASETS[options["name"]].hyperparameters} | {**options}
-    fractions = given["validation_fraction"], given["test_fraction"]
-    rows = _Rows(given["file"], given["target"], given["group"], given["split"], fractions, given["split_seed"])
+    rows = _rows_of(given)
     rows.require(name)
     chosen = rows.parts[SPLITS.index(split)]
     return rows.table.column(name).take(chosen).to_pylist(), rows.targets[chosen]

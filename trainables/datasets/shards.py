@@ -21,7 +21,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, prepared_arrays, temporary_beside
+from trainables.datasets.cache import (
+    DataSetUnavailableError,
+    data_folder,
+    locked,
+    prepared_arrays,
+    refused,
+    temporary_beside,
+)
 from trainables.datasets.image_files import EXTENSIONS, StoredImages, arrays_of
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import Entry, StoreError
@@ -89,13 +96,9 @@ def indexed_shards(name: str, root: Path, paths: Sequence[Path]) -> StoredImages
 
 
 def _index(root: Path, paths: Sequence[Path]) -> dict[str, NDArray[np.generic]]:
-    columns: dict[str, list[int]] = {key: [] for key in ("file", "offset", "size", "target")}
-    for number, path in enumerate(paths):
-        for offset, size, target in _members(path):
-            for key, value in zip(columns, (number, offset, size, target), strict=True):
-                columns[key].append(value)
+    images = [(number, *image) for number, path in enumerate(paths) for image in _members(path)]
     names = [path.relative_to(root).as_posix() for path in paths]
-    return arrays_of(names, *columns.values()) | _origin(root, names)
+    return arrays_of(names, *zip(*images, strict=True)) | _origin(root, names)
 
 
 def _origin(root: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
@@ -111,25 +114,23 @@ def _members(path: Path) -> list[tuple[int, int, int]]:
     """Return offset, size and class of every image of a shard."""
     images: dict[str, tuple[int, int]] = {}
     targets: dict[str, int] = {}
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                match = KEY.fullmatch(member.name) if member.isfile() else None
-                if match is None:
-                    continue
-                key, kind = match[1], match[2].lower()
-                if f".{kind}" in EXTENSIONS:
-                    if key in images:
-                        raise DataSetUnavailableError(path, f"has two images with the key {key!r}", LAYOUT)
-                    images[key] = member.offset_data, member.size
-                elif kind in ("cls", "json"):
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    found = _class_of(kind, content.read())
-                    if found is not None:
-                        targets[key] = found
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as a tar archive ({error})", "fetch it again") from error
+    readable = refused(path, "cannot be read as a tar archive", "fetch it again", tarfile.TarError, OSError, EOFError)
+    with readable, tarfile.open(path, "r:") as archive:
+        for member in archive:
+            match = KEY.fullmatch(member.name) if member.isfile() else None
+            if match is None:
+                continue
+            key, kind = match[1], match[2].lower()
+            if f".{kind}" in EXTENSIONS:
+                if key in images:
+                    raise DataSetUnavailableError(path, f"has two images with the key {key!r}", LAYOUT)
+                images[key] = member.offset_data, member.size
+            elif kind in ("cls", "json"):
+                content = archive.extractfile(member)
+                assert content is not None
+                found = _class_of(kind, content.read())
+                if found is not None:
+                    targets[key] = found
     unknown = next((key for key in images if key not in targets), None)
     if unknown is not None or not images:
         rule = "holds no images" if unknown is None else f"has no class for {unknown!r}"
@@ -146,6 +147,11 @@ def _class_of(kind: str, content: bytes) -> int | None:
     if kind == "json":
         value = value.get("label") if isinstance(value, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def local_folder(folder: str) -> Path:
+    """Return a folder as a path, that of an object store as its `local_copy`."""
+    return local_copy(folder) if "://" in folder else Path(folder).expanduser()
 
 
 def local_copy(address: str) -> Path:
@@ -172,17 +178,12 @@ def local_copy(address: str) -> Path:
     readable = re.sub(r"[^\w.-]+", "_", address.partition("://")[2].partition("?")[0]).strip("_")
     copies = data_folder() / "shards" / f"{readable}-{_digest(store.uri)}"
     folder = copies / _digest(listing)
-    try:
-        with locked(folder):
-            if folder.is_dir():
-                os.utime(folder)
-            else:
-                _copy(store, found, listing, folder, address)
-                _remove_unused(copies)
-    except OSError as error:
-        raise DataSetUnavailableError(
-            address, f"cannot be copied to this node ({error})", "check credentials and disk space"
-        ) from error
+    with refused(address, "cannot be copied to this node", "check credentials and disk space", OSError), locked(folder):
+        if folder.is_dir():
+            os.utime(folder)
+        else:
+            _copy(store, found, listing, folder, address)
+            _remove_unused(copies)
     return folder
 
 

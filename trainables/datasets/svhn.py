@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from trainables.datasets.base import DATASETS, DataSet
-from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, data_folder, fetch
-from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, data_folder, fetch, refused
+from trainables.datasets.image_stream import ImagePreprocessing
 from trainables.datasets.images import Augment, ImageArrays, ImageSize, held_out, image_dataset, images_on_paper
 
 SOURCES = tuple(
@@ -30,10 +30,9 @@ def read_mat(path: Path) -> ImageArrays:
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
-    try:
+    broken = (MatReadError, ValueError, TypeError, OSError, EOFError, IndexError, zlib.error)
+    with refused(path, "cannot be read as a MATLAB file", REMEDY, *broken):
         content = loadmat(str(path), variable_names=["X", "y"])
-    except (MatReadError, ValueError, TypeError, OSError, EOFError, IndexError, zlib.error) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as a MATLAB file ({error})", REMEDY) from error
     images, labels = content.get("X"), content.get("y")
     if images is None or labels is None or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
         raise DataSetUnavailableError(path, "does not contain images X [32, 32, 3, N] and labels y", REMEDY)
@@ -72,5 +71,4 @@ def load_svhn(
     """
     train, test = (read_mat(fetch(source, data_folder(folder), download)) for source in sources)
     parts, preprocessing = held_out(train.targets, "stratified"), ImagePreprocessing(MEAN, STD, image_size)
-    augmentation = CropAndFlip(flip=False) if augment else None
-    return image_dataset("svhn", train, test, parts, "0123456789", preprocessing, augmentation)
+    return image_dataset("svhn", train, test, parts, "0123456789", preprocessing, augment, flip=False)

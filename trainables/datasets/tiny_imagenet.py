@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DATASETS, DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
 from trainables.datasets.image_files import decoded_images, image_paths
-from trainables.datasets.image_stream import IMAGENET_MEAN, IMAGENET_STD, CropAndFlip, ImagePreprocessing
+from trainables.datasets.image_stream import IMAGENET_MEAN, IMAGENET_STD, ImagePreprocessing
 from trainables.datasets.images import Augment, ImageArrays, ImageSize, image_dataset, images_on_paper
 from trainables.registry import DataSetSize, Options
 
@@ -125,5 +125,4 @@ def load_tiny_imagenet(
     train = ImageArrays(decoded_images("tiny-imagenet-train", train_paths, STORED_SIDE), train_targets)
     test = ImageArrays(decoded_images("tiny-imagenet-val", test_paths, STORED_SIDE), test_targets)
     preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD, image_size)
-    augmentation = CropAndFlip() if augment else None
-    return image_dataset("tiny_imagenet", train, test, (rows, val), classes, preprocessing, augmentation)
+    return image_dataset("tiny_imagenet", train, test, (rows, val), classes, preprocessing, augment)

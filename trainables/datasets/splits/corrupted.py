@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, refused
 from trainables.datasets.corruptions import KINDS, SEVERITIES, corrupted, image_fault
 from trainables.datasets.corruptions.weather import FROST_KIND, photographs_folder
 from trainables.datasets.sharing import shared_arrays
@@ -126,9 +126,7 @@ def _planes(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _array(path: Path) -> NDArray[Any]:
     """Return a file's array, mapped. Raises DataSetUnavailableError where it is missing or broken."""
-    try:
+    if not path.exists():
+        raise DataSetUnavailableError(path, "the file is missing", REMEDY)
+    with refused(path, "cannot be read as .npy", REMEDY, OSError, ValueError, EOFError):
         return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
-    except FileNotFoundError as error:
-        raise DataSetUnavailableError(path, "the file is missing", REMEDY) from error
-    except (OSError, ValueError, EOFError) as error:
-        raise DataSetUnavailableError(path, f"cannot be read as .npy ({error})", REMEDY) from error
