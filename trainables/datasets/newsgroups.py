@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,8 @@ def load_newsgroups(
         parts = newsgroup_split(len(files))
     except ValueError as error:
         raise DataSetUnavailableError(messages, str(error), REMEDY) from error
-    vectors = read_word_vectors(word_vectors, arrays["words"].tolist(), vocabulary, first_id=1)
-    facts: dict[str, Any] = {"class_names": names, "vocabulary": vocabulary, "word_vectors": vectors}
-    return divided("newsgroups20", arrays["inputs"], targets, parts, len(names), **facts)
+    inputs, words, classes = arrays["inputs"], arrays["words"].tolist(), len(names)
+    vectors = read_word_vectors(word_vectors, words, vocabulary, first_id=1)
+    return divided(
+        "newsgroups20", inputs, targets, parts, classes, class_names=names, vocabulary=vocabulary, word_vectors=vectors
+    )
