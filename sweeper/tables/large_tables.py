@@ -267,9 +267,7 @@ class LargeTables:
         """
         for table, waiting in self._waiting.items():
             # Merged files first: a single one that is inside a merged one as well must not count twice.
-            for part in sorted(
-                (before / table).glob("c*.parquet"), key=lambda p: bool(_ONE_EVALUATION.fullmatch(p.name))
-            ):
+            for part in sorted((before / table).glob("c*.parquet"), key=lambda part: trial_of(part.name) is not None):
                 if not waiting or (after / table / part.name).exists():
                     continue
                 names = self._sound(part)

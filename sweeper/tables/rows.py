@@ -154,40 +154,33 @@ class TrialsTable:
         """
         self._take_suggestions(state)
         # Trials that were added while this driver ran come with the next one's table.
-        trials, replicates = [*state.trials.values()][: len(self._rows)], range(self._replicates)
+        trials = [*state.trials.values()][: len(self._rows)]
+        replicates = [(trial, replicate) for trial in trials for replicate in range(self._replicates)]
         columns = dict(self._fixed)
         for column in _STATE_COLUMNS:
             values = pa.array([getattr(trial, column) for trial in trials], self._schema.field(column).type)
             columns[column] = values.take(pa.array(self._places))
-        columns["wall_seconds"] = pa.array([t.wall_seconds / self._replicates for t in trials for _ in replicates])
-        columns["status"] = pa.array(
-            [FAILED if r in t.replicate_errors else t.status for t in trials for r in replicates], pa.string()
-        )
-        columns["error"] = pa.array(
-            [t.replicate_errors.get(r, t.error) for t in trials for r in replicates], pa.string()
-        )
+        statuses = [FAILED if r in trial.replicate_errors else trial.status for trial, r in replicates]
+        errors = [trial.replicate_errors.get(r, trial.error) for trial, r in replicates]
+        columns |= {"status": pa.array(statuses, pa.string()), "error": pa.array(errors, pa.string())}
+        columns["wall_seconds"] = pa.array([trial.wall_seconds / self._replicates for trial, _ in replicates])
         if any(trial.replicates for trial in trials):
-            columns |= self._own_columns(trials, columns)
+            columns |= self._own_columns(replicates, columns)
         if ARITHMETIC in columns:
             columns[ARITHMETIC] = _computed(columns[ARITHMETIC], columns["device"])
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
-    def _own_columns(self, trials: Sequence[TrialState], columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    def _own_columns(
+        self, replicates: Sequence[tuple[TrialState, int]], columns: Mapping[str, pa.Array]
+    ) -> dict[str, pa.Array]:
         """Return columns with each replicate's own values, where its trial has replicates with their own processes."""
-        never_begun = ReplicateState()
-        own = [
-            t.replicates.get(r, never_begun) if t.replicates else None for t in trials for r in range(self._replicates)
-        ]
-        return {
-            name: pa.array(
-                [
-                    getattr(replicate, name) if replicate is not None else shared
-                    for replicate, shared in zip(own, columns[name].to_pylist(), strict=True)
-                ],
-                self._schema.field(name).type,
-            )
-            for name in _OWN_COLUMNS
-        }
+        never_begun, found = ReplicateState(), dict[str, pa.Array]()
+        states = [trial.replicates.get(r, never_begun) if trial.replicates else None for trial, r in replicates]
+        for name in _OWN_COLUMNS:
+            shared = columns[name].to_pylist()
+            values = [each if own is None else getattr(own, name) for own, each in zip(states, shared, strict=True)]
+            found[name] = pa.array(values, self._schema.field(name).type)
+        return found
 
 
 def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
