@@ -177,10 +177,9 @@ class Matrix:
         """Return the networks, by name."""
         return sorted({key[2] for key in self.cells})
 
-    def best(self, place: str, family: str | None = None, network: str | None = None) -> Row | None:
-        """Return the best configuration of a slice, of a loss in it, or of a network in it."""
-        cells = ((key, rows[0]) for key, rows in self.cells.items() if key[0] == place)
-        return next((row for (_, loss, net), row in cells if family in (None, loss) and network in (None, net)), None)
+    def best(self, place: str) -> Row | None:
+        """Return the best configuration of a slice."""
+        return next((rows[0] for key, rows in self.cells.items() if key[0] == place), None)
 
     def none_may_be_best(self, key: Key) -> bool | None:
         """Return whether no configuration of a cell may be the best of its slice; None where none is compared."""
