@@ -135,24 +135,20 @@ def configuration_rows(
     return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
-def one_sample_size(rows: Rows) -> tuple[Rows, int]:
-    """Return the rows of the most frequent Hessian sample size, and how many were left out for another one.
+def one_sample_size(rows: Rows) -> tuple[Rows, str]:
+    """Return the rows of the most frequent Hessian sample size, and a sentence on it and on what was left out for it.
 
-    A subset's curvature is biased by its size, so values of different sizes are never shown together.
+    A subset's curvature is biased by its size, so values of different sizes are never shown together. Nothing where
+    no Hessian was measured.
     """
-    sizes = Counter(row["samples"] for row in rows if row["samples"] is not None)
+    sizes = Counter(float_of(row, "samples") for row in rows if row["samples"] is not None)
     if not sizes:
-        return [], 0
-    size = sizes.most_common(1)[0][0]
-    return [row for row in rows if row["samples"] == size], sizes.total() - sizes[size]
-
-
-def sample_size_remark(rows: Rows, left_out: int) -> str:
-    """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
-    text = f"Hessian on {int(float_of(rows[0], 'samples'))} validation samples."
-    if left_out:
+        return [], ""
+    size, count = sizes.most_common(1)[0]
+    text = f"Hessian on {int(size)} validation samples."
+    if left_out := sizes.total() - count:
         text += f" {left_out} measured on a different number of samples are left out; their values are not comparable."
-    return text
+    return [row for row in rows if row["samples"] == size], text
 
 
 def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:

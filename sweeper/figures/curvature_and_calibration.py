@@ -21,7 +21,6 @@ from sweeper.figures.configurations import (
     measured_hessians,
     one_sample_size,
     rank_correlations,
-    sample_size_remark,
     statuses,
     thin_points,
 )
@@ -50,7 +49,7 @@ def curvature_against_gamma(results: Results) -> Figure | None:
         return None
     sql, rows = configuration_rows(results, GAMMA_CONDITION)
     measured = [f"hessian_{loss}_lambda_max" for loss in hessians]
-    rows, left_out = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
+    rows, sizes = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
     against = AgainstGamma(results, rows)
     if not against.rows:
         return None
@@ -61,7 +60,7 @@ def curvature_against_gamma(results: Results) -> Figure | None:
             "Largest eigenvalue of the validation Hessian against γ: mean ± standard deviation over the replicates of "
             f"{counted(against.rows)}, with Spearman’s rank correlation ρ. The training loss’s Hessian shrinks with γ "
             "in part because the loss itself does; cross-entropy’s is comparable across γ. "
-            f"{sample_size_remark(rows, left_out)}{against.remark}"
+            f"{sizes}{against.remark}"
         ),
         sql=[sql],
         panels=[
@@ -160,7 +159,7 @@ def calibration_against_trace(results: Results) -> Figure | None:
     if not hessians:
         return None
     sql, rows = configuration_rows(results, "ece > 0")
-    rows, left_out = one_sample_size(rows)
+    rows, sizes = one_sample_size(rows)
     if not rows:
         return None
     architectures = categories(rows, "architecture")
@@ -169,8 +168,7 @@ def calibration_against_trace(results: Results) -> Figure | None:
         title="Calibration error against Tr(H)",
         caption=(
             f"Validation ECE against the trace of the validation Hessian, log–log: {counted(rows)}, means over "
-            "replicates. Lines: least-squares cubic in log Tr(H) for each architecture, finished trials only. "
-            f"{sample_size_remark(rows, left_out)}"
+            f"replicates. Lines: least-squares cubic in log Tr(H) for each architecture, finished trials only. {sizes}"
         ),
         sql=[sql],
         panels=[trace_panel(rows, loss, architectures) for loss in hessians],
@@ -222,7 +220,7 @@ def trace_regularisation(results: Results) -> Figure | None:
         return None
     zero = min(floats(penalised, "tau")) / ZERO_BELOW
     rows = [*penalised, *({**row, "tau": zero} for row in found if row["loss"] != PENALTY)]
-    curved, left_out = one_sample_size([row for row in rows if row.get(TRACE) is not None])
+    curved, sizes = one_sample_size([row for row in rows if row.get(TRACE) is not None])
     measured = {"ece": ("validation ECE", rows), TRACE: ("Tr(H) of cross-entropy", curved)}
     return Figure(
         key="trace-regularisation",
@@ -231,7 +229,7 @@ def trace_regularisation(results: Results) -> Figure | None:
             "Validation ECE and trace of the validation cross-entropy Hessian against τ, the weight of the trace "
             f"penalty: mean ± standard deviation over the replicates of {counted(rows)}. Squares at τ = 0: plain "
             "cross-entropy, not part of ρ. Other hyperparameters may vary as well. "
-            + (sample_size_remark(curved, left_out) if curved else "No Hessian was measured.")
+            + (sizes or "No Hessian was measured.")
         ),
         sql=[sql],
         panels=[
@@ -337,19 +335,14 @@ def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> F
 
 def sharpness_panel(target: str, found: Mapping[str, Found], families: Sequence[str], place: int) -> Panel:
     """Return one target's correlations, plain (`place` 0) or given accuracy (1), a colour a family."""
-    curves = (sharpness_points(found[family], place, family, colour) for colour, family in enumerate(families))
+    marks = []
+    for colour, family in enumerate(families):
+        held = [(label(name), each) for name, pair in found[family].items() if (each := pair[place]) is not None]
+        if held:
+            rhos, names = [each.rho for _, each in held], [name for name, _ in held]
+            text = [f"{family}, {name}: {each.text()}" for name, each in held]
+            bars = error_bars(rhos, [each.interval for _, each in held])
+            marks.append(Curve(rhos, names, colour, size=8, error_x=bars, text=text))
     heading = f"validation {label(target)}" + (", given accuracy" if place else "")
     axis = Axis("Spearman’s ρ", limits=(-1.05, 1.05))
-    marks = [curve for curve in curves if curve is not None]
     return Panel(heading, [], marks, axis, Axis("", names=True), verticals={0.0: ""})
-
-
-def sharpness_points(found: Found, place: int, family: str, colour: int) -> Curve | None:
-    """Return one family's correlations with their intervals; None where it has none."""
-    held = [(label(name), each) for name, pair in found.items() if (each := pair[place]) is not None]
-    if not held:
-        return None
-    rhos, names = [each.rho for _, each in held], [name for name, _ in held]
-    text = [f"{family}, {name}: {each.text()}" for name, each in held]
-    bars = error_bars(rhos, [each.interval for _, each in held])
-    return Curve(rhos, names, colour, size=8, error_x=bars, text=text)

@@ -15,7 +15,6 @@ from sweeper.figures.configurations import (
     hover,
     one_sample_size,
     points_of,
-    sample_size_remark,
     statuses,
     symbol,
     thin_points,
@@ -42,7 +41,7 @@ def draw(results: Results) -> Figure | None:
     sql, rows = configuration_rows(results, "accuracy IS NOT NULL AND ece IS NOT NULL")
     complete = [row for row in rows if None not in (row["accuracy"], row["ece"])]
     rows = [{**row, "error": 1 - float_of(row, "accuracy")} for row in complete]
-    curved, left_out = one_sample_size([row for row in rows if row.get(LAMBDA_MAX) is not None])
+    curved, sizes = one_sample_size([row for row in rows if row.get(LAMBDA_MAX) is not None])
     goals = ["error", "ece"]
     if any(row["status"] == FINISHED for row in curved):
         rows, goals = list(curved), [*goals, LAMBDA_MAX]
@@ -53,7 +52,7 @@ def draw(results: Results) -> Figure | None:
     front = [row for row, kept in zip(finished, best, strict=True) if kept]
     losses = categories(rows, "loss")
     pairs = [(a, b) for at, a in enumerate(goals) for b in goals[at + 1 :]]
-    hessian = f" {sample_size_remark(curved, left_out)}" if LAMBDA_MAX in goals else ""
+    hessian = f" {sizes}" if LAMBDA_MAX in goals else ""
     return Figure(
         key="pareto-front",
         title="Accuracy, calibration and curvature together",

@@ -13,7 +13,6 @@ from sweeper.figures.curvature_and_calibration import (
     sharpness_and_calibration,
     sharpness_correlations,
     sharpness_panel,
-    sharpness_points,
 )
 from sweeper.results import Results
 
@@ -59,7 +58,7 @@ def test_a_panel_has_the_intervals() -> None:
         (mark,) = drawn.marks
         below, above = mark.error_x
         assert (rho.rho - below[0], rho.rho + above[0]) == pytest.approx(rho.interval)
-    assert sharpness_points({}, 0, "", 0) is None
+    assert sharpness_panel("ece", {"none": {}}, ["none"], 0).marks == []
 
 
 def test_none_where_no_further_statistic_was_measured(gamma_folder: Path) -> None:
