@@ -87,35 +87,23 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     Raises:
         SweeperError: there is no such trial; the message has the nearest name.
     """
-    trial = best_name(results) if asked is None else found_name(results, asked)
+    trial = chosen_name(results, asked)
     replicates = results.rows(f"SELECT * FROM trials WHERE trial = '{trial}' ORDER BY replicate")
     ended, remarks = state_of(replicates)
-    return TrialFacts(
-        results.name,
-        trial,
-        ended,
-        remarks
-        + same_configuration(results, trial)
-        + fragile(results, trial, replicates)
-        + broken_constraints(results, trial),
-        configuration(replicates[0]),
-        rungs(results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")),
-        metrics(results, trial),
-        posthoc(results, trial),
-        files(results.folder, trial),
-    )
+    remarks += same_configuration(results, trial) + fragile(results, trial, replicates)
+    remarks += broken_constraints(results, trial)
+    decisions = results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")
+    tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
+    settings, written = configuration(replicates[0]), files(results.folder, trial)
+    return TrialFacts(results.name, trial, ended, remarks, settings, *tables, written)
 
 
-def best_name(results: Results) -> str:
-    """Return the best trial's name. Raises SweeperError where none is finished."""
-    best = leaderboard(results).best
-    if best is None:
-        raise SweeperError(f"{results.name} has no finished trial yet", "name one, e.g. c00000")
-    return str(best["trial"])
-
-
-def found_name(results: Results, asked: str) -> str:
-    """Return the trial's name, checked. Raises SweeperError."""
+def chosen_name(results: Results, asked: str | None) -> str:
+    """Return the trial's name, checked, or the best trial's. Raises SweeperError where there is none."""
+    if asked is None:
+        if (best := leaderboard(results).best) is None:
+            raise SweeperError(f"{results.name} has no finished trial yet", "name one, e.g. c00000")
+        return text_of(best, "trial")
     name = trial_name(int(asked)) if re.fullmatch(r"\d+", asked) else asked
     known = [text_of(row, "trial") for row in results.rows("SELECT DISTINCT trial FROM trials ORDER BY trial")]
     if name not in known:
@@ -176,15 +164,10 @@ def rungs(decisions: Rows) -> Grid | None:
     """Return the scheduler's decisions in order."""
     if not decisions:
         return None
-    rows = [
-        [
-            str(row["epoch"]),
-            str(row["kind"]),
-            *(number_of(row, name) for name in ("metric", "cutoff", "competitors")),
-            plain_reason(str(row["reason"] or "")),
-        ]
-        for row in decisions
-    ]
+    rows = []
+    for row in decisions:
+        numbers = [number_of(row, name) for name in ("metric", "cutoff", "competitors")]
+        rows.append([str(row["epoch"]), str(row["kind"]), *numbers, plain_reason(str(row["reason"] or ""))])
     return Grid(("epoch", "decision", "value", "cut-off", "competitors", "reason"), rows, frozenset({1, 5}))
 
 
@@ -203,11 +186,8 @@ def metrics(results: Results, trial: str) -> Grid | None:
     shown = [key for key in shown if key[0] == "val" or key[1] == last][-MOST_EVALUATIONS:]
     by_key = {(text_of(row, "split"), int_of(row, "epoch")): row for row in rows}
     cells = [by_key.get(key, {}) for key in shown]
-    lines = [
-        [NAMES.get(column) or label(column), *(value(cell, column) for cell in cells)]
-        for column in columns
-        if any(float_or_none(cell, column) is not None for cell in cells)
-    ]
+    columns = [column for column in columns if any(float_or_none(cell, column) is not None for cell in cells)]
+    lines = [[NAMES.get(column) or label(column), *(value(cell, column) for cell in cells)] for column in columns]
     return Grid(["mean ± sd", *(f"{split}, epoch {epoch}" for split, epoch in shown)], lines)
 
 
@@ -260,20 +240,14 @@ def trial_view(results: Results, asked: str | None) -> RenderableType:
     settings = Table.grid(padding=(0, 2))
     for part, words in found.configuration:
         settings.add_row(Text(part, style="dim"), words)
-    parts: list[RenderableType] = [
-        Text(f"{found.sweep} · {found.trial} · {found.ended}", style="bold"),
-        *map(Text, found.remarks),
-        Text(),
-        settings,
-        Text(),
-        drawn(found.decisions, "no decision yet"),
-        Text(),
-        drawn(found.metrics, "not evaluated yet"),
-    ]
+    parts: list[RenderableType] = [settings, drawn(found.decisions, "no decision yet")]
+    parts.append(drawn(found.metrics, "not evaluated yet"))
     if found.posthoc is not None:
-        parts += [Text(), drawn(found.posthoc, "")]
-    closing = Text(f"SQL: trial = '{found.trial}' in every table", style="dim")
-    return Group(*parts, Text(), *listed(found.files, results.folder), Text(), closing)
+        parts.append(drawn(found.posthoc, ""))
+    parts.append(Group(*listed(found.files, results.folder)))
+    parts.append(Text(f"SQL: trial = '{found.trial}' in every table", style="dim"))
+    heading = Text(f"{found.sweep} · {found.trial} · {found.ended}", style="bold")
+    return Group(heading, *map(Text, found.remarks), *(each for part in parts for each in (Text(), part)))
 
 
 def drawn(grid: Grid | None, absent: str) -> RenderableType:
