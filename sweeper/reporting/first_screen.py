@@ -23,7 +23,7 @@ from sweeper.reporting.picture import STOPPED, Picture, SmallPlot, mean_of, pict
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.results.listing import Overview, headline
-from sweeper.text.cells import Row, Rows, float_or_none, grouped, measured_or_none, text_of
+from sweeper.text.cells import Row, Rows, float_or_none, grouped, measured_or_none, measured_values, text_of
 from sweeper.text.labels import describe, number, plural, short
 
 #: Post-hoc methods that the first screen names; the report's table has all.
@@ -77,23 +77,23 @@ class FirstScreen:
 
 def first_screen(results: Results, board: Leaderboard, counts: Overview) -> FirstScreen:
     """Return the first screen of a sweep."""
-    found = matrix(results, board)
-    settings = settings_of(found) if found is not None else []
     best = [headline(board, confirmed_value(results, board)), best_set_line(results, board)]
-    said = [Answer("Best so far" if counts.in_progress else "Best", " ".join(filter(None, best)))]
+    in_progress = counts.count("waiting", "running", "interrupted") > 0
+    said = [Answer("Best so far" if in_progress else "Best", " ".join(filter(None, best)))]
     said += majority_warning(board)
+    if (found := matrix(results, board)) is None:
+        return FirstScreen(None, None, [], said)
+    said += loss_and_network(found)
+    if settings := settings_of(found):
+        said.append(Answer(f"Which {settings[0].name}", setting_sentence(settings)))
+    rows, done = posthoc_effects(results, board)
+    if sentence := posthoc_sentence(board, found, rows, done):
+        said.append(Answer("Temperature", sentence))
     scaled = ""
-    if found is not None:
-        said += loss_and_network(found)
-        if settings:
-            said.append(Answer(f"Which {settings[0].name}", setting_sentence(settings)))
-        rows, done = posthoc_effects(results, board)
-        if sentence := posthoc_sentence(board, found, rows, done):
-            said.append(Answer("Temperature", sentence))
-        if done and board.best is not None and (own := own_change(rows, board.best, done[0])) is not None:
-            method = "temperature scaling" if done[0].words == "temperature" else done[0].words
-            scaled = f"{method}: {own.verdict()}"
-    return FirstScreen(found, picture(found) if found is not None else None, settings, said, scaled)
+    if done and board.best is not None and (own := own_change(rows, board.best, done[0])) is not None:
+        method = "temperature scaling" if done[0].words == "temperature" else done[0].words
+        scaled = f"{method}: {own.verdict()}"
+    return FirstScreen(found, picture(found), settings, said, scaled)
 
 
 def loss_and_network(found: Matrix) -> list[Answer]:
@@ -200,8 +200,8 @@ def majority_warning(board: Leaderboard) -> list[Answer]:
         return []
     balanced = float_or_none(best, "val_balanced_accuracy")
     recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
-    others = [float_or_none(row, "val_balanced_accuracy") for row in board.finished]  # none where all others failed
-    if balanced is not None and balanced >= max((value for value in others if value is not None), default=balanced):
+    others = measured_values(board.finished, "val_balanced_accuracy")  # none where all others failed
+    if balanced is not None and balanced >= max(others, default=balanced):
         remedy = "no finished configuration has a higher one: train longer"
     else:
         remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
@@ -341,9 +341,8 @@ def _ranges(rows: Sequence[Row], others: Sequence[str]) -> str:
     """Return how the other hyperparameters varied, e.g. `lr 0.03 to 0.14`."""
     parts = []
     for name in others:
-        values = sorted(
-            {row[name] for row in rows if row[name] is not None}, key=lambda value: (str(type(value)), value)
-        )
+        present = {row[name] for row in rows if row[name] is not None}
+        values = sorted(present, key=lambda value: (str(type(value)), value))
         if all(isinstance(value, (int, float)) for value in values) and values:
             parts.append(f"{short(name)} {number(values[0])} to {number(values[-1])}")
         else:

@@ -326,11 +326,6 @@ class Overview:
         """Return how many trials have one of these statuses."""
         return sum(self.statuses.get(name, 0) for name in names)
 
-    @property
-    def in_progress(self) -> bool:
-        """Return whether trials are still waiting, running or interrupted."""
-        return self.count("waiting", "running", "interrupted") > 0
-
 
 def overview(results: Results) -> Overview:
     """Return the counts of a sweep."""
