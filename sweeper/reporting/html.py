@@ -41,12 +41,9 @@ FILES = resources.files("sweeper.reporting")
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Return what fills in the templates of this folder."""
+    loader = jinja2.FunctionLoader(lambda each: FILES.joinpath(each).read_text("utf-8"))
     made = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(lambda each: FILES.joinpath(each).read_text("utf-8")),
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
     made.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json, "as_html": as_html}
     made.globals.update(

@@ -78,20 +78,14 @@ class Measured:
 
         No comparison where no spread can be estimated: one replicate each, or all values the same.
         """
-        key = self.places[trial], max(self.values[trial])
-        if key not in self._compared:
-            trials = [
-                name
-                for name, found in self.values.items()
-                if key[1] in found and self.places[name] == key[0] and name not in self.left_out
-            ]
-            found = spreads(
-                [self.values[name][key[1]] for name in trials],
-                "max" if self.larger else "min",
-                groups=[self.networks[name] for name in trials],
-            )
-            self._compared[key] = trials, None if found is None else Comparisons(found)
-        return self._compared[key]
+        place, epoch = self.places[trial], max(self.values[trial])
+        if (place, epoch) not in self._compared:
+            there = [name for name, found in self.values.items() if epoch in found and self.places[name] == place]
+            trials = [name for name in there if name not in self.left_out]
+            values, networks = [self.values[name][epoch] for name in trials], [self.networks[name] for name in trials]
+            found = spreads(values, "max" if self.larger else "min", groups=networks)
+            self._compared[place, epoch] = trials, None if found is None else Comparisons(found)
+        return self._compared[place, epoch]
 
     @property
     def judged(self) -> bool:
@@ -203,15 +197,10 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     decides = measured[goal.metric]
     if goal.column in measured:
         measured[goal.column] = decides  # one and the same
-    chosen = next((measured[name] for name in after if name in measured), None)
-    return Matrix(
-        cells_of(board, decides),
-        measured.get(before) if before is not None else decides,
-        chosen,
-        decides,
-        (measured.get(second), next((measured[name] for name in AFTER.get(second, ()) if name in measured), None)),
-        board.varying,
-    )
+    plain = measured.get(before) if before is not None else decides
+    scaled = next((measured[name] for name in after if name in measured), None)
+    others = measured.get(second), next((measured[name] for name in AFTER.get(second, ()) if name in measured), None)
+    return Matrix(cells_of(board, decides), plain, scaled, decides, others, board.varying)
 
 
 def columns_of(goal: Goal, present: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -284,16 +273,12 @@ def measure(
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
     words = goal.label if column in (goal.metric, goal.column) else label(column)
     sizes = Counter(key_of(board, row) for row in kept.values())
-    return Measured(
-        words,
-        {trial: found for trial, found in values.items() if trial in kept},
-        larger,
-        {trial: str(row["architecture"] or "all") for trial, row in kept.items()},
-        {trial: place_of(board, row) for trial, row in kept.items()},
-        {trial: sizes[key_of(board, row)] for trial, row in kept.items()},
-        left_out,
-        column.removeprefix("val_").startswith(("refinement_", "cross_fitted_")),
-    )
+    values = {trial: found for trial, found in values.items() if trial in kept}
+    networks = {trial: str(row["architecture"] or "all") for trial, row in kept.items()}
+    places = {trial: place_of(board, row) for trial, row in kept.items()}
+    cells = {trial: sizes[key_of(board, row)] for trial, row in kept.items()}
+    cross_fitted = column.removeprefix("val_").startswith(("refinement_", "cross_fitted_"))
+    return Measured(words, values, larger, networks, places, cells, left_out, cross_fitted)
 
 
 def key_of(board: Leaderboard, row: Row) -> Key:

@@ -79,16 +79,12 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns += [column("replicates")]
     texts = {name for name in board.varying if any(isinstance(row[name], str) for row in board.rows)}
     columns += [column(short(name), "text" if name in texts else "number") for name in board.varying]
-    rows: list[list[object]] = [
-        [
-            f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"],
-            *(board.describe(row), row["status"], row["epochs"]),
-            *([row[name], row[f"{name}_sd"]] for name, _, _ in measured),
-            row["replicates"],
-            *(row[name] for name in board.varying),
-        ]
-        for row in board.rows
-    ]
+    rows: list[list[object]] = []
+    for row in board.rows:
+        trial = f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"]
+        values = [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
+        settings = [row[name] for name in board.varying]
+        rows.append([trial, board.describe(row), row["status"], row["epochs"], *values, row["replicates"], *settings])
     caption = (
         f"Each configuration at its last evaluation: finished ones first, sorted by {goal.label}. "
         "Mean ± standard deviation over replicates. Test data are not used for sorting."
@@ -223,14 +219,10 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     cells = {trial: [cell_of(found.get((trial, v), []), metric) for v in variants] for trial in measured.names}
     places = decimals([spread([*each.values.values()]).deviation for line in cells.values() for each in line])
     notes: list[str] = []
-    lines = [
-        (
-            trial,
-            measured.names[trial],
-            [cell_text(*each, replicates, notes, places) for each in zip(line, marks_of(line), strict=True)],
-        )
-        for trial, line in cells.items()
-    ]
+    lines = []
+    for trial, line in cells.items():
+        texts = [cell_text(*each, replicates, notes, places) for each in zip(line, marks_of(line), strict=True)]
+        lines.append((trial, measured.names[trial], texts))
     counted = f", {plural(bins, 'bin')}" if metric in BINNED else ""
     heading = f"{HEADINGS[metric]}{counted} · {plural(replicates, 'replicate')}"
     return MetricTable(heading, [v.label for v in variants], lines, [(letter(at), n) for at, n in enumerate(notes)])
@@ -336,14 +328,12 @@ def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCe
     values = [measured.last(row) for row in rows]
     best = measured.best_of(values)
     scale = 100.0 if name in PER_CENT else 1.0
-    return [
-        NumberCell(
-            "–" if value is None else spread_text(value.mean, value.deviation, scale=scale),
-            at == best,
-            False if at == best or best is None or value is None else measured.worse(rows[best], rows[at]),
-        )
-        for at, value in enumerate(values)
-    ]
+    cells = []
+    for at, value in enumerate(values):
+        text = "–" if value is None else spread_text(value.mean, value.deviation, scale=scale)
+        worse = False if at == best or best is None or value is None else measured.worse(rows[best], rows[at])
+        cells.append(NumberCell(text, at == best, worse))
+    return cells
 
 
 def _trial(row: Row) -> str:
