@@ -174,25 +174,14 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
     total = sum(int_of(row, "n") for row in filled)
     edges = [(float_of(row, "lower"), float_of(row, "upper")) for row in bins]
     centre = [(lower + upper) / 2 for lower, upper in edges]
-    share = Bars(
-        centre,
-        [int_of(row, "n") / total for row in bins],
-        widths=[upper - lower for lower, upper in edges],
-        colour="shade",
-        hover="%{y:.1%} of the samples",
-        labels=[f"{row['n']:,}" if row["n"] else "" for row in bins],
-    )
+    shares, widths = [int_of(row, "n") / total for row in bins], [upper - lower for lower, upper in edges]
+    labels = [f"{row['n']:,}" if row["n"] else "" for row in bins]
+    share = Bars(centre, shares, widths=widths, colour="shade", hover="%{y:.1%} of the samples", labels=labels)
     ideal = Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash", name="perfect calibration")
-    points = Curve(
-        [row["confidence"] for row in filled],
-        [row["accuracy"] for row in filled],
-        1,
-        size=6,
-        symbol="circle-open",
-        text=[f"({row['lower']:.2f}, {row['upper']:.2f}], n = {row['n']}" for row in filled],
-        hover="%{text}<br>confidence %{x:.3f}<br>accuracy %{y:.3f}",
-        name="accuracy",
-    )
+    x, y = [row["confidence"] for row in filled], [row["accuracy"] for row in filled]
+    text = [f"({row['lower']:.2f}, {row['upper']:.2f}], n = {row['n']}" for row in filled]
+    said = "%{text}<br>confidence %{x:.3f}<br>accuracy %{y:.3f}"
+    points = Curve(x, y, 1, size=6, symbol="circle-open", text=text, hover=said, name="accuracy")
     # Without stored predictions there is no curve: then the bins are joined by a line.
     if curve is None:
         over, parts = [replace(points, colour=0, line=1.5, symbol="circle", size=8)], []

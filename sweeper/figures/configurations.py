@@ -64,9 +64,8 @@ def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
         return list(rows), []
     left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
     shown = [row for at, row in enumerate(rows) if at not in left_out]
-    return shown, [
-        f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
-    ]
+    remark = f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
+    return shown, [remark]
 
 
 def points_of(

@@ -43,11 +43,8 @@ def draw(results: Results) -> Figure | None:
     grid = is_grid(rows)
     scores = [name for name in categories(rows, "score") if name != "None"]
     among = f" Scores: {', '.join(scores)}; a click on a point says which." if len(scores) > 1 else ""
-    how = (
-        "Each cell: mean over the finished configurations at that coverage and ν; other settings may vary."
-        if grid
-        else "Each point: one configuration, mean over its replicates."
-    )
+    averaged = "Each cell: mean over the finished configurations at that coverage and ν; other settings may vary."
+    how = averaged if grid else "Each point: one configuration, mean over its replicates."
     return Figure(
         key="coverage-nu-map",
         title="Selective risk over coverage and ν",
@@ -112,13 +109,11 @@ def cells(rows: Rows, metric: str) -> HeatMap:
     found = grouped(finished, lambda row: (float_of(row, "coverage"), float_of(row, "nu")))
     coverages, nus = (sorted({pair[at] for pair in found}) for at in (0, 1))
     means = {pair: spread(floats(held, metric)) for pair, held in found.items()}
-    return HeatMap(
-        [number(value) for value in coverages],
-        [number(value) for value in nus],
-        [[means[c, n].mean if (c, n) in means else None for c in coverages] for n in nus],
-        [[f"{means[c, n].text()}, n = {means[c, n].n}" if (c, n) in means else "none" for c in coverages] for n in nus],
-        f"coverage %{{x}}, ν %{{y}}<br>{METRICS[metric]} %{{text}}",
-    )
+    values = [[means[c, n].mean if (c, n) in means else None for c in coverages] for n in nus]
+    words = {pair: f"{mean.text()}, n = {mean.n}" for pair, mean in means.items()}
+    text = [[words.get((c, n), "none") for c in coverages] for n in nus]
+    said = f"coverage %{{x}}, ν %{{y}}<br>{METRICS[metric]} %{{text}}"
+    return HeatMap([*map(number, coverages)], [*map(number, nus)], values, text, said)
 
 
 def points(rows: Rows, metric: str) -> list[Curve]:

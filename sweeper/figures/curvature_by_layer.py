@@ -150,13 +150,9 @@ def heat_map(means: Mapping[str, Mapping[float, Mean]], layers: Sequence[str], g
     """Return ln ratios, layer × γ."""
     held = [layer for layer in reversed(layers) if layer in means]
     cells = [[means[layer].get(gamma) for gamma in gammas] for layer in held]
-    return HeatMap(
-        [number(gamma) for gamma in gammas],
-        held,
-        [[None if cell is None else cell.value for cell in row] for row in cells],
-        [["not measured" if cell is None else factor(cell) for cell in row] for row in cells],
-        "%{y}, γ = %{x}<br>%{text}",
-    )
+    values = [[None if cell is None else cell.value for cell in row] for row in cells]
+    text = [["not measured" if cell is None else factor(cell) for cell in row] for row in cells]
+    return HeatMap([number(gamma) for gamma in gammas], held, values, text, "%{y}, γ = %{x}<br>%{text}")
 
 
 def factor(mean: Mean) -> str:
@@ -172,9 +168,8 @@ def finding(architecture: str, family: str, found: Changes) -> str:
     if not total:
         return f"γ of {family} and Tr(H) by layer on {architecture}: no trace above 0 to compare."
     gamma = max(total)
-    parts = {part: found[part].get(WHOLE, {}).get(gamma) for part in PARTS}
     words = [f"{name} {factor(mean)}" for part, name in (("scale", "the loss’s scale"), ("network", "the network"))
-             if (mean := parts[part]) is not None]  # fmt: skip
+             if (mean := found[part].get(WHOLE, {}).get(gamma)) is not None]  # fmt: skip
     layers = {layer: held[gamma] for layer, held in found["network"].items() if layer != WHOLE and gamma in held}
     least, most = (choose(layers, key=lambda layer: layers[layer].value) for choose in (min, max))
     return (

@@ -148,6 +148,13 @@ def encoded(rows: Rows, column: str) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64)
 
 
+#: What to bear in mind where a searcher chose the configurations.
+CHOSEN = (
+    " A searcher chose these configurations: a hyperparameter that it fixed early varies little and so seems "
+    "unimportant."
+)
+
+
 @FIGURES.add(
     "importance",
     place=120,
@@ -172,22 +179,13 @@ def draw_importance(results: Results) -> Figure | None:
             f"Share of the variance in the rank of trials by {goal.label} attributed to each hyperparameter, "
             f"with interactions: half the drop of a random forest’s R² on held-out trials when its values are "
             f"shuffled (bars: standard deviation over {FOLDS} folds). Trials are compared {when}. A hyperparameter "
-            "is compared among trials that have it, so each branch of the space has its own panel." + chosen(results)
+            "is compared among trials that have it, so each branch of the space has its own panel."
+            + (CHOSEN if searcher(results) else "")
         ),
         sql=[sql],
         tables=["epochs", "evaluations", "trials"],
         panels=[branch_panel(branch) for branch in found],
         findings=findings(found[0], goal, "the last epoch" if epoch is None else f"epoch {epoch}"),
-    )
-
-
-def chosen(results: Results) -> str:
-    """Return what to bear in mind where a searcher chose the configurations, with a space before it."""
-    if not searcher(results):
-        return ""
-    return (
-        " A searcher chose these configurations: a hyperparameter that it fixed early varies little and so seems "
-        "unimportant."
     )
 
 
@@ -216,13 +214,9 @@ def branch_panel(branch: Branch) -> Panel:
     """Return one branch: a bar a hyperparameter, the most important on top."""
     shown = branch.importances[::-1]
     names = [short(item.column) for item in shown]
-    bars = Bars(
-        names,
-        [item.mean for item in shown],
-        lying=True,
-        errors=[item.deviation for item in shown],
-        text=[f"{name}: share {item.mean:.3f} ± {item.deviation:.3f}" for name, item in zip(names, shown, strict=True)],
-    )
+    means, deviations = [item.mean for item in shown], [item.deviation for item in shown]
+    text = [f"{name}: share {item.mean:.3f} ± {item.deviation:.3f}" for name, item in zip(names, shown, strict=True)]
+    bars = Bars(names, means, lying=True, errors=deviations, text=text)
     heading = "all configurations" if branch.name == "all" else f"{branch.name} only"
     learned = f"R² on held-out trials {branch.r_squared:.2f}, n = {plural(branch.n, 'configuration')}."
     if branch.r_squared <= 0:
@@ -268,11 +262,8 @@ def draw_parallel_coordinates(results: Results) -> Figure | None:
     if len(rows) < 2 or not board.varying:
         return None
     shown = thin_lines(rows, board.objective.mode)
-    left_out = (
-        f" {len(shown):,} are drawn: the best {BEST_LINES}, and the others thinned evenly by rank."
-        if len(shown) < len(rows)
-        else ""
-    )
+    thinned = f" {len(shown):,} are drawn: the best {BEST_LINES}, and the others thinned evenly by rank."
+    left_out = thinned if len(shown) < len(rows) else ""
     return Figure(
         key="parallel-coordinates",
         title="Hyperparameters and outcome",
@@ -357,11 +348,8 @@ def named_axis(heading: str, values: Sequence[str], order: Sequence[str]) -> Dim
 def ticks_between(low: float, high: float, log: bool) -> list[float]:
     """Return four to six ticks within [low, high]: 1, 2, 5 times powers of ten on a logarithmic axis."""
     if log:
-        found = [
-            math.log10(m) + e
-            for e in range(math.floor(low), math.ceil(high) + 1)
-            for m in ((1, 3) if high - low > 1.5 else (1, 2, 5))
-        ]
+        multiples = (1, 3) if high - low > 1.5 else (1, 2, 5)
+        found = [math.log10(m) + e for e in range(math.floor(low), math.ceil(high) + 1) for m in multiples]
         return [tick for tick in found if low <= tick <= high]
     if high <= low:
         return [low]

@@ -75,11 +75,8 @@ def _curve(mark: Curve, *, webgl: bool) -> Json:
         found |= {"fill": "toself", "fillcolor": paint}
     if mark.size:
         painted = {"color": paint, "line": {"width": 1.4, "color": paint}}
-        valued = {
-            "color": _plain(mark.values),
-            "coloraxis": "coloraxis",
-            "line": {"width": 1.4 * mark.symbol.endswith("-open")},
-        }
+        edge = {"width": 1.4 * mark.symbol.endswith("-open")}
+        valued = {"color": _plain(mark.values), "coloraxis": "coloraxis", "line": edge}
         found["marker"] = {"size": mark.size, "symbol": mark.symbol, **(valued if mark.values else painted)}
     for which, errors in (("error_x", mark.error_x), ("error_y", mark.error_y)):
         if errors is not None:

@@ -132,14 +132,10 @@ def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 def joined(curves: Sequence[Rows], metric: str) -> tuple[list[Value], list[Value], list[Value]]:
     """Return x, y and text of several curves in one trace, None between them; long curves are decimated."""
-    x: list[Value] = []
-    y: list[Value] = []
-    text: list[Value] = []
-    for curve in curves:
-        kept = [*curve[: -1 : -(-len(curve) // POINTS)], curve[-1]]
-        x += [*(row["epoch"] for row in kept), None]
-        y += [*(row[metric] for row in kept), None]
-        text += [*(row["trial"] for row in kept), None]
+    # A row of nothing parts a curve from the next.
+    gap: Row = dict.fromkeys(("epoch", metric, "trial"))
+    rows = [row for curve in curves for row in (*curve[: -1 : -(-len(curve) // POINTS)], curve[-1], gap)]
+    x, y, text = ([row[name] for row in rows] for name in gap)
     return x, y, text
 
 
@@ -242,8 +238,7 @@ def audit_panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, fl
         x, y = [row["place"] for row in own], [row["cutoff"] for row in own]
         cutoff = f"cut-off %{{y:.4g}}{f' within {stratum}' if stratum else ''}"
         marks.append(Curve(x, y, "soft", line=1.4, steps=True, hover=cutoff))
-    pairs = [(float_of(row, "metric"), float_or_none(row, "cutoff")) for row in rows]
-    values = [value for pair in pairs for value in pair if value is not None]
+    values = floats(rows, "metric") + floats(compared, "cutoff")
     height = log_axis("metric", values) if min(values) > 0 else Axis("metric")
     order = Axis("order of decision")
     return Panel(f"rung {rung}", remarks(rows, saved, final), marks, order, height)
@@ -269,11 +264,9 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
 
 def hover(row: Row, words: str) -> str:
     """Return what a point says of itself."""
-    against = (
-        f"compared with {row['competitors'] or 'none'}"  # by its place, where trials are promoted
-        if row["cutoff"] is None
-        else f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
-    )
+    by_place = f"compared with {row['competitors'] or 'none'}"  # where trials are promoted
+    by_value = f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
+    against = by_place if row["cutoff"] is None else by_value
     against += f", within {row['stratum']}" if row["stratum"] else ""
     return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"
 

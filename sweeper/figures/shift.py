@@ -113,18 +113,14 @@ def shifted_sql(columns: Sequence[str]) -> str:
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
     """Return a column's means over kinds of what has a value for the winner."""
     known = [row for row in rows if measured_or_none(row, column) is not None]
-    severities = grouped(known, lambda row: int_of(row, "severity"))
-    values = {
-        severity: {trial: _means(mine, column, "seed") for trial, mine in by_trial(severities[severity]).items()}
-        for severity in sorted(severities)
-    }
-    kinds = {
-        (severity, str(kind)): mean
-        for severity in severities
-        for kind, mean in _means([r for r in severities[severity] if r["trial"] == winner], column, "kind").items()
-        if severity
-    }
-    return Shifted({severity: trials for severity, trials in values.items() if winner in trials}, kinds)
+    values, kinds = dict[int, Mapping[str, BySeed]](), dict[tuple[int, str], float]()
+    for severity, mine in sorted(grouped(known, lambda row: int_of(row, "severity")).items()):
+        trials = by_trial(mine)
+        if winner in trials:
+            values[severity] = {trial: _means(each, column, "seed") for trial, each in trials.items()}
+            means = _means(trials[winner], column, "kind") if severity else {}
+            kinds |= {(severity, str(kind)): mean for kind, mean in means.items()}
+    return Shifted(values, kinds)
 
 
 def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
@@ -145,15 +141,12 @@ def change(
     Errors grow and spread in proportion to their size, so logarithms are averaged; seeds of which a value is 0 are left
     out, and the factor is NaN where none is left.
     """
-    both = {
-        name: {
-            seed: math.log(second[name][seed] / value)
-            for seed, value in first[name].items()
-            if second[name].get(seed, 0) > 0 and value > 0
-        }
-        for name in sorted(first.keys() & second.keys())
-    }
-    both = {name: each for name, each in both.items() if each}
+    both: dict[str, BySeed] = {}
+    for name in sorted(first.keys() & second.keys()):
+        pairs = {seed: (value, second[name].get(seed, 0)) for seed, value in first[name].items()}
+        logs = {seed: math.log(new / old) for seed, (old, new) in pairs.items() if old > 0 and new > 0}
+        if logs:
+            both[name] = logs
     if trial not in both:
         return math.nan, None
     interval = _interval(both, trial, "max")
