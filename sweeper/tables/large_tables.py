@@ -346,11 +346,8 @@ class LargeTables:
             return
         for name in sorted(wanted):
             trial, replicate, epoch = Path(name).stem.split("-")
-            rows = (
-                (pc.field("trial") == trial)
-                & (pc.field("replicate") == int(replicate[1:]))
-                & (pc.field("epoch") == int(epoch[1:]))
-            )
+            of_replicate = (pc.field("trial") == trial) & (pc.field("replicate") == int(replicate[1:]))
+            rows = of_replicate & (pc.field("epoch") == int(epoch[1:]))
             chosen = table.filter(rows).replace_schema_metadata(None)
             write_parquet(self._generations.incoming / part.parent.name / name, chosen.schema, chosen.to_batches())
 
