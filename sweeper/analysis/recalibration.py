@@ -202,14 +202,17 @@ class Change:
         return f"{label(self.metric)} {self.arrow()}, {signed(found.mean)}{self.limits()}, {counted}"
 
     def limits(self) -> str:
-        """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`; empty where there is none."""
+        """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`, narrow ones in more digits; or nothing."""
         found = self.difference.interval
-        return "" if found is None else f" (95 % {' … '.join(map(signed, found))})"
+        if found is None:
+            return ""
+        digits = next((digits for digits in range(2, 9) if signed(found[0], digits) != signed(found[1], digits)), 2)
+        return f" (95 % {' … '.join(signed(end, digits) for end in found)})"
 
 
-def signed(value: float) -> str:
-    """Return a change in two digits with its sign, large ones in whole numbers."""
-    return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2g}").replace("-", "−")
+def signed(value: float, digits: int = 2) -> str:
+    """Return a change with its sign in so many digits, large ones in whole numbers."""
+    return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{digits}g}").replace("-", "−")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard, objective, searcher, varying_columns
 from sweeper.results.queries import measured_sql
 from sweeper.text.cells import Rows, Value, float_of, float_or_none, floats, int_of, text_of
-from sweeper.text.labels import STATUS_WORDS, label, number, plural, short
+from sweeper.text.labels import STATUS_WORDS, number, plural, short
 
 #: Trials below which a branch is not analysed: of five folds each then tests on fewer than four.
 MINIMUM_TRIALS = 20
@@ -298,7 +298,7 @@ def lines(board: Leaderboard, rows: Rows) -> Parallel:
     goal = board.objective
     words, order = [STATUS_WORDS[text_of(row, "status")] for row in rows], [STATUS_WORDS[s] for s in statuses(rows)]
     axes = [named_axis("status", words, order)] if len(order) > 1 else []
-    axes += [dimension(title(column), [row[column] for row in rows]) for column in board.varying]
+    axes += [dimension(short(column), [row[column] for row in rows]) for column in board.varying]
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
     axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
     trials = [text_of(row, "trial") for row in rows]
@@ -312,12 +312,6 @@ def lines(board: Leaderboard, rows: Rows) -> Parallel:
 def label_width(words: Sequence[str]) -> int:
     """Return the pixels that the longest of some labels takes."""
     return 10 + math.ceil(5.3 * max(map(len, words), default=0))
-
-
-def title(column: str) -> str:
-    """Return the short name of a hyperparameter's column."""
-    group, _, name = column.removeprefix("config_").partition("_")
-    return group if name == "name" else label(name)
 
 
 def dimension(heading: str, values: Sequence[Value]) -> Dimension:

@@ -156,9 +156,9 @@ def posthoc_sentence(board: Leaderboard, found: Matrix, rows: Rows, done: Sequen
             parts.append(f"{own.arrow()}{method}, {own.verdict()}")
     sentence = f"{name}'s test ECE {'; '.join(parts)}. " if parts else ""
     if (change := next((each for each in done[0].changes if each.metric == "ece"), None)) and change.difference.n > 1:
-        kind = "finished trials" if board.finished else "trials"
+        counted = plural(change.difference.n, "finished trial" if board.finished else "trial")
         moved = f"{change.arrow()}, by {signed(change.difference.mean)}{change.limits()}, {change.verdict()}"
-        sentence += f"Mean of {change.difference.n} {kind}: {moved}. "
+        sentence += f"Mean of {counted}: {moved}. "
     return (sentence + after_temperature(found, best)).strip()
 
 
@@ -305,7 +305,7 @@ def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int, li
     others = [name for name in found.varying if name != column and len({row[name] for row in ended}) > 1]
     matched = _matched(ended, column, others, len(values))
     if not matched:
-        return f"undecided: {len(values)} values trained to the end, with {_ranges(ended, others)}", 0, []
+        return f"undecided: {len(values):,} values trained to the end, with {_ranges(ended, others)}", 0, []
     each = [_by_seed([by[value] for by in matched], measured) for value in values]
     compared = spreads(each, "max" if measured.larger else "min")
     if compared is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.analysis.recalibration import effects
+from sweeper.analysis.recalibration import effects, signed
 
 
 def row(trial: str, method: str, ece: float | None, nll: float, *, replicate: int = 0, bins: int = 15) -> dict:
@@ -35,3 +35,16 @@ def test_a_method_is_compared_at_its_own_number_of_bins_or_not_at_all() -> None:
     (found,) = effects(rows)
     assert found.bins == 15 and found.changes[0].before == 0.2
     assert effects(rows[:2]) == []
+
+
+def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> None:
+    rows = [row(f"c{n}", "none", 0.2, 1.0) for n in range(400)]
+    rows += [row(f"c{n}", "temperature", 0.06 + 0.002 * (n % 2), 0.9) for n in range(400)]
+    ece, nll = effects(rows)[0].changes
+    low, high = ece.difference.interval
+    assert signed(low) == signed(high) == "−0.14", "two digits would show an interval without width"
+    first, last = ece.limits().removeprefix(" (95 % ").removesuffix(")").split(" … ")
+    assert first != last
+    assert float(first.replace("−", "-")) == pytest.approx(low, abs=1e-4)
+    assert float(last.replace("−", "-")) == pytest.approx(high, abs=1e-4)
+    assert nll.limits() == " (95 % −0.1 … −0.1)", "all differences are equal"
