@@ -22,11 +22,13 @@ from sweeper.api.arguments import CommandOption, connect, listed, local_sweep, o
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
+from sweeper.storage.lookup import entries, find_sweep
+from sweeper.storage.metadata import UNTRACKED, read_manifest
 from sweeper.text.display import SafeConsole, Shown, printable
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
-    from sweeper.monitoring.status import Look, SweepStatus
+    from sweeper.monitoring.status import Look, SweepStatus, SweepWatch
     from sweeper.planning.plan import Plan
     from sweeper.remote.cluster import Cluster, RemoteSweep
     from sweeper.slurm.submission import SlurmSubmission
@@ -183,9 +185,6 @@ def _untracked(name: str, place: str) -> bool:
     """Return whether a sweep on this machine was started with --no-mlflow."""
     if is_store_address(place):
         return False
-    from sweeper.storage.lookup import find_sweep
-    from sweeper.storage.metadata import UNTRACKED, read_manifest
-
     return UNTRACKED in read_manifest(find_sweep(name, place).manifest, unknown_if_damaged=True)
 
 
@@ -357,7 +356,6 @@ def status(
         An object for each sweep: `SweepStatus`, or with an address `RemoteSweep`; of an audit, the differences.
     """
     from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
-    from sweeper.storage.lookup import entries
     from sweeper.storage.places import local_copies
 
     place = output_folder(output)
@@ -398,14 +396,15 @@ def _watched(name: str | None, output: str, address: str | None) -> Shown[Look |
     from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
     from sweeper.slurm.submission import jobs_lines
 
+    look: Callable[[], Look]
     asked = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
     if address is None and (name is None or (not (Path(output) / name).exists() and asked(0))):
-        seconds, look = LOOK_SECONDS, look_at_all(output)
-    elif name is None or (watched := _results_of(name, output, address)) is None:
+        seconds, look = LOOK_SECONDS, functools.partial(look_at_all, output)
+    elif name is None or (watched := _watch_of(name, output, address)) is None:
         assert address is not None
-        seconds, look = FAR_LOOK_SECONDS, _remote_look(connect(address), name)
+        seconds, look = FAR_LOOK_SECONDS, functools.partial(_remote_look, connect(address), name)
     else:
-        seconds, look = watched
+        seconds, look = watched.seconds, watched.look
 
     def look_again() -> Look:  # while Slurm has jobs: they wait, or one was requeued and has not begun again
         seen = look()
@@ -418,31 +417,27 @@ def _watched(name: str | None, output: str, address: str | None) -> Shown[Look |
     return Shown(seen, complete=seen.complete)
 
 
-def _results_of(name: str, output: str, address: str | None) -> tuple[float, Callable[[], Look]] | None:
-    """Return how to watch a sweep through its journal, and how often; `None` if only the cluster knows the sweep."""
+def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
+    """Return what follows a sweep through its journal; `None` if only the cluster knows the sweep."""
     from sweeper.monitoring.status import SweepWatch
 
     try:
-        watch = SweepWatch(*arguments.remote_output(name, output, address))
+        return SweepWatch(*arguments.remote_output(name, output, address))
     except (SweeperError, StoreError):
         if address is None:
             raise
         return None
-    return watch.seconds, watch.look
 
 
-def _remote_look(cluster: Cluster, name: str | None) -> Callable[[], Look]:
-    """Return a function that checks a cluster's sweeps, or one, through its Jobs API until all drivers ended."""
+def _remote_look(cluster: Cluster, name: str | None) -> Look:
+    """Check a cluster's sweeps, or one, through its Jobs API: over when all drivers ended."""
     from sweeper.monitoring.status import Look
     from sweeper.remote.cluster import progress_of, sweeps_table
 
-    def look() -> Look:
-        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
-        lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
-        over = all(sweep.ended for sweep in sweeps)
-        return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
-
-    return look
+    sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
+    lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
+    over = all(sweep.ended for sweep in sweeps)
+    return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
 
 
 def submit(
@@ -485,13 +480,13 @@ def submit(
     address = address or os.environ.get("SWEEPER_ADDRESS")
     if isinstance(space, Mapping):
         raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
+    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
     if slurm:
         from sweeper.slurm.submission import submit_sweep as submit_to_slurm
 
-        return submit_to_slurm(
-            str(space), None if slurm_file is None else Path(slurm_file), output_folder(output), overrides(set), name,
-            tracking_uri, mlflow=mlflow, allow_notify=allow_notify, print_only=print_only,
-        )  # fmt: skip
+        asked = None if slurm_file is None else Path(slurm_file)
+        return submit_to_slurm(str(space), asked, name, request, print_only=print_only)
     if slurm_file is not None or print_only:
         raise SweeperError("--slurm-file and --print go with --slurm", "add --slurm, or omit them")
     if address is None:
@@ -501,8 +496,6 @@ def submit(
         )
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
-    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
     return Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
 
 

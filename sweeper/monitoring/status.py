@@ -223,7 +223,9 @@ class SweepWatch:
             self._apply(record)
         driver = running(self.sweep.paths)
         self._undriven = 0 if driver else self._undriven + 1
-        return self._snapshot(driver), driver
+        until = self._clock() if driver and self.state.outcome is None else self.state.updated_at or self._began
+        seconds = max(0.0, until - self._began)
+        return self._tally.snapshot(seconds=seconds, epochs_before=self._before), driver
 
     def is_over(self, driver: str | None) -> bool:
         """Return whether there is nothing more to come."""
@@ -238,11 +240,6 @@ class SweepWatch:
         self.state.apply(record)
         for fold_in in self._folds:
             fold_in(record)
-
-    def _snapshot(self, driver: str | None) -> Snapshot:
-        until = self._clock() if driver and self.state.outcome is None else self.state.updated_at or self._began
-        seconds = max(0.0, until - self._began)
-        return self._tally.snapshot(seconds=seconds, epochs_before=self._before)
 
     def word(self, driver: str | None) -> str:
         """Return the sweep's state in words."""
@@ -286,16 +283,12 @@ def watch(
         return None
 
 
-def look_at_all(output: str) -> Callable[[], Look]:
-    """Return a function that checks all sweeps of `output`: over when no driver runs."""
-
-    def look() -> Look:
-        folder = local_copies(output)
-        driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
-        line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
-        return Look(statuses_table(status_of(folder)), line, over=not driven)
-
-    return look
+def look_at_all(output: str) -> Look:
+    """Check all sweeps of `output`: over when no driver runs."""
+    folder = local_copies(output)
+    driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
+    line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
+    return Look(statuses_table(status_of(folder)), line, over=not driven)
 
 
 def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:

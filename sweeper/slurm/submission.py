@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import search_spaces
@@ -51,33 +50,21 @@ class SlurmSubmission:
 
 
 def submit_sweep(
-    space: str,
-    slurm_file: Path | None,
-    output: str,
-    settings: Sequence[str],
-    name: str | None,
-    tracking_uri: str | None,
-    *,
-    mlflow: bool,
-    allow_notify: bool,
-    print_only: bool,
+    space: str, slurm_file: Path | None, name: str | None, request: Request, *, print_only: bool
 ) -> SlurmSubmission:
     """Submit a sweep; arguments and errors as of `sweeper.api.commands.submit`."""
-    if is_store_address(output):
+    if is_store_address(request.output):
         raise SweeperError(
-            f"--output {output} is a store, and the jobs find each other in a folder",
+            f"--output {request.output} is a store, and the jobs find each other in a folder",
             "give a folder that all nodes share; `sweeper archive` copies a finished sweep elsewhere",
         )
     found, file = read_settings(search_spaces.locate(space), slurm_file)
-    shared = Path(output).resolve()
+    shared = Path(request.output).resolve()
     if name is not None and folder_of(shared, name).exists():
         remedy = f"continue it with `sweeper resume {name} --slurm`, or choose another --name"
         raise SweeperError(f"the name {name!r} is taken", remedy)
     jobs = SlurmJobs(found, shared, print_only)
-    request = Request(
-        str(shared), tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"), not mlflow, settings=settings,
-        wait_for_nodes=ON_COMPUTE_NODES, allow_notify=allow_notify,
-    )  # fmt: skip
+    request = replace(request, output=str(shared), wait_for_nodes=ON_COMPUTE_NODES)
     name, _ = submit(jobs, space, name, lambda each: folder_of(shared, each).exists(), request)
     return SlurmSubmission(name, jobs.submitted, folder_of(shared, name), jobs.scripts, file)
 

@@ -157,7 +157,7 @@ def test_the_command_watches_one_sweep_or_all_and_says_how_it_ended(driven):
 
 
 def test_all_sweeps_of_a_folder_are_shown_until_no_driver_runs(tmp_path: Path) -> None:
-    seen = look_at_all(str(Driven(tmp_path).output))()
+    seen = look_at_all(str(Driven(tmp_path).output))
     assert seen.over and seen.line == "no sweep is running"
     assert isinstance(seen.panel, Table)
     assert list(seen.panel.columns[0].cells) == ["small"]
