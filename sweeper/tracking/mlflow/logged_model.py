@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
 from sweeper.text.display import redact
 from sweeper.tracking.mlflow.client import used_dataset
+from sweeper.tracking.mlflow.pages import store
 from sweeper.tracking.projection import tracked
 from sweeper.tracking.runs import identity_of
 
@@ -51,13 +51,10 @@ def log_model(folder: Path, name: str, output: Path, uri: str, register: str | N
     Raises:
         SweeperError: the store cannot be reached, or has no run of the trial.
     """
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     description = json.loads((folder / "model.json").read_text("utf-8"))
     source = description["source"]
-    with _store_errors(uri):
-        from mlflow.tracking import MlflowClient
-
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    refused = f"the model is written, but MLflow at {redact(uri)} refused it"
+    with store(uri, refused, "start the server or correct --tracking-uri, and export into another folder") as client:
         run = _run_of(client, find_sweep(name, output), source["trial"], uri)
         model = _logged(client, run, folder, description)
         _log_metrics(client, run, model, description)
@@ -157,18 +154,3 @@ def _default_store(uri: str) -> Iterator[None]:
         yield
     finally:
         mlflow.set_tracking_uri(before)
-
-
-@contextlib.contextmanager
-def _store_errors(uri: str) -> Iterator[None]:
-    """Say in a sentence why MLflow did not do it."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        raise SweeperError(
-            f"the model is written, but MLflow at {redact(uri)} refused it: {redact(str(error).splitlines()[0])}",
-            "start the server or correct --tracking-uri, and export into another folder",
-        ) from error

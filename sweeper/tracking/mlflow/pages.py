@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -28,6 +28,9 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
 from sweeper.text.display import redact
 from trainables.registry.names import did_you_mean
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 KEY = "sweep"
 #: MLflow's own tag for shared views, and our key in it.
@@ -147,6 +150,20 @@ def as_lines(asked: Sequence[Question]) -> list[str]:
     return [line for question in asked for line in (f"{question.words} ({question.look})", f"    {question.filter}")]
 
 
+@contextmanager
+def store(uri: str, refused: str, remedy: str) -> Iterator[MlflowClient]:
+    """Give the client of a store. Raises SweeperError of `refused`, why, and `remedy` where MLflow refuses it."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield MlflowClient(tracking_uri=uri, registry_uri=uri)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise SweeperError(f"{refused}: {redact(str(error).splitlines()[0])}", remedy) from error
+
+
 #: The newest experiments that are looked at.
 MOST = 1000
 
@@ -157,18 +174,9 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
     """
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        found = MlflowClient(tracking_uri=uri).search_experiments(max_results=MOST, order_by=["creation_time DESC"])
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        raise SweeperError(
-            f"MLflow at {redact(uri)} cannot be read: {redact(str(error).splitlines()[0])}",
-            "correct --tracking-uri, or start the server",
-        ) from error
+    refused = f"MLflow at {redact(uri)} cannot be read"
+    with store(uri, refused, "correct --tracking-uri, or start the server") as client:
+        found = client.search_experiments(max_results=MOST, order_by=["creation_time DESC"])
     sweeps = [(each.name, each.experiment_id) for each in found if TAG in each.tags]
     if name is None:
         return sweeps
