@@ -11,9 +11,10 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 #: The folder of this project's packages: of the installed ones, or a checkout.
 OUR_ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,19 @@ def set_niceness(process: int, level: int) -> None:
 def python_module(name: str, *arguments: str) -> list[str]:
     """Return the command that runs a module as a process, without the working directory on its search path."""
     return [sys.executable, "-P", "-m", name, *arguments]
+
+
+def start_beside(command: Sequence[str], said: int | IO[bytes], **changes: str) -> subprocess.Popen[bytes]:
+    """Start such a process at the lowest priority; what it prints goes to `said`.
+
+    Its standard input is held open for as long as this process lives, or closes it.
+    """
+    process = subprocess.Popen(
+        command, env=python_environment(**changes), stdin=subprocess.PIPE, stdout=said, stderr=said,
+        process_group=0,  # Ctrl-C is for this process
+    )  # fmt: skip
+    set_niceness(process.pid, LOWEST_PRIORITY)
+    return process
 
 
 def python_environment(**changes: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import LOWEST_PRIORITY, python_environment, set_niceness
+from sweeper.core.processes import start_beside
 from sweeper.journal.records import Attempt, Ended, Failed, Record, ReplicateReported, Reported
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import BAR, Snapshot, Tally, failure_line, progress_line, progress_panel
@@ -52,8 +52,13 @@ def redirect_output(log: Path) -> Iterator[Console]:
     os.dup2(descriptor, 2)
     os.close(descriptor)
     encoding = getattr(sys.stderr, "encoding", None)
-    opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
-    with opened as real_error, _streams_to(1, 2):
+    with ExitStack() as stack:
+        opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
+        real_error = stack.enter_context(opened)
+        for stream, descriptor, redirect in ((sys.stdout, 1, redirect_stdout), (sys.stderr, 2, redirect_stderr)):
+            if hasattr(stream, "pub_thread"):  # a notebook's kernel would send to the cell what Python prints
+                printed = os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace")
+                stack.enter_context(redirect(stack.enter_context(printed)))
         handler = logging.StreamHandler(sys.stderr)
         logging.getLogger().addHandler(handler)
         try:
@@ -66,17 +71,6 @@ def redirect_output(log: Path) -> Iterator[Console]:
             os.dup2(kept[1], 2)
             os.close(kept[0])
             os.close(kept[1])
-
-
-@contextmanager
-def _streams_to(out: int, error: int) -> Iterator[None]:
-    """Send what Python prints to these descriptors where a notebook's kernel would send it to the cell."""
-    with ExitStack() as stack:
-        for stream, descriptor, redirect in ((sys.stdout, out, redirect_stdout), (sys.stderr, error, redirect_stderr)):
-            if hasattr(stream, "pub_thread"):
-                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace"))
-                stack.enter_context(redirect(opened))
-        yield
 
 
 class Progress:
@@ -323,12 +317,6 @@ class FreshReport:
             self._due = now + max(EVERY_SECONDS, PAUSE * (now - self._began))
         if self._process is None and self._news and now >= self._due:
             self._began, self._news = now, False
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"{WATCH}\n{WRITE}", str(self._paths.root)],
-                env=python_environment(),
-                stdin=subprocess.PIPE,  # held open for as long as the driver lives
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what keeps it from being written, the report at the end says
-                process_group=0,  # Ctrl-C is for the driver
-            )
-            set_niceness(self._process.pid, LOWEST_PRIORITY)
+            command = [sys.executable, "-P", "-c", f"{WATCH}\n{WRITE}", str(self._paths.root)]
+            # What keeps it from being written, the report at the end says.
+            self._process = start_beside(command, subprocess.DEVNULL)

@@ -11,10 +11,9 @@ import os
 import subprocess
 import threading
 import time
-from types import TracebackType
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.processes import LOWEST_PRIORITY, python_environment, python_module, set_niceness
+from sweeper.core.processes import python_module, set_niceness, start_beside
 from sweeper.tracking.base import kind_of
 
 #: Tells the process the tracker's address, which may hold a password: arguments are public, the environment is not.
@@ -50,17 +49,11 @@ class Follower:
         return self
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = python_module("sweeper.tracking.sync", str(self._paths.root), "--follow")
+        root, parent = str(self._paths.root), str(os.getpid())
+        command = python_module("sweeper.tracking.sync", root, "--follow", "--parent", parent)
         with self._paths.tracking_log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--parent", str(os.getpid())],
-                env=python_environment(**{ADDRESS_VARIABLE: str(self._address)}),
-                stdin=subprocess.PIPE,  # held open for as long as there is more to come
-                stdout=log,
-                stderr=log,
-                process_group=0,  # Ctrl-C is for the driver; the process ends when the journal does
-            )
-        set_niceness(self._process.pid, LOWEST_PRIORITY)
+            # Its standard input is closed when there is no more to come.
+            self._process = start_beside(command, log, **{ADDRESS_VARIABLE: str(self._address)})
         return self._process
 
     def _watch(self) -> None:
@@ -79,9 +72,7 @@ class Follower:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the process if it is still there; after an error it has some seconds to say that trials ended."""
         self._finish()
         if self._process is not None and self._process.poll() is None:
