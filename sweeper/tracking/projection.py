@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from sweeper.analysis.selection import best_set_line
 from sweeper.core.errors import SweeperError, writing_to
@@ -151,9 +152,8 @@ class Projection:
             self._drawn_at = time.monotonic()
             self._diagrams.gather(self._store.drawn)
             due = {index: (epoch, bins) for index, epoch, bins in self._diagrams.due(self._runs.state)}
-        updates = self._runs.take(
-            abandoned=self._abandoned, diagrams={index: epoch for index, (epoch, _) in due.items()}
-        )
+        drawn = {index: epoch for index, (epoch, _) in due.items()}
+        updates = self._runs.take(abandoned=self._abandoned, diagrams=drawn)
         if updates:
             with self._asking():
                 self._store.write(self._illustrated(updates, due))
@@ -235,8 +235,7 @@ def _leave() -> None:
     os._exit(1)
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     thread: int
     began: float
     seconds: float
@@ -274,7 +273,7 @@ class Watchdog:
         """Note that the store has answered in the middle of a call that asks it for several things."""
         asked = self._asked
         if asked is not None:
-            self._asked = replace(asked, began=seconds_waited(asked.thread))
+            self._asked = asked._replace(began=seconds_waited(asked.thread))
 
     def _watch(self) -> None:
         while True:

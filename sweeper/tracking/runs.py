@@ -51,6 +51,9 @@ LONGEST_NAME = 120
 #: Tags of the sweep's run that its trials' carry, too.
 EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type", "git_commit", "user"})
 
+#: Facts of a trial that are tags of its run under their own names.
+FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "error", "device", "packing", "reused_from", "reused_epochs")
+
 
 class RunProjection:
     """Folds the journal and returns what each run lacks. Its memory grows with trials, not with records."""
@@ -73,7 +76,8 @@ class RunProjection:
         self._points: dict[int, list[Point]] = {}
         self._texts: dict[int, dict[str, str]] = {}
         self._touched: set[int] = set()
-        self._waiting = 0
+        #: How many points wait to be taken.
+        self.pending_points = 0
 
     def apply(self, record: Record) -> None:
         """Fold one record in; records come in order."""
@@ -93,7 +97,7 @@ class RunProjection:
             measured = [*epoch_points(epochs), *evaluation_points(evaluations, self._logged)]
             points = self._points.setdefault(configuration, [])
             points += [Point(key, value, milliseconds, step) for key, value, step in measured]
-            self._waiting += len(measured)
+            self.pending_points += len(measured)
             self._texts.setdefault(configuration, {}).update(unavailable_texts(evaluations))
 
     def _logged(self, column: str) -> bool:
@@ -102,16 +106,11 @@ class RunProjection:
             return True
         return self._sweep.spec.objective.metric.endswith(f"_{column}")
 
-    @property
-    def pending_points(self) -> int:
-        """How many points wait to be taken."""
-        return self._waiting
-
     def add(self, place: int, points: Sequence[Point]) -> None:
         """Add points that are not in the journal to a run whose trial is; a trial that never began has no run."""
         if points and place in self._began:
             self._points.setdefault(place, []).extend(points)
-            self._waiting += len(points)
+            self.pending_points += len(points)
             self._touched.add(place)
 
     def take(self, *, abandoned: bool = False, diagrams: Mapping[int, int] | None = None) -> list[RunUpdate]:
@@ -131,7 +130,7 @@ class RunProjection:
             for place in sorted(self._touched)
         ]
         self._touched.clear()
-        self._points, self._texts, self._waiting = {}, {}, 0
+        self._points, self._texts, self.pending_points = {}, {}, 0
         for update in updates:
             if update.place in diagrams:
                 update.tags[DIAGRAM_TAG] = str(diagrams[update.place])
@@ -263,18 +262,8 @@ def unavailable_texts(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _trial_tags(trial: TrialState) -> dict[str, str]:
-    facts = {
-        "attempt": trial.attempt,
-        "epochs": trial.epochs,
-        "stop_kind": trial.stop_kind,
-        "decision": None if trial.stop_reason is None else plain_reason(trial.stop_reason),
-        "stop_rung": trial.stop_rung,
-        "error": trial.error,
-        "device": trial.device,
-        "packing": trial.packing,
-        "reused_from": trial.reused_from,
-        "reused_epochs": trial.reused_epochs,
-    }
+    facts = {name: getattr(trial, name) for name in FACTS}
+    facts["decision"] = None if trial.stop_reason is None else plain_reason(trial.stop_reason)
     return {key: _text(value) for key, value in facts.items() if value is not None}
 
 
