@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import Plain
+from sweeper.tracking.base import default_address, kind_of
 from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:
@@ -191,8 +192,6 @@ def opened(name: str, output: str | Path | None, address: str | None = None) -> 
 
 def checked(address: str | None) -> str | None:
     """Return the address of a tracker, if it can be one. Raises SweeperError where it cannot."""
-    from sweeper.tracking.base import kind_of
-
     fault = kind_of(address).fault(address) if address is not None else None
     if fault is not None:
         raise SweeperError(*fault)
@@ -201,8 +200,6 @@ def checked(address: str | None) -> str | None:
 
 def local_tracking(address: str | None, folder: Path) -> str:
     """Return the tracker that was named, or the default one of the sweeps in `folder`."""
-    from sweeper.tracking.base import default_address
-
     return checked(address) or default_address(folder)
 
 
@@ -212,7 +209,6 @@ def tracking_address(address: str | None, output: str, name: str | None = None) 
     A sweep in a store has no default one.
     """
     from sweeper.storage.places import DRIVING, place_of
-    from sweeper.tracking.base import default_address
 
     address = address or os.environ.get("MLFLOW_TRACKING_URI")
     place = place_of(output, DRIVING)

@@ -11,7 +11,9 @@ from sweeper.api import analyses, arguments, commands
 from sweeper.api.arguments import CommandOption, local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError
+from sweeper.storage.lookup import find_sweep, sweep_names
 from sweeper.text.display import Shown, format_table
+from sweeper.text.labels import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +66,6 @@ def results_(
     from sweeper.results.listing import best_trials, columns_table, listed
     from sweeper.results.results import load_several
     from sweeper.steering.ledger import look_at_rows, look_at_table
-    from sweeper.text.labels import plural
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
@@ -145,7 +146,6 @@ def report(
         SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
     """
     from sweeper.reporting.page import write_report, write_several
-    from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
 
     place = output_folder(output)
@@ -162,10 +162,9 @@ def report(
         return ReportPage(write_several(members, beside if to is None else Path(to)))
     name, place = remote_output(name, place, address)
     root = find_sweep(*local_sweep(name, place)).root
-    if to is not None:
-        return ReportPage(write_report(root, Path(to)))
-    page = write_report(root)
-    publish(name, place)
+    page = write_report(root, None if to is None else Path(to))
+    if to is None:
+        publish(name, place)
     return ReportPage(page)
 
 
@@ -177,7 +176,6 @@ def sync(
     Returns:
         Nothing: what was written is said.
     """
-    from sweeper.storage.lookup import find_sweep
     from sweeper.tracking.sync import sync as synchronise
 
     paths = find_sweep(*local_sweep(name, output_folder(output)))
@@ -438,7 +436,7 @@ def table(
         SweeperError: another format, an unknown table, or nothing was evaluated.
     """
     from sweeper.reporting.tables import paper_table
-    from sweeper.results import load, sweep_names
+    from sweeper.results import load
 
     place = output_folder(output)
     if paper is not None:

@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Group
+from rich.table import Table
 
 from search_spaces import FOLDER
 from sweeper.api import arguments
 from sweeper.api.arguments import AtLeastOne, CommandOption, local_tracking, output_folder, overrides
 from sweeper.core.errors import SweeperError, writing_to
+from sweeper.storage import lookup
 from sweeper.text.display import Shown
-from sweeper.text.labels import plural
+from sweeper.text.labels import plural, short
+from trainables.files.atomic import write_text
 
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec
-    from sweeper.storage.lookup import Entry
 
 
 def init(
@@ -56,7 +58,6 @@ def init(
     """
     from sweeper.space.catalogue import template
     from sweeper.space.loading import load_spec
-    from trainables.files.atomic import write_text
 
     file = Path(file)
     if file.exists():
@@ -110,7 +111,6 @@ def validate(
     from sweeper.planning.preparation import what_is_found
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
-    from sweeper.text.labels import short
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
@@ -120,20 +120,17 @@ def validate(
     return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found))))
 
 
-def list_(*, output: arguments.Output = None) -> Shown[list[Entry]]:
+def list_(*, output: arguments.Output = None) -> Shown[list[lookup.Entry]]:
     """List the sweeps in the directory of results, latest first.
 
     Returns:
         An entry for each sweep: name, begin, data set, size on disk.
     """
-    from rich.table import Table
-
     from sweeper.slurm.submission import slurm_sweeps
-    from sweeper.storage.lookup import entries
     from sweeper.storage.places import local_copies
 
     place = output_folder(output)
-    found, on_slurm = entries(local_copies(place)), slurm_sweeps(place)
+    found, on_slurm = lookup.entries(local_copies(place)), slurm_sweeps(place)
     if not found:
         more = f"on Slurm: {', '.join(on_slurm)}" if on_slurm else "start one with `sweeper run quickstart`"
         return Shown([], notes=[f"no sweeps in {Path(place).resolve()}; {more}"])
@@ -166,7 +163,6 @@ def delete(
         The folder that is gone.
     """
     from sweeper.slurm.submission import at_rest
-    from sweeper.storage import lookup
 
     place = output_folder(output)
     scripts = at_rest(name, place)
@@ -200,7 +196,6 @@ def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -
         The new folder.
     """
     from sweeper.slurm.submission import at_rest
-    from sweeper.storage import lookup
 
     place = output_folder(output)
     at_rest(name, place)  # a job that waits would start the sweep anew under its old name
@@ -217,8 +212,6 @@ def archive(name: arguments.Name, *, to: str | Path | None = None, output: argum
     Returns:
         The file.
     """
-    from sweeper.storage import lookup
-
     file = lookup.archive(name, output_folder(output), None if to is None else Path(to))
     return Shown(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
 

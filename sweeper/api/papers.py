@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from search_spaces import packaged_files
-from sweeper.api import arguments
+from sweeper.api import arguments, commands
 from sweeper.api.arguments import CommandOption, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
+from sweeper.storage.lookup import sweep_names
 from sweeper.text.display import Shown
 from trainables.registry.names import nearest
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from sweeper.analysis.papers.recipes import Recipe
     from sweeper.results import Results
     from sweeper.slurm.submission import SlurmSubmission
-    from sweeper.space.spec import SweepSpec
 
 PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
 
@@ -59,15 +59,20 @@ def steps(paper: str, output: str | Path, *, rehearse: bool = False) -> list[Ste
     Raises:
         SweeperError: an unknown paper.
     """
-    from sweeper.analysis.papers.finished import FinishedSweep
     from sweeper.analysis.papers.recipes import shipped_recipe
-    from sweeper.results import Results
-    from sweeper.storage.lookup import sweep_names
 
     known_paper(paper)
     recipes = [recipe for recipe in map(shipped_recipe, packaged_files()) if recipe.spec.header.paper == paper]
-    there = [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
-    return [_step(recipe, [sweep for sweep in there if sweep.rehearsed == rehearse]) for recipe in recipes]
+    there = [sweep for sweep in _sweeps(output) if sweep.rehearsed == rehearse]
+    return [_step(recipe, there) for recipe in recipes]
+
+
+def _sweeps(output: str | Path) -> list[FinishedSweep]:
+    """Return all sweeps of a results folder."""
+    from sweeper.analysis.papers.finished import FinishedSweep
+    from sweeper.results import Results
+
+    return [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
 
 
 def _step(recipe: Recipe, there: Sequence[FinishedSweep]) -> Step:
@@ -96,21 +101,16 @@ def _has_ended(results: Results) -> bool:
 def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, str]:
     """Return what is wrong with the data of experiments that will be run: search space → path, rule and remedy."""
     from sweeper.planning.preparation import prepare_dataset
-
-    faults: dict[str, str] = {}
-    for step in plan:
-        if step.state != FINISHED:
-            try:
-                prepare_dataset(_rehearsed(step.recipe) if rehearse else step.recipe.spec)
-            except SweeperError as error:
-                faults[step.recipe.space] = str(error)
-    return faults
-
-
-def _rehearsed(recipe: Recipe) -> SweepSpec:
     from sweeper.space.loading import load_spec
 
-    return load_spec(packaged_files()[recipe.space], recipe.overrides, rehearse=True)
+    faults: dict[str, str] = {}
+    for recipe in (step.recipe for step in plan if step.state != FINISHED):
+        try:
+            file = packaged_files()[recipe.space]
+            prepare_dataset(load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec)
+        except SweeperError as error:
+            faults[recipe.space] = str(error)
+    return faults
 
 
 def paper(
@@ -187,8 +187,6 @@ def known_paper(name: str) -> str:
 
 
 def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, Any]) -> None:
-    from sweeper.api import commands
-
     if step.state == FINISHED:
         return
     say(f"{'resuming' if step.state == UNFINISHED else 'running'} {step.recipe.space}")
@@ -210,19 +208,16 @@ def write_page(
 ) -> PaperPage:
     """Write a paper's page from the sweeps that a results folder has. Raises SweeperError."""
     from sweeper.analysis.judging import judge_claims, named_claims
-    from sweeper.analysis.papers.finished import FinishedSweep
     from sweeper.analysis.papers.page import write_paper_page
     from sweeper.analysis.papers.tables import filled_table
-    from sweeper.results import Results
     from sweeper.space.rehearsal import SUFFIX
-    from sweeper.storage.lookup import sweep_names
 
-    plan = steps(paper, output, rehearse=rehearse)
-    sweeps = [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
+    plan, sweeps = steps(paper, output, rehearse=rehearse), _sweeps(output)
     names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)
     names |= dict.fromkeys(_computed_tables(paper))
     tables = [filled_table(name, sweeps, rehearsed=rehearse) for name in names]
-    own = [Results(Path(output) / step.sweep) for step in plan if step.sweep]
+    by_name = {sweep.name: sweep.results for sweep in sweeps}
+    own = [by_name[step.sweep] for step in plan if step.sweep]
     verdicts = {results.name: judge_claims(results) for results in own if named_claims(results)}
     place = Path(page) if page is not None else Path(output) / f"paper-{paper}{SUFFIX if rehearse else ''}.html"
     return write_paper_page(place, paper, tables, verdicts, own)

@@ -35,7 +35,7 @@ from sweeper.api.arguments import CommandOption
 from sweeper.cli.printing import BAD_INPUT, DONE, GIVEN, PRINTED, discard_output, display
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lookup import sweep_names
-from sweeper.text.display import SafeConsole
+from sweeper.text.display import FORMATS, SafeConsole
 from trainables.files.stores.base import StoreError, is_store_address
 
 #: An argument of a docstring whose section is indented by four columns.
@@ -177,9 +177,9 @@ def _as_typed(parameter: inspect.Parameter, hint: object, text: str) -> tuple[in
     required = parameter.default is parameter.empty
     default = option.default if option.default is not None else parameter.default
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not option.flags:
-        annotation = typer.Argument(
-            **{**shared, "show_default": False if required and not words else shared["show_default"]}
-        )
+        if required and not words:
+            shared["show_default"] = False
+        annotation = typer.Argument(**shared)
     else:
         flag = f"--{parameter.name.replace('_', '-')}"
         flags = option.flags or ((flag,) if typed is not bool or not default else ())
@@ -190,22 +190,15 @@ def _as_typed(parameter: inspect.Parameter, hint: object, text: str) -> tuple[in
         typed = typed | None
     elif option.negated:
         default = not default
-    return (
-        inspect.Parameter(
-            parameter.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=parameter.empty if required else default,
-            annotation=Annotated[typed, annotation],
-        ),
-        option,
-    )
+    default = parameter.empty if required else default
+    made = parameter.replace(kind=parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, annotation])
+    return made, option
 
 
 def typed_as(kind: Any) -> Any:
     """Return the type in which the command line takes what a function takes in several."""
-    kinds = (
-        [each for each in get_args(kind) if each is not NoneType] if get_origin(kind) in (Union, UnionType) else [kind]
-    )
+    union = get_origin(kind) in (Union, UnionType)
+    kinds = [each for each in get_args(kind) if each is not NoneType] if union else [kind]
     several = next((each for each in kinds if get_origin(each) is get_origin(Sequence[str])), None)
     if several is not None:
         return list[get_args(several)[0]]  # type: ignore[misc]  # made for typer, which reads it
@@ -233,8 +226,6 @@ def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_format(incomplete: str) -> list[str]:
     """Return the output formats of rows."""
-    from sweeper.text.display import FORMATS
-
     return [name for name in FORMATS if name.startswith(incomplete)]
 
 

@@ -8,10 +8,9 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,11 +21,12 @@ from sweeper.api.arguments import CommandOption, output_folder
 from sweeper.api.commands import followed
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
 from sweeper.text.display import SafeConsole, Shown, printable
+from sweeper.text.labels import plural
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sweeper.slurm.submission import SlurmSubmission
 
 DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
@@ -132,7 +132,6 @@ def discard_output() -> None:
 def _print_finished(done: FinishedRun, timings: bool) -> None:
     from sweeper.reporting.summary import summary
     from sweeper.storage.places import DRIVING, place_of
-    from sweeper.text.labels import plural
 
     show(summary(done.results))
     tell: Callable[[str], None] = typer.echo
@@ -163,19 +162,17 @@ def _print_finished(done: FinishedRun, timings: bool) -> None:
     for command in next_commands:
         tell(f"  {command}")
     if timings:
-        show(_phases(done))
+        _print_phases(done)
 
 
-def _phases(done: FinishedRun) -> Table:
-    """Return how long each phase of a run took, counted from the start of this process to now."""
-    from sweeper.core.ids import SweepPaths
-    from sweeper.journal.journal import read_journal
+def _print_phases(done: FinishedRun) -> None:
+    """Print how long each phase of a run took, counted from the start of this process to now."""
     from sweeper.monitoring.live import process_began
 
     done.timings.began = process_began()
     done.timings.read(read_journal(SweepPaths(done.folder).journal))
     done.timings.note("summary printed")
-    return done.timings.table()
+    show(done.timings.table())
 
 
 def _short(path: Path) -> str:
@@ -205,8 +202,6 @@ def submitted(found: Submitted | SlurmSubmission, given: Given, *, wait: bool = 
 
 def given_to_slurm(found: SlurmSubmission) -> None:
     """Print a sweep's jobs and the next commands; its scripts where nothing was submitted."""
-    from sweeper.text.labels import plural
-
     if not found.jobs:
         typer.echo("\n".join(f"# {found.folder / file}\n{text}" for file, text in found.scripts.items()))
         say(f"nothing was submitted: these are the scripts that {_short(found.asked or found.folder)} makes")
@@ -236,37 +231,25 @@ def recalibrated(found: Shown[Any], given: Given) -> None:
     say(f"  sweeper report {sweep}{where}\n  sweeper sync {sweep}{where}")
 
 
-class RecalibrationProgress:
-    """Progress of a recalibration: a bar on a terminal, a plain line every ten seconds elsewhere.
+@contextlib.contextmanager
+def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Show the progress of recalibrating `sweep`: a bar on a terminal, a plain line every ten seconds elsewhere.
 
-    A context manager; call it with samples done, total samples and evaluations done.
+    Yield what is called with samples done, total samples and evaluations done.
     """
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    said = time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"recalibrating {sweep}", total=None)
 
-    def __init__(self, console: Console, sweep: str) -> None:
-        """Show the progress of recalibrating `sweep` on `console`."""
-        self._console, self._sweep = console, sweep
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task(f"recalibrating {sweep}", total=None)
-        self._said = time.monotonic()
+        def advance(done: int, total: int, evaluations: int) -> None:
+            nonlocal said
+            bar.update(task, completed=done, total=total)
+            if not console.is_terminal and time.monotonic() - said >= PLAIN_LINE_SECONDS:
+                said = time.monotonic()
+                console.print(f"recalibrating {sweep}: {done / total:.0%}, {evaluations:,} evaluations")
 
-    def __enter__(self) -> RecalibrationProgress:
-        """Draw the bar."""
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the bar."""
-        self._bar.stop()
-
-    def __call__(self, done: int, total: int, evaluations: int) -> None:
-        """Show that `done` of `total` samples, in `evaluations` evaluations, are done."""
-        self._bar.update(self._task, completed=done, total=total)
-        if not self._console.is_terminal and time.monotonic() - self._said >= PLAIN_LINE_SECONDS:
-            self._said = time.monotonic()
-            self._console.print(f"recalibrating {self._sweep}: {done / total:.0%}, {evaluations:,} evaluations")
+        yield advance
 
 
 #: What prints the answers of a command that is not simply displayed.
@@ -284,5 +267,5 @@ GIVEN: dict[str, Callable[..., Any]] = {
     "say": say,
     "write": write,
     "ask": partial(typer.confirm, abort=True, err=True),
-    "progress": partial(RecalibrationProgress, SafeConsole(stderr=True)),
+    "progress": partial(recalibration_progress, SafeConsole(stderr=True)),
 }
