@@ -86,9 +86,8 @@ class LightningLoop(TrainingLoop):
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path="memory" if self.epochs else None)
         self.trainer.save_checkpoint("memory")
         self.epochs += 1
-        logged = {
-            re.sub(r"\W+", "_", name).lower(): float(value) for name, value in self.trainer.callback_metrics.items()
-        }
+        metrics = self.trainer.callback_metrics
+        logged = {re.sub(r"\W+", "_", name).lower(): float(value) for name, value in metrics.items()}
         return {name: value for name, value in logged.items() if name not in MEASURED_HERE}
 
     @torch.no_grad()

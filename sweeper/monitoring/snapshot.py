@@ -269,12 +269,11 @@ def rungs_table(now: Snapshot) -> Table:
 #: The prefix that Ray adds to the name of a user-defined metric.
 PREFIX = "ray_"
 
+_SAID = yaml.safe_load(resources.files("sweeper.monitoring").joinpath("metrics.yaml").read_text("utf-8"))
+
 #: Name → what it counts, and its labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (each["counts"], ("sweep", *each.get("labels", ())))
-    for name, each in yaml.safe_load(
-        resources.files("sweeper.monitoring").joinpath("metrics.yaml").read_text("utf-8")
-    ).items()
+    name: (each["counts"], ("sweep", *each.get("labels", ()))) for name, each in _SAID.items()
 }
 
 #: Seconds between two updates; Ray's agents collect metrics every ten seconds.

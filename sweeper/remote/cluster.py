@@ -32,9 +32,8 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from rich.table import Table
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
 from sweeper.text.display import redact
-from sweeper.text.labels import duration
+from sweeper.text.labels import STATUS_WORDS, duration
 
 CONNECT_SECONDS = 10.0
 
@@ -179,10 +178,8 @@ class Cluster:
         began = time.monotonic()
         while True:
             try:
-                taken: str = self._client.submit_job(
-                    entrypoint=entrypoint, submission_id=job, runtime_env=environment, metadata=metadata
-                )
-                return taken
+                options = {"submission_id": job, "runtime_env": environment, "metadata": metadata}
+                return str(self._client.submit_job(entrypoint=entrypoint, **options))
             except RuntimeError as error:
                 # A head takes jobs some seconds after its dashboard answers.
                 if "No available agent" not in str(error) or time.monotonic() - began > AGENT_SECONDS:
@@ -250,9 +247,7 @@ def _remote_sweep(job: JobDetails) -> RemoteSweep:
     )
 
 
-_STATUSES = "|".join(
-    status.replace("_", " ") for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED)
-)
+_STATUSES = "|".join(STATUS_WORDS).replace("_", " ")
 #: A driver's lines of progress, and the counts of its summary, which come last.
 _PROGRESS = re.compile(rf"^\d[\d,]* (?:(?:{_STATUSES})\b|trials?:).*$", re.MULTILINE)
 
@@ -275,14 +270,8 @@ def sweeps_table(
         if sweep.name not in seen:
             seen.add(sweep.name)
             began = f"{duration(max(0.0, now() - sweep.started))} ago" if sweep.started is not None else "–"
-            table.add_row(
-                sweep.name,
-                sweep.state,
-                sweep.submitter,
-                began,
-                progress_of(sweep, logs),
-                f"{sweep.output}/{sweep.name}",
-            )
+            words = sweep.name, sweep.state, sweep.submitter, began, progress_of(sweep, logs)
+            table.add_row(*words, f"{sweep.output}/{sweep.name}")
     return table
 
 

@@ -64,11 +64,8 @@ class Grant:
             fcntl.flock(lines, fcntl.LOCK_EX)
             lines.seek(0)
             text = lines.read()
-            made = {
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "author": self.author,
-                **make(self._own(text)),
-            }
+            said, now = make(self._own(text)), datetime.now(UTC).isoformat(timespec="seconds")
+            made = {"at": now, "author": self.author, **said}
             ends = not text or text.endswith("\n")  # a power cut may leave half a line
             lines.write(("" if ends else "\n") + json.dumps(made, default=str) + "\n")
             lines.flush()

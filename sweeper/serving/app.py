@@ -135,8 +135,8 @@ class Pages:
             stop.set()
             painting.cancel()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._heavy)
+    async def _in_thread(self, work: Callable[..., T], *given: Any, **named: Any) -> T:
+        return await anyio.to_thread.run_sync(functools.partial(work, *given, **named), limiter=self._heavy)
 
     def _seen(self, name: str) -> SweepView:
         if name not in self._board.seen:
@@ -193,8 +193,8 @@ class Pages:
     async def trial(self, request: Request) -> Response:
         """Answer with a trial's page."""
         seen = self._seen(request.path_params["name"])
-        work = functools.partial(self._trial, seen.name, request.path_params["trial"][:20], seen.key)
-        return HTMLResponse(await self._in_thread(work))
+        trial = request.path_params["trial"][:20]
+        return HTMLResponse(await self._in_thread(self._trial, seen.name, trial, seen.key))
 
     def _trial_text(self, name: str, trial: str, key: str) -> str:
         """Return a trial's page; one that was made for the same `key` is kept."""
@@ -212,7 +212,7 @@ class Pages:
             raise HTTPException(400, "limit and offset are numbers of rows")
         limit, offset = map(int, numbers)
         query = f"SELECT * FROM {table} ORDER BY ALL LIMIT {min(limit, MOST_ROWS + 1)} OFFSET {offset}"
-        found = await self._in_thread(functools.partial(self._rows, name, query))
+        found = await self._in_thread(self._rows, name, query)
         if limit > MOST_ROWS + 1 or found.num_rows > MOST_ROWS:
             raise HTTPException(
                 413,
@@ -240,8 +240,8 @@ class Pages:
         sides = [self._seen(request.query_params[each]) for each in "ab" if request.query_params.get(each)]
         found = None
         if len(sides) == 2:
-            look = functools.partial(self._commands["compare"], *(each.name for each in sides))
-            found = await self._in_thread(functools.partial(look, output=self._board.output))
+            names = (each.name for each in sides)
+            found = await self._in_thread(self._commands["compare"], *names, output=self._board.output)
         facts = "Two sweeps over the configurations that both have."
         return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
 
@@ -251,8 +251,7 @@ class Pages:
         options: dict[str, Any] = {key: int(given[key]) for key in NUMBERS if given.get(key, "").isdecimal()}
         options |= {"where": given.get("where") or None, "output": self._board.output}
         words = given.get("what", "").split()
-        steer = functools.partial(self._commands["steer"], name, given.get("verb", ""), words, **options)
-        said = await self._in_thread(steer)
+        said = await self._in_thread(self._commands["steer"], name, given.get("verb", ""), words, **options)
         return page("sentence", name, name, text=said)
 
     async def static(self, request: Request) -> Response:

@@ -29,7 +29,7 @@ from sweeper.journal.records import Failed, Judged, Record, Reported
 from sweeper.monitoring.live import WATCH
 from sweeper.monitoring.snapshot import Snapshot, left_text, speed_text
 from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
-from sweeper.reporting.html import page_text
+from sweeper.reporting.html import page_text, write_page
 from sweeper.space.spec import Budget
 from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
@@ -88,7 +88,6 @@ def paint(name: str, output: str, key: str) -> None:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
     from sweeper.analysis.selection import selected, winners_interval
-    from sweeper.reporting.html import write_page
     from sweeper.reporting.page import report
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.results import load

@@ -158,14 +158,11 @@ class WorkerJob:
 
     def _work(self, head: Head) -> None:
         """Be a node of this head's cluster until it is gone, another takes its place, or the job is asked to end."""
-        size = [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or os.environ.get('SLURM_CPUS_ON_NODE', '1')}"]
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE", "1")
+        options = [f"--address={head.address}", f"--node-ip-address={address_here()}", f"--num-cpus={cpus}"]
         folder = ray_folder(self._exchange.token).parent  # Ray makes there what the head says
         job = own_job() or f"{head.job}-{os.environ.get('SLURM_PROCID', '0')}"
-        node = RayNode(
-            [f"--address={head.address}", f"--node-ip-address={address_here()}", *size],
-            environment(self._exchange.token),
-            self._exchange.folder / f"ray-{job}.txt",
-        )
+        node = RayNode(options, environment(self._exchange.token), self._exchange.folder / f"ray-{job}.txt")
         try:
             while node.alive and self._goes_on and self._exchange.head == head:
                 time.sleep(POLL_SECONDS)

@@ -282,16 +282,10 @@ class TableText:
             return " & ".join(latex(each) if isinstance(each, str) else each.latex() for each in cells) + r" \\"
 
         columns = "l" * self.words + "r" * (len(self.header) - self.words)
+        begin = rf"\begin{{tabular}}{{{columns}}}"
         above = [r"% needs \usepackage{amsmath,booktabs}", r"\begin{table}", rf"\caption{{{latex(self.caption)}}}"]
         body = [line(row) + (r" \addlinespace" if row[0] == "" else "") for row in self.rows]
-        inside = [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            line(self.header),
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-        ]
+        inside = [begin, r"\toprule", line(self.header), r"\midrule", *body, r"\bottomrule"]
         return "\n".join([*above, *inside, r"\end{tabular}", r"\end{table}"])
 
     def _markdown(self) -> str:

@@ -123,15 +123,14 @@ def plain_reason(reason: str) -> str:
     if found is None:
         return reason
     where = f" ({found['stratum']})" if found["stratum"] else ""
-    promoted = "none" if found["quota"] == "0" else f"the first {found['quota']}"
-    yet = " yet" if found["verb"] == "pauses" and promoted == "none" else ""
+    place = f"Epoch {found['rung']}: {ordinal(int(found['place']))} of {found['count']}{where}"
     if found["kept"]:
         least = found["least"]
-        rule = f"keep_at_least: {least} always trains {'one' if least == '1' else least} to the end"
-        return f"Epoch {found['rung']}: {ordinal(int(found['place']))} of {found['count']}{where}. Promoted: {rule}."
+        return f"{place}. Promoted: keep_at_least: {least} always trains {'one' if least == '1' else least} to the end."
+    promoted = "none" if found["quota"] == "0" else f"the first {found['quota']}"
+    yet = " yet" if found["verb"] == "pauses" and promoted == "none" else ""
     end = {"pauses": "Paused", "continues": "Promoted", "stops": "Never promoted, so stopped"}[found["verb"]]
-    place = f"{ordinal(int(found['place']))} of {found['count']}"
-    return f"Epoch {found['rung']}: {place}{where}; {promoted} promoted{yet}. {end}."
+    return f"{place}; {promoted} promoted{yet}. {end}."
 
 
 def ordinal(place: int) -> str:
