@@ -280,8 +280,7 @@ class Check:
 
 def checks() -> list[Check]:
     """Return all findings, in the order in which a sweep would hit them."""
-    looks: list[Callable[[], Check]] = [_python, _packages, _images, _gpus, _shared_memory, _disk, _own_components]
-    return [look() for look in looks]
+    return [_python(), _packages(), _images(), _gpus(), _shared_memory(), _disk(), _own_components()]
 
 
 def _python() -> Check:

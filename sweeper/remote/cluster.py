@@ -191,7 +191,15 @@ class Cluster:
         try:
             yield
         except AuthenticationError as error:
-            raise SweeperError(*_refusal(self.address, find_token() is None)) from error
+            if find_token() is None:
+                raise SweeperError(
+                    f"the cluster at {self.address} requires a token, and this environment has none",
+                    "set RAY_AUTH_TOKEN_PATH to a file with the token; ask the cluster's administrator for it",
+                ) from error
+            raise SweeperError(
+                f"the cluster at {self.address} rejects this environment's token",
+                "it belongs to another cluster or was replaced; put the right token into the file RAY_AUTH_TOKEN_PATH",
+            ) from error
         except (ConnectionError, requests.RequestException) as error:
             raise SweeperError(f"no Ray cluster responds at {self.address}", CHECK_ADDRESS) from error
         except (RuntimeError, ValueError) as error:
@@ -216,18 +224,6 @@ def _checked_address(address: str) -> str:
         said = getattr(error, "strerror", None) or error
         raise SweeperError(f"nothing responds at {address}: {said}", CHECK_ADDRESS) from error
     return address.rstrip("/")
-
-
-def _refusal(address: str, missing: bool) -> tuple[str, str]:
-    if missing:
-        return (
-            f"the cluster at {address} requires a token, and this environment has none",
-            "set RAY_AUTH_TOKEN_PATH to a file with the token; ask the cluster's administrator for it",
-        )
-    return (
-        f"the cluster at {address} rejects this environment's token",
-        "it belongs to another cluster or was replaced; put the right token into the file RAY_AUTH_TOKEN_PATH",
-    )
 
 
 def _remote_sweep(job: JobDetails) -> RemoteSweep:

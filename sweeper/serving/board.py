@@ -246,11 +246,10 @@ class Followed:
 
     def _note(self, record: Record) -> None:
         body = record.body
-        decision = body.decision if isinstance(body, Reported | Judged) else None
         if isinstance(body, Failed) and body.final:
             self._stopped.append((trial_name(body.configuration), body.reason))
-        elif isinstance(body, Reported | Judged) and decision is not None and decision.kind in ("stop", "fail"):
-            self._stopped.append((trial_name(body.configuration), plain_reason(decision.reason)))
+        elif isinstance(body, Reported | Judged) and body.decision and body.decision.kind in ("stop", "fail"):
+            self._stopped.append((trial_name(body.configuration), plain_reason(body.decision.reason)))
 
 
 class Board:

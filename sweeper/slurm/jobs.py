@@ -295,10 +295,6 @@ def _said(*command: str) -> str:
     if done.returncode != 0:
         lines = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if line.strip()]
         said = "; ".join(lines) or f"exit status {done.returncode}"
-        raise SweeperError(f"{command[0]}: {said}", _remedy(said))
+        known = (remedy for key, remedy in REMEDIES.items() if key in said.lower())
+        raise SweeperError(f"{command[0]}: {said}", next(known, "see slurm.yaml, and the script by --print"))
     return done.stdout.strip()
-
-
-def _remedy(said: str) -> str:
-    words, otherwise = said.lower(), "see slurm.yaml, and the script by --print"
-    return next((remedy for key, remedy in REMEDIES.items() if key in words), otherwise)

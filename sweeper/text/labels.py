@@ -45,24 +45,20 @@ def describe(row: Row, columns: Sequence[str]) -> str:
 
     Hyperparameters follow their component's name in parentheses if that name varies, too.
     """
-    parts: list[str] = []
-    inside: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for column in columns:
         value = row.get(column)
         if value is None:
             continue
         part, short = split(column)
         if part and short == "name":
-            parts.append(f"{value}{{{part}}}")
-            inside[part] = []
-        elif part in inside:
-            inside[part].append(f"{label(short)} {number(value)}")
+            parts[part] = [str(value)]
+        elif part in parts:
+            parts[part].append(f"{label(short)} {number(value)}")
         else:
-            parts.append(f"{label(short)} {number(value)}")
-    text = " · ".join(parts)
-    for part, words in inside.items():
-        text = text.replace(f"{{{part}}}", f" ({', '.join(words)})" if words else "")
-    return text or "the only configuration"
+            parts[column] = [f"{label(short)} {number(value)}"]
+    said = (f"{first} ({', '.join(inside)})" if inside else first for first, *inside in parts.values())
+    return " · ".join(said) or "the only configuration"
 
 
 def label(name: str) -> str:
