@@ -109,8 +109,8 @@ STUCK: Mapping[str, str] = _SAID["stuck"]
 ROOM = "free space, or give --output on another file system"
 
 
-def folder_of(output: Path, name: str) -> Path:
-    """Return where the jobs of a sweep keep their scripts, logs and what they say to each other."""
+def folder_of(output: Path, name: str = "") -> Path:
+    """Return where the jobs of a sweep keep scripts, logs and what they say to each other; of all, without a name."""
     return output.resolve() / FOLDER / name
 
 

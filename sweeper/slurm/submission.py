@@ -10,17 +10,7 @@ import search_spaces
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.remote.submission import Request, submit
-from sweeper.slurm.jobs import (
-    FOLDER,
-    Exchange,
-    SlurmJobs,
-    cancel,
-    described,
-    folder_of,
-    is_here,
-    jobs_left,
-    submit_scripts,
-)
+from sweeper.slurm.jobs import Exchange, SlurmJobs, cancel, described, folder_of, is_here, jobs_left, submit_scripts
 from sweeper.slurm.settings import HEAD, read_settings
 from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
@@ -130,7 +120,7 @@ def slurm_sweeps(output: str) -> list[str]:
     if is_store_address(output):
         return []
     try:
-        return sorted(file.parent.name for file in Path(output).glob(f"{FOLDER}/*/{HEAD}"))
+        return sorted(file.parent.name for file in folder_of(Path(output)).glob(f"*/{HEAD}"))
     except OSError:  # a name that can be no folder's: whoever looks for its other sweeps says so
         return []
 
