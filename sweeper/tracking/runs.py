@@ -51,6 +51,9 @@ LONGEST_NAME = 120
 #: Tags of the sweep's run that its trials' carry, too.
 EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type", "git_commit", "user"})
 
+#: Metric, value and epoch of each point.
+Measured = Iterator[tuple[str, float, int]]
+
 #: Facts of a trial that are tags of its run under their own names.
 FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "error", "device", "packing", "reused_from", "reused_epochs")
 
@@ -313,7 +316,7 @@ def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list
     return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
 
 
-def epoch_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
+def epoch_points(rows: Iterable[Row]) -> Measured:
     """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
     for epoch, group in grouped(rows, itemgetter("epoch")).items():
         yield from _mean_and_spread(group, "", epoch)
@@ -324,9 +327,7 @@ def is_core(column: str) -> bool:
     return CORE.fullmatch(column) is not None or column in headline_columns()
 
 
-def evaluation_points(
-    rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True
-) -> Iterator[tuple[str, float, int]]:
+def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True) -> Measured:
     """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
 
     Only columns that are `logged`, and of those that say how a number was computed none.
@@ -353,16 +354,14 @@ def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
 
 def _mean_and_spread(
     rows: Sequence[Row], prefix: str, epoch: int, logged: Callable[[str], bool] = lambda column: True
-) -> Iterator[tuple[str, float, int]]:
+) -> Measured:
     for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
         before = "" if column.startswith("hessian_") else prefix
         if logged(column) and not UNLOGGED.fullmatch(column) and not (prefix and before + column in _EPOCH_METRICS):
             yield from mean_and_spread(rows, (column,), before, epoch)
 
 
-def mean_and_spread(
-    rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int
-) -> Iterator[tuple[str, float, int]]:
+def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int) -> Measured:
     """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`.
 
     A standard error's own spread, and that of the learning rate, which is everybody's, tell nothing.
