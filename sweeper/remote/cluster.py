@@ -248,15 +248,12 @@ _STATUSES = "|".join(STATUS_WORDS).replace("_", " ")
 _PROGRESS = re.compile(rf"^\d[\d,]* (?:(?:{_STATUSES})\b|trials?:).*$", re.MULTILINE)
 
 
-def sweeps_table(
-    sweeps: Iterable[RemoteSweep], logs: Callable[[str], str], now: Callable[[], float] = time.time
-) -> Table:
+def sweeps_table(sweeps: Iterable[RemoteSweep], logs: Callable[[str], str]) -> Table:
     """Return one row per sweep: its state, who submitted it and when, its progress, where its results are.
 
     Args:
         sweeps: drivers, the newest of each sweep first; older ones of the same sweep are left out.
         logs: gives what a driver has printed.
-        now: Unix time in seconds.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "submitter", "began", "progress", "results"):
@@ -265,7 +262,7 @@ def sweeps_table(
     for sweep in sweeps:
         if sweep.name not in seen:
             seen.add(sweep.name)
-            began = f"{duration(max(0.0, now() - sweep.started))} ago" if sweep.started is not None else "–"
+            began = f"{duration(max(0.0, time.time() - sweep.started))} ago" if sweep.started is not None else "–"
             words = sweep.name, sweep.state, sweep.submitter, began, progress_of(sweep, logs)
             table.add_row(*words, f"{sweep.output}/{sweep.name}")
     return table
