@@ -87,7 +87,7 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
     numbers = [each for each in varying if not each.endswith("_name")]
     # MLflow leaves runs out that lack one of the params, and hides the chart if none has all.
     everywhere = [each for each in varying if each.endswith("_name") or each.startswith("config_optimizer_")]
-    charts = [
+    return [
         {
             "type": "PARALLEL",
             "runsCountToCompare": max(100, trials),
@@ -96,10 +96,9 @@ def _charts(metric: str, varying: Sequence[str], trials: int) -> list[dict[str, 
             "showAllRuns": False,
         },
         scatter("test_accuracy", "test_ece"),
-        scatter(GAMMA if GAMMA in varying else numbers[0], "test_ece", "PARAM") if numbers else None,
+        *([scatter(GAMMA if GAMMA in varying else numbers[0], "test_ece", "PARAM")] if numbers else []),
         {"type": "LINE", "metricKey": "val_nll", "selectedMetricKeys": ["val_nll"], "runsCountToCompare": 20},
     ]
-    return [chart for chart in charts if chart is not None]
 
 
 def address(server: str, experiment_id: str) -> str:
