@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
-from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
@@ -65,15 +63,12 @@ class ForkServer:
                 # other's way, and add in another order.
                 env=python_environment(OMP_NUM_THREADS="1"),
             )
-        self._pid = self._process.pid
 
     def __enter__(self) -> ForkServer:
         """Serve."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the server, and with it all that it has forked."""
         self._control.close()
         try:
@@ -100,7 +95,7 @@ class ForkServer:
         try:
             self._control.send(pid)
             for descriptor in descriptors:
-                send_handle(self._control, descriptor, self._pid)
+                send_handle(self._control, descriptor, self._process.pid)
             return int(self._control.recv())
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise ForkServerGone(
@@ -109,8 +104,9 @@ class ForkServer:
             ) from error
 
 
-@contextmanager
-def early_server(executor: str, address: str | None, given: ForkServer | None = None) -> Iterator[ForkServer | None]:
+def early_server(
+    executor: str, address: str | None, given: ForkServer | None = None
+) -> AbstractContextManager[ForkServer | None]:
     """Start the server where it may be needed, as early as can be: it imports torch while the space is read.
 
     Args:
@@ -119,7 +115,5 @@ def early_server(executor: str, address: str | None, given: ForkServer | None = 
         given: one that runs already, whose owner ends it.
     """
     if given is not None or executor not in ("auto", "local") or address is not None:
-        yield given
-        return
-    with ForkServer() as server:
-        yield server
+        return nullcontext(given)
+    return ForkServer()
