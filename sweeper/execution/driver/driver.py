@@ -271,16 +271,13 @@ class Driver(Assignments):
         """Journal a report and what the scheduler decides on it, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
-        if not judging.is_news(report, trial):
+        if trial.status in ENDED or report.epoch <= trial.epochs:  # resumed from its checkpoint it repeats its last
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
             self._starts.take(index)  # the report tells of it
         self._record_start(index)
         digest = self._values.digest(index)
-        attempt = self.state.attempt
-        self._recorder.record(
-            judging.judged(report, trial, self.rungs, attempt=attempt, reused=reused, config_hash=digest)
-        )
+        self._recorder.record(judging.judged(report, trial, self.rungs, self.state.attempt, reused, digest))
         self._checkpoints.tidy(index)
 
     def _fail(self, unit: Unit, failure: Failure) -> None:

@@ -36,13 +36,7 @@ STATUS_OF_DECISION = {
 
 
 def judged(
-    report: TrialReport,
-    trial: TrialState,
-    rungs: RungState,
-    *,
-    attempt: int,
-    reused: Reused | None,
-    config_hash: str | None,
+    report: TrialReport, trial: TrialState, rungs: RungState, attempt: int, reused: Reused | None, digest: str | None
 ) -> Reported:
     """Return the record of a report that is news.
 
@@ -52,7 +46,7 @@ def judged(
         rungs: decide.
         attempt: the driver's.
         reused: where the report was reused from, if anywhere.
-        config_hash: of the configuration's values, for its first report.
+        digest: of the configuration's values, for its first report.
     """
     # One that had to go back further measures epochs again that an earlier report brought.
     rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
@@ -64,12 +58,7 @@ def judged(
     kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
     report = replace(report, epochs=rows, failure=None, failure_kind=kind)
     status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
-    return Reported(report, attempt, status, decision, reused, config_hash=config_hash)
-
-
-def is_news(report: TrialReport, trial: TrialState) -> bool:
-    """Return whether the journal lacks a report: a trial resumed from its checkpoint repeats its last."""
-    return trial.status not in ENDED and report.epoch > trial.epochs
+    return Reported(report, attempt, status, decision, reused, config_hash=digest)
 
 
 def skips_epochs(report: TrialReport, known: TrialState | ReplicateState) -> bool:
@@ -228,9 +217,8 @@ def classify(type_name: str, message: str) -> Failure:
         return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {next(told, _first_line(text))}")
     if "RankLostError" in type_name:
         said = cause.partition("RankLostError: ")[2] or cause
-        if any(words in lowered for words in (*_PREEMPTIONS, _NODE_DEATH)):
-            return Failure(PREEMPTED, said, counts=False)
-        return Failure(CRASH, said)
+        gone = any(words in lowered for words in (*_PREEMPTIONS, _NODE_DEATH))
+        return Failure(PREEMPTED if gone else CRASH, said, counts=not gone)
     if any(error in lowered for error in _STORAGE_ERRORS):
         return Failure(STORAGE, f"the results folder cannot be written to: {cause}", counts=False)
     if died:
