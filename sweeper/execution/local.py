@@ -33,7 +33,7 @@ from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.space.parts import Resources
 from trainables.files.container import memory_taken, usable_cores
 from trainables.worker.hang_watchdog import ended_by
-from trainables.worker.trial_reports import WorkerFailed, WorkerInit, WorkerReport
+from trainables.worker.trial_reports import WorkerFailed, WorkerInit
 
 #: The longest that the loop waits for processes before it looks after the driver's other duties.
 TURN_SECONDS = 0.2
@@ -200,10 +200,15 @@ class Loop:
 
         One that cannot hear that has ended: it shows as the end of its connection.
         """
-        report = self._receive(worker)
-        if report is None:
+        try:
+            message: Any = worker.process.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.on_exit(worker, Failure(CRASH, ended_by(self.server.exit_code(worker.process))))
             return
-        if worker.process.send(self.dispatcher.on_report(worker, report)) and not worker.assignments:
+        if isinstance(message, WorkerFailed):
+            self.server.exit_code(worker.process)
+            self.on_exit(worker, classify(message.type_name, message.text))
+        elif worker.process.send(self.dispatcher.on_report(worker, message)) and not worker.assignments:
             del self.busy[worker.process.connection]
             self.idle.append(worker)
 
@@ -216,19 +221,6 @@ class Loop:
     def _hear(self) -> None:
         for ready in wait(list(self.busy), TURN_SECONDS):
             self.on_message(self.busy[cast(Connection, ready)])
-
-    def _receive(self, worker: ForkedWorker) -> WorkerReport | None:
-        """Return what a worker reports; `None` where its process has died, which is dealt with."""
-        try:
-            message: Any = worker.process.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self.on_exit(worker, Failure(CRASH, ended_by(self.server.exit_code(worker.process))))
-            return None
-        if isinstance(message, WorkerFailed):
-            self.server.exit_code(worker.process)
-            self.on_exit(worker, classify(message.type_name, message.text))
-            return None
-        return cast(WorkerReport, message)
 
     def _waiting_worker(self) -> ForkedWorker | None:
         """Return a worker that waits; one that has ended since has nothing in hand that would be lost."""
