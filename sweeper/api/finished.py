@@ -13,7 +13,7 @@ from rich.text import Text
 from sweeper.text.display import as_html, as_text
 
 if TYPE_CHECKING:
-    from sweeper.execution.options import Outcome, Settled
+    from sweeper.execution.options import Settled
     from sweeper.monitoring.live import Timings
     from sweeper.remote.cluster import Cluster, RemoteSweep
 
@@ -35,7 +35,7 @@ class FinishedRun:
         retriable: how many failed trials may end otherwise if retried; one that diverged diverges again.
     """
 
-    def __init__(self, outcome: Outcome | Settled, output: str, timings: Timings) -> None:
+    def __init__(self, outcome: Settled, output: str, timings: Timings) -> None:
         """Take over a run's outcome; `output` is where its sweeps are."""
         from sweeper.results import Results  # DuckDB and Arrow, which the list of commands does not need
 

@@ -32,6 +32,7 @@ from sweeper.execution.driver.steering import (
     Controller,
     Interrupts,
     WorkingTime,
+    answered,
     price_from,
 )
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
@@ -132,7 +133,11 @@ def drive(
     outcome, reason = ended or ("finished", None)
     late = outcome == "finished" or (reason or "").startswith(BUDGET_REACHED)
     goes_on = reason == GOES_ON or (late and bool(pending(paths)))
-    return Outcome(sweep, outcome, attempt.state, time.monotonic() - started, attempt.notes, goes_on)
+    state, seconds = attempt.state, time.monotonic() - started
+    counts, again, left = state.count(), retriable(state), len(state.unfinished())
+    return Outcome(
+        paths, counts, seconds, again, outcome, attempt.notes, left, sweep=sweep, state=state, goes_on=goes_on
+    )
 
 
 class Attempt:
@@ -209,7 +214,8 @@ class Attempt:
             driver = self._driver(session, [budget], report, steered=steered)
             self._begin(driver)
             steered(driver)  # before a spent budget could end it that was raised meanwhile
-            with _stopped_by_signal(driver):
+            ask = driver.steering.ask_to_stop  # `Interrupts` does the same for Ctrl-C
+            with answered(signal.SIGTERM, lambda *_: ask(f"{signal.SIGTERM.name} was received")):
                 session.execute(driver)
         return driver
 
@@ -280,7 +286,7 @@ class Attempt:
         # Earlier sweeps are next to this one, which may be resumed by its path from anywhere.
         beside = output if is_store_address(output) else self.sweep.paths.root.parent
         learned = lessons(self.sweep.spec, dataset_facts(self._dataset), beside, known=self.state.learned)
-        reusable = reusable_trials(self.sweep, self.state.unfinished(), output, self._tables.incoming)
+        reusable = reusable_trials(self.sweep, self.state.unfinished(), beside, self._tables.incoming)
         driver.begin(reusable, learned)
         self.progress.stage("running")
 
@@ -366,23 +372,6 @@ class SteeringController:
             done(self._sweep.paths, request)
             if grows:
                 driver.steering.ask_to_stop(GOES_ON)
-
-
-@contextmanager
-def _stopped_by_signal(driver: Driver) -> Iterator[None]:
-    """Let SIGTERM ask the sweep to stop; `Interrupts` does the same for Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: object) -> None:
-        driver.steering.ask_to_stop(f"{signal.Signals(number).name} was received")
-
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _report_lacking(sweep: Sweep) -> list[str]:

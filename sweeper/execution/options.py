@@ -72,47 +72,6 @@ class RunOptions:
     timings: Timings = field(default_factory=Timings)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        sweep: the sweep.
-        outcome: `finished`, `stopped` or `interrupted`.
-        state: of all trials.
-        seconds: wall time of this run, Ray's start included.
-        notes: things the user should know, one sentence each.
-        goes_on: whether it ended to begin again at once, because it was steered.
-    """
-
-    sweep: Sweep
-    outcome: str
-    state: SweepState
-    seconds: float
-    notes: Sequence[str]
-    goes_on: bool = False
-
-    @property
-    def paths(self) -> SweepPaths:
-        """The sweep's files."""
-        return self.sweep.paths
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Trials by status."""
-        return self.state.count()
-
-    @property
-    def unfinished(self) -> int:
-        """How many trials a resume would continue with."""
-        return len(self.state.unfinished())
-
-    @property
-    def retriable(self) -> int:
-        """How many failed trials may end otherwise if retried."""
-        return retriable(self.state)
-
-
 def retriable(state: SweepState) -> int:
     """Return how many failed trials may end otherwise if retried; one that diverged diverges again."""
     return sum(trial.stop_kind != NON_FINITE for trial in state.trials.values() if trial.status == FAILED)
@@ -134,15 +93,33 @@ class Settled:
         counts: trials by status.
         seconds: how long it took to find that out.
         retriable: how many failed trials may end otherwise if retried.
+        outcome: `finished`, `stopped` or `interrupted`.
+        notes: things the user should know, one sentence each.
+        unfinished: how many trials a resume would continue with.
     """
 
     paths: SweepPaths
     counts: Mapping[str, int]
     seconds: float = 0.0
-    outcome: str = "finished"
-    notes: tuple[str, ...] = ()
-    unfinished: int = 0
     retriable: int = 0
+    outcome: str = "finished"
+    notes: Sequence[str] = ()
+    unfinished: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Settled):
+    """How a run ended, whose wall time `seconds` is, Ray's start included.
+
+    Attributes:
+        sweep: the sweep.
+        state: of all trials.
+        goes_on: whether it ended to begin again at once, because it was steered.
+    """
+
+    sweep: Sweep
+    state: SweepState
+    goes_on: bool
 
 
 def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracker: str | None, retriable: int = 0) -> None:

@@ -99,6 +99,19 @@ ACKNOWLEDGED = "Stopping after this epoch; press Ctrl-C again to skip tables and
 HURRIED = "Skipping tables and report"
 
 
+@contextmanager
+def answered(number: int, answer: Callable[[int, object], object]) -> Iterator[None]:
+    """Answer a signal up to the end of the block; only the main thread can, elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, answer)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 class Interrupts:
     """Counts presses of Ctrl-C and answers each at once; use `listening` around what may be interrupted.
 
@@ -115,14 +128,8 @@ class Interrupts:
     @contextmanager
     def listening(self) -> Iterator[Interrupts]:
         """Take Ctrl-C up to the end of the block; only the main thread can, elsewhere nothing changes."""
-        if threading.current_thread() is not threading.main_thread():
+        with answered(signal.SIGINT, self._pressed):
             yield self
-            return
-        before = signal.signal(signal.SIGINT, self._pressed)
-        try:
-            yield self
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def skippable(self) -> Iterator[None]:
