@@ -23,7 +23,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,6 @@ from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import bring_predictions, local_copies, local_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.large_tables import ALWAYS_WRITTEN, LARGE_TABLES, MERGED_KEY
-from trainables.files.stores.base import is_store_address
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import part_name, write_parquet
@@ -115,19 +113,6 @@ _HARMLESS |= {"confirm", "searcher", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What `--reuse` found before the sweep starts.
-
-    Attributes:
-        names: the sweeps to take trials over from, the one that began last first.
-        notes: one sentence for each that cannot be used, and why.
-    """
-
-    names: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def choose_sources(
     spec: SweepSpec,
     facts: Mapping[str, object],
@@ -136,8 +121,10 @@ def choose_sources(
     *,
     every: bool,
     named: Sequence[str],
-) -> Chosen:
-    """Return the sweeps below `output` whose trials a new sweep can reuse.
+) -> tuple[list[str], list[str]]:
+    """Return the sweeps below `output` whose trials a new sweep can reuse, the one that began last first.
+
+    And a sentence for each of `every` that cannot be used, and why.
 
     Args:
         spec: of the new sweep.
@@ -149,9 +136,7 @@ def choose_sources(
 
     Raises SweeperError when a named sweep does not exist or cannot be used, naming every reason.
     """
-    chosen = Chosen()
-    if not every and not named:
-        return chosen
+    names, notes = list[str](), list[str]()
     for name in dict.fromkeys([*named, *(sweep_names(local_copies(output)) if every else ())]):
         try:
             reasons = _differences(spec, facts, own_code, _open(name, output, tables=False))
@@ -160,15 +145,15 @@ def choose_sources(
                 raise
             reasons = [error.message]
         if not reasons:
-            chosen.names.append(name)
+            names.append(name)
         elif name in named:
             raise SweeperError(
                 f"cannot reuse trials of {name!r}: {'; '.join(reasons)}",
                 "make the search spaces agree on that, or omit --reuse-from",
             )
         else:
-            chosen.notes.append(f"cannot reuse trials of {name}: {'; '.join(reasons)}")
-    return chosen
+            notes.append(f"cannot reuse trials of {name}: {'; '.join(reasons)}")
+    return names, notes
 
 
 def reusable_trials(
@@ -192,8 +177,6 @@ def reusable_trials(
         digest = _digest(sweep.configurations, index) if index in found else None
         return next((reports for there, reports in found.get(index, ()) if there == digest), None)
 
-    # A sweep may be resumed by its path, from anywhere.
-    output = output if is_store_address(output) else sweep.paths.root.parent
     for name in _manifest(sweep).get(MANIFEST_KEY, ()):
         try:
             source = _open(name, output, tables=True)

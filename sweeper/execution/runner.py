@@ -200,11 +200,11 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
-    sources = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)
+    sources, notes = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)
     learned = [summary(each) for each in lessons(spec, facts, options.output)]
     manifest = {
         **build_manifest(spec, facts),
-        **({MANIFEST_KEY: sources.names} if sources.names else {}),
+        **({MANIFEST_KEY: sources} if sources else {}),
         **({LEARNED: learned} if spec.searcher.warm_start else {}),
         **manifest_part(own),
         **looped,
@@ -214,7 +214,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
     outcome = first_attempt(sweep, dataset, options, place, targets, executor)
-    return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
+    return replace(outcome, notes=[*notes, *own_notes, *outcome.notes])
 
 
 def first_attempt(

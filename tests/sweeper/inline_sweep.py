@@ -50,11 +50,10 @@ class Inline:
         }
         self.dataset = self.dataset or TrialSettings.from_mapping(settings).load_dataset()
         facts = dataset_facts(self.dataset)
-        sources = choose_sources(spec, facts, self.output, every=every, named=named)
-        self.notes = sources.notes
+        sources, self.notes = choose_sources(spec, facts, self.output, every=every, named=named)
         learned = lessons(spec, facts, self.output)
         told = {LEARNED: [summary(lesson) for lesson in learned]} if learned else {}
-        manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources.names, **told}
+        manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources, **told}
         sweep = create_sweep(spec, "small", name, self.output, manifest)
         self.drive(sweep, settings, learned)
         return sweep

@@ -103,8 +103,8 @@ def test_what_would_change_a_number_is_named_and_nothing_is_taken_over(
     spec, facts = load_spec(inline._space, [override]), dataset_facts(inline.dataset)
     with pytest.raises(SweeperError, match=reason):
         choose_sources(spec, facts, inline.output, every=False, named=["first"])
-    chosen = choose_sources(spec, facts, inline.output, every=True, named=[])
-    assert not chosen.names and len(chosen.notes) == 1 and reason in chosen.notes[0]
+    names, notes = choose_sources(spec, facts, inline.output, every=True, named=[])
+    assert not names and len(notes) == 1 and reason in notes[0]
 
 
 def test_other_code_other_data_and_sweeps_that_do_not_exist_are_refused(
@@ -112,7 +112,7 @@ def test_other_code_other_data_and_sweeps_that_do_not_exist_are_refused(
 ) -> None:
     inline, _ = source
     spec, facts = load_spec(inline._space), dataset_facts(inline.dataset)
-    assert choose_sources(spec, facts, inline.output, every=True, named=[]).names == ["first"]
+    assert choose_sources(spec, facts, inline.output, every=True, named=[])[0] == ["first"]
     with pytest.raises(SweeperError, match="its dataset differs"):
         choose_sources(spec, {**facts, "split_hash": "0" * 64}, inline.output, every=False, named=["first"])
     with pytest.raises(SweeperError, match=r"there is no sweep 'frist'.*\n.*'first'"):
