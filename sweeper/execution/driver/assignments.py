@@ -22,19 +22,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.execution.driver.context import (
-    NO_SHARES,
-    DriverSettings,
-    Fold,
-    InFlight,
-    Recorder,
-    Shares,
-    Sink,
-    TrialValues,
-)
+from sweeper.execution.driver.context import NO_SHARES, DriverSettings, Fold, Shares, Sink, TrialValues
 from sweeper.execution.driver.steering import Controller, Steering
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Judged
+from sweeper.journal.records import Body, Judged
 from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
@@ -89,19 +80,28 @@ class Assignments(ABC):
     def __post_init__(self) -> None:
         """Queue what is unfinished."""
         searching = [] if self.searcher is None else [self.searcher]
-        self._recorder = Recorder(self.journal, [self.state, self.rungs, *searching, *self.folds], self.sinks)
+        self._folded: Sequence[Fold] = [self.state, self.rungs, *searching, *self.folds]
         self.steering = Steering(self.controllers, self.paths.stop_marker, self.clock)
         self.schedule, self.processes = self.settings.schedule, self.slots
-        self._values = TrialValues(self.configurations, self.state, self._recorder.record)
+        self._values = TrialValues(self.configurations, self.state, self._record)
         waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self._unsuggested)
         self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self._units_of(i))
         self._alone: set[int] = set()
         self._kinds: dict[int, str | None] = {}
-        self._in_flight = InFlight(self.settings.max_concurrent)
+        #: The assignments that are given out and not over, and whether a process has begun with each.
+        self._in_flight: dict[tuple[int, ...], bool] = {}
 
     @abstractmethod
     def _take_over(self, indices: Sequence[int]) -> None:
         """Judge what other sweeps have reported of these configurations, which leaves those out that it ends."""
+
+    def _record(self, body: Body) -> None:
+        """Journal one record and let everything follow that follows from it."""
+        record = self.journal.append(body)
+        for fold in self._folded:
+            fold.apply(record)
+        for sink in self.sinks:
+            sink.append(record)
 
     def resize(self, slots: int) -> None:
         """Record how many trials run at once from now on: a cluster's nodes come and go, and so do lanes."""
@@ -142,7 +142,7 @@ class Assignments(ABC):
             if not self._go_together(index, self._queue[0][0]):
                 break
             assignment.append(self._queue.popleft()[0])
-        self._in_flight.add(assignment)
+        self._in_flight[tuple(assignment)] = False
         return assignment
 
     def next_of_kind(self, kind: str | None, share: float | None = None) -> list[int] | None:
@@ -217,8 +217,18 @@ class Assignments(ABC):
     @property
     def wants_more(self) -> bool:
         """Whether it has trials that it would start if the cluster had room."""
-        could_give = self._waiting and not self._in_flight.full
-        return self.closing is None and (self._in_flight.ahead > 0 or could_give)
+        could_give = self._waiting and not self._is_full
+        return self.closing is None and (self._ahead > 0 or could_give)
+
+    @property
+    def _ahead(self) -> int:
+        """How many of the assignments that are given out no process has begun yet."""
+        return sum(not begun for begun in self._in_flight.values())
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether as many assignments are given out as the sweep allows at once."""
+        return self.settings.max_concurrent is not None and len(self._in_flight) >= self.settings.max_concurrent
 
     def _first(self, fits: Callable[[int], bool]) -> Unit | None:
         """Take the first unit that fits out of the queue; what has ended since it was put there is left out."""
@@ -255,8 +265,8 @@ class Assignments(ABC):
             return
         index, decision = found
         trial = self.state.trials[index]
-        self._recorder.record(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
-        self._recorder.settle()
+        self._record(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
+        self.journal.settle()
         self._queue.appendleft((index, None))
 
     def _suggest(self) -> bool:
@@ -268,8 +278,8 @@ class Assignments(ABC):
         while self.searcher and self._unsuggested and len(self._in_flight) + len(self._queue) < self.slots:
             index = self._unsuggested[0]
             suggestion = self.searcher.suggest(index)
-            self._recorder.record(suggested_body(index, suggestion, self.searcher.maker))
-            self._recorder.settle()
+            self._record(suggested_body(index, suggestion, self.searcher.maker))
+            self.journal.settle()
             self._queue.extend(self._units_of(index))
             self._take_over([index])
             if self._queue:
@@ -302,8 +312,8 @@ class Assignments(ABC):
     def _has_room(self) -> bool:
         """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
         # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
-        patient = self.steering.alone or self._in_flight.ahead < 1
-        return self.steering.yields_to is None and patient and not self._in_flight.full
+        patient = self.steering.alone or self._ahead < 1
+        return self.steering.yields_to is None and patient and not self._is_full
 
     def _units_of(self, index: int) -> list[Unit]:
         """Return what there is to give out of a configuration."""

@@ -1,4 +1,4 @@
-"""What a driver knows and holds: its settings, GPU shares, values, the recorder, what is given out, checkpoints kept.
+"""What a driver knows and holds: its settings, GPU shares, values, checkpoints kept.
 
 Of the trials that have ended the best ones keep their checkpoints, of the sweep or of each stratum; the others' are
 removed. A constraint beside the best, `val_accuracy within 0.005 of the best`, can take the first place from a trial
@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeAlias
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, trial_name
 from sweeper.journal.best import Rank, rank_of
-from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Drawn, Record
 from sweeper.journal.state import COMPLETED, ENDED, STEERED, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
@@ -143,32 +142,6 @@ class Fold(Protocol):
         """Take one record in; records come in order."""
 
 
-class Recorder:
-    """Journals, and folds each record into the state, the rungs, the searcher's knowledge and the sinks."""
-
-    def __init__(self, journal: Journal, folds: Sequence[Fold], sinks: Sequence[Sink]) -> None:
-        """Record into `journal`, which is open for appending; the folds know it so far."""
-        self.journal, self._folds, self._sinks = journal, folds, sinks
-
-    def record(self, body: Body) -> None:
-        """Journal one record and let everything follow that follows from it."""
-        record = self.journal.append(body)
-        for fold in self._folds:
-            fold.apply(record)
-        for sink in self._sinks:
-            sink.append(record)
-
-    def settle(self) -> None:
-        """Make every record so far durable."""
-        self.journal.settle()
-
-    def flush(self) -> None:
-        """Make every record so far durable, and let the sinks show them."""
-        self.journal.settle()
-        for sink in self._sinks:
-            sink.flush_if_due()
-
-
 #: So many configurations share a record: one record a sweep of the usual size, and 150 kB of a large one.
 TOGETHER = 500
 
@@ -271,56 +244,3 @@ class TrialValues:
     def digest(self, index: int) -> str | None:
         """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
         return None if self.state.trials[index].config_hash is not None else config_hash(self.of(index))
-
-
-class InFlight(dict[tuple[int, ...], bool]):
-    """The assignments that are given out and not over, and whether a process has begun with each."""
-
-    def __init__(self, limit: int | None) -> None:
-        """Allow `limit` at once, `None` for any number."""
-        super().__init__()
-        self._limit = limit
-
-    @property
-    def ahead(self) -> int:
-        """How many of them no process has begun yet."""
-        return sum(not begun for begun in self.values())
-
-    @property
-    def full(self) -> bool:
-        """Whether the limit is reached."""
-        return self._limit is not None and len(self) >= self._limit
-
-    def add(self, assignment: Sequence[int], *, begun: bool = False) -> None:
-        """Give an assignment out, or record that a process has begun with it."""
-        self[tuple(assignment)] = begun
-
-    def retire(self, assignment: Sequence[int]) -> None:
-        """Take an assignment off: it is over, or its process has died."""
-        self.pop(tuple(assignment), None)
-
-
-#: A process that reports within this time needs no record of its start: the report shows it, for half the writing.
-START_SECONDS = 1.0
-
-
-class Starts:
-    """The configurations whose process has started without a record of that, or a report, so far."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin with none; `clock` gives seconds."""
-        self._clock = clock
-        self._began: dict[int, float] = {}
-
-    def begin(self, configurations: Sequence[int]) -> None:
-        """Note that a process has begun with these configurations."""
-        self._began.update(dict.fromkeys(configurations, self._clock()))
-
-    def take(self, configuration: int) -> bool:
-        """Remove a configuration; return whether its start had no record."""
-        return self._began.pop(configuration, None) is not None
-
-    def due(self) -> list[int]:
-        """Return the configurations whose start needs a record by now."""
-        latest = self._clock() - START_SECONDS
-        return [configuration for configuration, began in self._began.items() if began <= latest]

@@ -24,7 +24,7 @@ from typing import TypeAlias
 from sweeper.core.ids import code_version
 from sweeper.execution.driver import judging
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
-from sweeper.execution.driver.context import KeptCheckpoints, Starts
+from sweeper.execution.driver.context import KeptCheckpoints
 from sweeper.execution.driver.judging import Failure
 from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
@@ -35,6 +35,9 @@ from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: A report from elsewhere, and of which sweep it was reused; `None` where no sweep made it.
 TakenOver: TypeAlias = tuple[TrialReport, Reused | None]
+
+#: A process that reports within this time needs no record of its start: the report shows it, for half the writing.
+START_SECONDS = 1.0
 
 #: An assignment, what its process reports of it, and whether that is the last.
 News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
@@ -60,7 +63,9 @@ class Driver(Assignments):
     def __post_init__(self) -> None:
         """Find the trials that keep their checkpoints, and open failed ones again where they are to run."""
         super().__post_init__()
-        self.full_disks, self._starts = judging.FullDisks(self.paths.root, self.other_nodes), Starts(self.clock)
+        self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
+        #: When processes began with configurations of which neither that is recorded so far nor a report.
+        self._began: dict[int, float] = {}
         self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.schedule, self.settings.keeping)
         if self.failed_too:
             self.state.reopen_failed()
@@ -77,13 +82,13 @@ class Driver(Assignments):
                 `sweeper.execution.reuse`. One that a searcher chooses is asked for then.
             learned: what earlier sweeps' trials came to, for the searcher to know. It is journaled as this attempt's.
         """
-        self._recorder.record(
+        self._record(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )
-        self._recorder.settle()
+        self.journal.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
-            self._recorder.record(replace(each, attempt=self.state.attempt))
+            self._record(replace(each, attempt=self.state.attempt))
         self._reusable = reusable
         unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
         self._take_over(unfinished)
@@ -104,21 +109,21 @@ class Driver(Assignments):
         for index in paused:
             epoch = self.state.trials[index].epochs
             decision = self.rungs.never_promoted(epoch, index)
-            self._recorder.record(Judged(index, self.state.attempt, epoch, EARLY_STOPPED, decision))
+            self._record(Judged(index, self.state.attempt, epoch, EARLY_STOPPED, decision))
             self._checkpoints.tidy(index)
-        self._recorder.settle()
+        self.journal.settle()
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Note that an assignment's process has begun.
 
         A replicate's start is recorded at once, a configuration's when the first report takes its time.
         """
-        self._in_flight.add(assignment, begun=True)
+        self._in_flight[tuple(assignment)] = True
         if self.settings.apart:
             index, number = assignment
-            self._recorder.record(Started(index, self.state.attempt, replicate=number))
+            self._record(Started(index, self.state.attempt, replicate=number))
         else:
-            self._starts.begin(assignment)
+            self._began.update(dict.fromkeys(assignment, self.clock()))
 
     def on_news(self, news: Iterable[News], *, trained: bool = False) -> list[Sequence[int]]:
         """Journal reports in the order of assignments; return the assignments that are over.
@@ -160,7 +165,7 @@ class Driver(Assignments):
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
-            self._in_flight.retire(assignment)
+            self._in_flight.pop(tuple(assignment), None)
             self._end_pauses()
         elif exhausted:
             self.on_failure(assignment, Failure(judging.ERROR, "its process ended without a last report"))
@@ -202,7 +207,7 @@ class Driver(Assignments):
 
     def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
-        self._in_flight.retire(assignment)
+        self._in_flight.pop(tuple(assignment), None)
         if failure.kind == judging.STORAGE:
             # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
             self.steering.ask_to_stop(self.full_disks.met(failure))
@@ -215,10 +220,13 @@ class Driver(Assignments):
 
     def flush(self) -> None:
         """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""
-        for index in self._starts.due():
+        latest = self.clock() - START_SECONDS
+        for index in [each for each, began in self._began.items() if began <= latest]:
             self._record_start(index)
-        self._recorder.flush()
-        self.steering.follow(wants_more=self.wants_more, running=len(self._in_flight) - self._in_flight.ahead)
+        self.journal.settle()
+        for sink in self.sinks:
+            sink.flush_if_due()
+        self.steering.follow(wants_more=self.wants_more, running=len(self._in_flight) - self._ahead)
         if self.steering.slots is not None:
             self.processes = self.steering.slots
             if not self.settings.together:
@@ -233,8 +241,8 @@ class Driver(Assignments):
         """
         before = len(self.state.touched)
         for body in bodies:
-            self._recorder.record(body)
-        self._recorder.settle()
+            self._record(body)
+        self.journal.settle()
         self._queue = deque(unit for unit in self._queue if self.state.trials[unit[0]].status not in ENDED)
         for index in self.state.touched[before:]:
             self._checkpoints.tidy(index)
@@ -245,8 +253,8 @@ class Driver(Assignments):
         unfinished = self.state.unfinished()
         outcome = "finished" if not unfinished else "stopped" if self.closing else "interrupted"
         reason = self.closing or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
-        self._recorder.record(Ended(self.state.attempt, outcome, reason))
-        self._recorder.settle()
+        self._record(Ended(self.state.attempt, outcome, reason))
+        self.journal.settle()
         return outcome
 
     def take_over(self, index: int, reports: Iterable[TakenOver]) -> None:
@@ -274,10 +282,10 @@ class Driver(Assignments):
         if trial.status in ENDED or report.epoch <= trial.epochs:  # resumed from its checkpoint it repeats its last
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
-            self._starts.take(index)  # the report tells of it
+            self._began.pop(index, None)  # the report tells of it
         self._record_start(index)
         digest = self._values.digest(index)
-        self._recorder.record(judging.judged(report, trial, self.rungs, self.state.attempt, reused, digest))
+        self._record(judging.judged(report, trial, self.rungs, self.state.attempt, reused, digest))
         self._checkpoints.tidy(index)
 
     def _fail(self, unit: Unit, failure: Failure) -> None:
@@ -300,14 +308,14 @@ class Driver(Assignments):
             given_up=given_up and alone,
             share=larger,
         )
-        self._recorder.record(body)
+        self._record(body)
         if body.given_up:
             self._settle(index)
 
     def _record_start(self, index: int) -> None:
         """Record that a configuration's process has begun, unless that was done."""
-        if self._starts.take(index):
-            self._recorder.record(Started(index, self.state.attempt))
+        if self._began.pop(index, None) is not None:
+            self._record(Started(index, self.state.attempt))
 
     def _on_replicate(self, number: int, report: TrialReport) -> None:
         """Journal a replicate's report, unless the journal has it: it repeats one where it continues."""
@@ -323,7 +331,7 @@ class Driver(Assignments):
             failure_kind=(report.failure_kind or NON_FINITE) if report.failure else None,
             replicate_errors={},
         )
-        self._recorder.record(ReplicateReported(report, number, self.state.attempt, pauses))
+        self._record(ReplicateReported(report, number, self.state.attempt, pauses))
         self._settle(index)
 
     def _settle(self, index: int) -> None:
@@ -345,4 +353,4 @@ class Driver(Assignments):
             return
         kind, reason = failure.error_kind or judging.ERROR, failure.error or ""
         attempt, epochs = self.state.attempt, trial.epochs
-        self._recorder.record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))
+        self._record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))

@@ -156,7 +156,7 @@ def test_a_suggestion_is_durable_before_its_trial_is_given_out(tmp_path):
             super().settle()
 
     driver = sweep.driver()
-    driver._recorder.journal = Settling(sweep.paths.journal, durable=False)
+    driver.journal = Settling(sweep.paths.journal, durable=False)
     driver.begin()
     happened.clear()
     assert driver.next_assignment() == [0]
