@@ -26,15 +26,7 @@ from sweeper.execution import resuming
 from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.steering import (
-    BUDGET_REACHED,
-    BudgetWatch,
-    Controller,
-    Interrupts,
-    WorkingTime,
-    answered,
-    price_from,
-)
+from sweeper.execution.driver.steering import BUDGET_REACHED, BudgetWatch, Interrupts, WorkingTime, answered, price_from
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
 from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.best import Spending
@@ -210,10 +202,9 @@ class Attempt:
         job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
         with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
             budget = self._budget(session.resources)
-            steered = SteeringController(self.sweep, self.progress.say, budget)
-            driver = self._driver(session, [budget], report, steered=steered)
+            driver = self._driver(session, budget, report)
             self._begin(driver)
-            steered(driver)  # before a spent budget could end it that was raised meanwhile
+            driver.steered(driver)  # before a spent budget could end it that was raised meanwhile
             ask = driver.steering.ask_to_stop  # `Interrupts` does the same for Ctrl-C
             with answered(signal.SIGTERM, lambda *_: ask(f"{signal.SIGTERM.name} was received")):
                 session.execute(driver)
@@ -222,10 +213,9 @@ class Attempt:
     def take_up(self) -> Driver:
         """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
         prepare(self._options.address)  # a searcher imports Ray
-        steered = SteeringController(self.sweep, self.progress.say)
-        driver = self._driver(Session({}, 1, lambda driver: None), steered=steered)
+        driver = self._driver(Session({}, 1, lambda driver: None))
         driver.begin()
-        steered(driver)
+        driver.steered(driver)
         return driver
 
     def write_end(self, ended: tuple[str, str | None] | None, started: float) -> list[str]:
@@ -319,10 +309,9 @@ class Attempt:
             gpu_hour_price=price_from(os.environ) if named is None else named,
         )
 
-    def _driver(
-        self, session: Session, controllers: Sequence[Controller] = (), *sinks: Sink, steered: SteeringController
-    ) -> Driver:
+    def _driver(self, session: Session, budget: BudgetWatch | None = None, *sinks: Sink) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
+        watches = [] if budget is None else [budget]
         return Driver(
             self.sweep.paths,
             configurations,
@@ -333,13 +322,13 @@ class Attempt:
             state=self.state,
             rungs=self._rungs,
             sinks=[self._tables, self.progress, self.notifier, *session.sinks, *sinks],
-            controllers=[self, *controllers, *session.controllers],
+            controllers=[self, *watches, *session.controllers],
             folds=[self._worked, self._spending],
             failed_too=self._options.failed_too,
             slots=session.slots,
             searcher=self._searcher(),
             other_nodes=session.other_nodes,
-            steered=steered,
+            steered=SteeringController(self.sweep, self.progress.say, budget),
         )
 
 
