@@ -198,7 +198,11 @@ class Dispatcher:
             worker.assignments.remove([index])
             self._driver.on_failure([index], classify(kind, text))
         if report.gave_up:
-            self._shrink(report.most_lanes, worker.assignments)
+            # Memory ran out: all cohorts are halved, and its trials continue from their checkpoints.
+            self._limit(report.most_lanes)
+            reason = f"the cohort's memory ran out: it continues with {self.most_lanes} lanes"
+            for assignment in sorted(worker.assignments, key=list, reverse=True):
+                self._driver.on_failure(assignment, Failure(OUT_OF_MEMORY, reason, counts=False))
             worker.assignments = []
         if self.ending:  # what has not reported yet does so after its epoch
             over = [each for each in worker.assignments if each in over or any(each == held for held, *_ in told)]
@@ -242,13 +246,6 @@ class Dispatcher:
             self._driver.on_started(assignment)
         ended = tuple(index for assignment in over for index in assignment[:1])
         return WorkerCommand(ended, given, self.most_lanes, report_all=self.ending)
-
-    def _shrink(self, lanes: int, given_up: Sequence[Sequence[int]]) -> None:
-        """Halve all cohorts, for memory ran out in one; its trials continue from their checkpoints."""
-        self._limit(lanes)
-        reason = f"the cohort's memory ran out: it continues with {self.most_lanes} lanes"
-        for assignment in sorted(given_up, key=list, reverse=True):
-            self._driver.on_failure(assignment, Failure(OUT_OF_MEMORY, reason, counts=False))
 
     def _limit(self, lanes: int) -> None:
         """Let no cohort have more lanes from now on; a limit is never raised."""
