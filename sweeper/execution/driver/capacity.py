@@ -87,9 +87,8 @@ def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Map
     """
     report = status.get("autoscaler_report", {})
     types = {*report.get("active_nodes", {}), *report.get("pending_launches", {})}
-    starting = dict(report.get("pending_launches", {}))
-    for _, node_type, _ in report.get("pending_nodes", []):
-        starting[node_type] = starting.get(node_type, 0) + 1
+    starting = Counter(report.get("pending_launches", {}))
+    starting.update(node_type for _, node_type, _ in report.get("pending_nodes", []))
     known = report.get("node_availability_summary", {}).get("node_availabilities", {})
     failures = [
         f"{node_type}: {(found.get('unavailable_node_information') or {}).get('description', 'unavailable')}"

@@ -367,10 +367,8 @@ def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: 
     """
     amounts = {**resources, "gpu": config["gpu"]} if config.get("gpu") is not None else resources
     bundle = {name.upper(): float(amount) for name, amount in amounts.items() if amount}
-    if config.get("avoid"):
-        elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}] * workers
-        return tune.PlacementGroupFactory([bundle] * workers, bundle_label_selector=elsewhere)
-    return tune.PlacementGroupFactory([bundle] * workers)
+    elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}] * workers if config.get("avoid") else None
+    return tune.PlacementGroupFactory([bundle] * workers, bundle_label_selector=elsewhere)
 
 
 def _short_name(trial: Trial) -> str:

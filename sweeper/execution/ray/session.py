@@ -103,8 +103,7 @@ def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: An
     starting: Counter[str] = Counter()
     for asked in state.pending_instance_requests:
         starting[asked.ray_node_type_name] += asked.count
-    for instance in state.pending_instances:
-        starting[instance.ray_node_type_name] += 1
+    starting.update(instance.ray_node_type_name for instance in state.pending_instances)
     requests = [*state.infeasible_resource_requests]
     for gang in state.infeasible_gang_resource_requests:
         requests += gang.requests
