@@ -164,10 +164,8 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
 
 def _digest_of_files(paths: SweepPaths) -> str:
     """Return a digest of the names, sizes and times of all files that a resume looks into, and of the tables' link."""
-    digest = hashlib.sha256(f"{paths.root}\0{paths.tables.readlink()}\0".encode())
-    for line in sorted(_lines(paths)):
-        digest.update(line.encode())
-    return digest.hexdigest()
+    first = f"{paths.root}\0{paths.tables.readlink()}\0"
+    return hashlib.sha256("".join([first, *sorted(_lines(paths))]).encode()).hexdigest()
 
 
 def _lines(paths: SweepPaths) -> Iterator[str]:

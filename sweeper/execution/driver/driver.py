@@ -173,10 +173,16 @@ class Driver(Assignments):
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put what it had in hand back in the queue, or give the failing one up."""
-        if tuple(assignment) not in self._in_flight:
+        if self._in_flight.pop(tuple(assignment), None) is None:
             # Its process died after its last report: nothing is lost.
             return
-        failure = self._taken_back(assignment, failure)
+        if failure.kind == judging.STORAGE:
+            # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
+            self.steering.ask_to_stop(self.full_disks.met(failure))
+        if failure.kind == judging.CRASH:
+            # A watchdog that had to kill it has left why.
+            reasons = (last_reason(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
+            failure = next((Failure(judging.HUNG, reason) for reason in reasons if reason), failure)
         left = [unit for unit in self._units(assignment) if self._state_of(unit).status not in ENDED]
         if len(left) > 1:
             # Which of them it was cannot be told: reports of short configurations wait for each other.
@@ -204,19 +210,6 @@ class Driver(Assignments):
             if suspects:
                 self._alone.update(assignment)
             self.on_failure(assignment, failure)
-
-    def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
-        """Take an assignment back whose process has died; return what it died of, as far as can be told."""
-        self._in_flight.pop(tuple(assignment), None)
-        if failure.kind == judging.STORAGE:
-            # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
-            self.steering.ask_to_stop(self.full_disks.met(failure))
-        return self._hung(assignment) or failure if failure.kind == judging.CRASH else failure
-
-    def _hung(self, assignment: Sequence[int]) -> Failure | None:
-        """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
-        reasons = (last_reason(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
-        return next((Failure(judging.HUNG, reason) for reason in reasons if reason), None)
 
     def flush(self) -> None:
         """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""

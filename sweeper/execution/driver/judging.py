@@ -52,8 +52,7 @@ def judged(
     rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
     decision = decide_on(rungs, report)
     if report.failure and decision is not None:
-        stratum = decision.stratum
-        decision = Decision(decision.rung, "fail", report.failure, decision.metric, None, 0, stratum=stratum)
+        decision = Decision(decision.rung, "fail", report.failure, decision.metric, None, 0, stratum=decision.stratum)
     # The sentence is in the decision from here on.
     kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
     report = replace(report, epochs=rows, failure=None, failure_kind=kind)
