@@ -34,11 +34,10 @@ class TrialProcess:
 
     def send(self, message: object) -> bool:
         """Send plain values; return whether the process could take them."""
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        return True
+            return True
+        return False
 
     def kill(self) -> None:
         """End the process at once; its trial has a checkpoint."""

@@ -71,8 +71,7 @@ def refuse_lost_journal(paths: SweepPaths) -> None:
     """
     if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
         return
-    there = {word: any(any(paths.root.glob(each)) for each in patterns) for word, patterns in _OF_A_JOURNAL.items()}
-    left = [word for word, found in there.items() if found]
+    left = [word for word, patterns in _OF_A_JOURNAL.items() if any(any(paths.root.glob(each)) for each in patterns)]
     if left:
         raise SweeperError(
             f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",
