@@ -25,7 +25,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,21 +156,6 @@ class PosthocMethod(Component):
         return self.label or self.name.replace("_", " ")
 
 
-def one_by_one(
-    fit: Callable[..., Calibrator],
-    data: Sequence[tuple[ArrayLike, ArrayLike]],
-    options: Mapping[str, HyperparameterValue],
-) -> list[Calibrator | PosthocUnavailable]:
-    """Return what `fit` makes of each (logits, targets), or why it cannot."""
-    found: list[Calibrator | PosthocUnavailable] = []
-    for logits, targets in data:
-        try:
-            found.append(fit(logits, targets, **options))
-        except PosthocUnavailable as error:
-            found.append(error)
-    return found
-
-
 def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> LogitsAndTargets:
     """Return float64 logits [N, K] and int64 targets [N] that a method can be fitted on.
 
@@ -301,9 +285,15 @@ def fit_many(
     Returns, for each, what `fit` returns, or the `PosthocUnavailable` that it raises. Raises ValueError as `fit`.
     """
     component = POSTHOC.get(name)
-    if component is None or component.build_many is None or component.faults(options):
-        return one_by_one(partial(fit, name), data, options)
-    return component.build_many(data, **options)
+    if component is not None and component.build_many is not None and not component.faults(options):
+        return component.build_many(data, **options)
+    found: list[Calibrator | PosthocUnavailable] = []
+    for logits, targets in data:
+        try:
+            found.append(fit(name, logits, targets, **options))
+        except PosthocUnavailable as error:
+            found.append(error)
+    return found
 
 
 def parameter_names(name: str) -> tuple[str, ...]:

@@ -60,7 +60,8 @@ class ConformalSets:
 
     def __call__(self, probabilities: Floats) -> Booleans:
         """Return which classes are in the sets [N, K] of probabilities [N, K]."""
-        strange = scores(self.score, probabilities, _noise(len(probabilities), self, self.seed + 1), **self.options)
+        noise = _noise(len(probabilities), self.randomised, self.seed + 1)
+        strange = scores(self.score, probabilities, noise, **self.options)
         return np.asarray(strange <= self.thresholds + 1e-12)
 
 
@@ -118,8 +119,7 @@ def fit_sets(
     require_alpha(alpha)
     require_probabilities(values, targets, bins=1)
     labels: Integers = np.asarray(targets, dtype=np.int64)
-    unfitted = ConformalSets(score, alpha, np.zeros(values.shape[1]), randomised, options, seed)
-    strange = scores(score, values, _noise(len(labels), unfitted, seed), **options)
+    strange = scores(score, values, _noise(len(labels), randomised, seed), **options)
     true = strange[np.arange(len(labels)), labels]
     classes = range(values.shape[1])
     thresholds = [quantile(true[labels == k], alpha) for k in classes] if by_class else [quantile(true, alpha)]
@@ -240,5 +240,5 @@ def set_measures(sets: Booleans, targets: Integers) -> dict[str, float]:
     }
 
 
-def _noise(samples: int, sets: ConformalSets, seed: int) -> Floats:
-    return np.random.default_rng(seed).random(samples) if sets.randomised else np.zeros(samples)
+def _noise(samples: int, randomised: bool, seed: int) -> Floats:
+    return np.random.default_rng(seed).random(samples) if randomised else np.zeros(samples)

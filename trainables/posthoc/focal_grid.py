@@ -14,7 +14,7 @@ roundings of each other is the better one may so differ between GPU and processo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -159,7 +159,7 @@ def _fill_segment(
     def compute(rows: slice) -> None:
         masses[:, :, rows] = log_masses(data.rows(rows), at_points, segment.points)
 
-    _run(pool, compute, list(slices(len(data), 1024)))
+    list(pool.map(compute, slices(len(data), 1024)))  # which raises what any of them raised
     rough = _unconverged(masses, segment.tail)
     direct = log_masses(data.rows(rough), gammas, temperatures) if len(rough) else None
     wrong = np.flatnonzero(data.correct == 0.0)
@@ -175,7 +175,7 @@ def _fill_segment(
         found.nll[:, place] = ((np.log1p(mass).sum(axis=-1) + offset) / len(data)).T
         found.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
-    _run(pool, reduce, list(slices(len(temperatures), _COLUMNS_A_JOB)))
+    list(pool.map(reduce, slices(len(temperatures), _COLUMNS_A_JOB)))
 
 
 def _fill_on_device(found: GridValues, data: TopFirst[Tensor], segment: _Segment, bins: int) -> None:
@@ -195,9 +195,9 @@ def _fill_on_device(found: GridValues, data: TopFirst[Tensor], segment: _Segment
     at_a_time = max(1, BLOCK_BYTES // max(1, masses[0].nbytes))
     for columns in slices(len(temperatures), at_a_time):
         own, chosen = sent(gammas[:, columns]), sent(temperatures[columns])
-        values = (
-            masses[columns] if segment.weights is None else torch.tensordot(sent(segment.weights[columns]), masses, 1)
-        )
+        values = masses[columns]
+        if segment.weights is not None:
+            values = torch.tensordot(sent(segment.weights[columns]), masses, 1)
         if len(rough):
             values[:, :, rough] = log_masses_of_tensors(direct, own, chosen)
         place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
@@ -223,12 +223,6 @@ def _unconverged(masses: Floats, tail: Floats | None) -> Integers:
     if tail is None:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(np.abs(_interpolated(tail, masses)).max(axis=(0, 1)) > TOLERANCE)
-
-
-def _run(pool: ThreadPoolExecutor, task: Callable[[slice], None], jobs: Sequence[slice]) -> None:
-    """Run `task` on every job and raise what any of them raised."""
-    for _ in pool.map(task, jobs):
-        pass
 
 
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:

@@ -63,7 +63,7 @@ class Line:
 
 
 def best_temperatures(grid: GridValues, objective: Objective) -> list[FocalTemperature]:
-    """Return, for each γ of a grid, the T with the least objective, the smallest of tied ones (properness Fig. 8)."""
+    """Return, for each row of a grid, the T with the least objective, the smallest of tied ones (properness Fig. 8)."""
     values = grid.ada_ece if objective == "ada_ece" else grid.nll
     chosen = [first_smallest(row) for row in values]
     return [
@@ -109,10 +109,7 @@ def line_search(
     gammas, on_line = gammas[on_line > 0.0], on_line[on_line > 0.0]
     ascending = np.argsort(on_line, kind="stable")
     cells = focal_grid(logits, targets, gammas[ascending][None, :], on_line[ascending], bins)
-    values = (cells.ada_ece if objective == "ada_ece" else cells.nll)[0]
-    best = first_smallest(values)
-    chosen = FocalTemperature(float(cells.gammas[0, best]), float(cells.temperatures[best]), float(values[best]))
-    return chosen, line
+    return best_temperatures(cells, objective)[0], line
 
 
 @POSTHOC.add("focal_temperature", columns=PARAMETERS, layer=FocalTemperatureLayer)

@@ -37,17 +37,11 @@ def entropy(logits: Floats) -> Floats:
 
 
 class MetaCalibrator(SoftmaxCalibrator):
-    """softmax(z/T) where the entropy of softmax(z) is below `threshold`, else 1/K."""
-
-    def __init__(self, name: str, parameters: dict[str, float], classes: int) -> None:
-        """Read `threshold` and `temperature` from the fitted parameters."""
-        super().__init__(name, parameters, classes)
-        self.threshold = self.parameters["threshold"]
-        self.temperature = self.parameters["temperature"]
+    """softmax(z/T) where the entropy of softmax(z) is below the parameter `threshold`, else 1/K."""
 
     def _mapped(self, logits: Floats) -> Floats:
-        mapped: Floats = (logits - logits.max(axis=1, keepdims=True)) / self.temperature
-        mapped[~(entropy(logits) < self.threshold)] = 0.0
+        mapped: Floats = (logits - logits.max(axis=1, keepdims=True)) / self.parameters["temperature"]
+        mapped[~(entropy(logits) < self.parameters["threshold"])] = 0.0
         return mapped
 
 
