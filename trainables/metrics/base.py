@@ -155,6 +155,16 @@ def _label_faults(labels: Integers, classes: int) -> list[str]:
     ]
 
 
+def top_confidence(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
+    """Return each sample's largest probability [N], and 1 where its class, the first of tied ones, is right, else 0."""
+    return probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
+
+
+def of_each_class(error: Callable[[Floats, Floats], float], probabilities: Floats, targets: Integers) -> list[float]:
+    """Return for each class k the `error` of p_k [N] against 1[y = k] [N]."""
+    return [error(probabilities[:, k], (targets == k).astype(np.float64)) for k in range(probabilities.shape[1])]
+
+
 @dataclass(frozen=True)
 class Metric(Component):
     """A number that says how good predictions are.
@@ -222,7 +232,7 @@ UNAVAILABLE = "metrics_unavailable"
 
 def further_metrics() -> Registry:
     """Return the metrics that an evaluation measures only where a search space asks for them, users' own among them."""
-    return METRICS.only(lambda component: not _always(component))
+    return METRICS.only(lambda each: not (isinstance(each, Metric) and each.always))
 
 
 def always_measured(kept: Callable[[Metric], bool] = lambda metric: not metric.needs) -> tuple[str, ...]:
@@ -281,7 +291,3 @@ def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, .
 
 def _more_columns(name: str) -> tuple[str, ...]:
     return () if METRICS.is_own(name) else METRICS[name].columns
-
-
-def _always(component: Component) -> bool:
-    return isinstance(component, Metric) and component.always

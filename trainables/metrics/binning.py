@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import METRICS, Floats, Integers
+from trainables.metrics.base import METRICS, Floats, Integers, top_confidence
 from trainables.registry import Hyperparameter
 
 Bins = Annotated[int, Hyperparameter(range="[1, inf)", source="Guo et al. 2017, section 5")]
@@ -182,8 +182,7 @@ def binned_error(
     Args:
         scheme: [mukhoti §3].
     """
-    correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
-    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)
+    return calibration_error(*top_confidence(probabilities, targets), bins, scheme, norm=norm)
 
 
 BAND_LEVEL = 0.9

@@ -111,7 +111,8 @@ def _repeated_metrics(
         found["cw_ada_ece"] = _equal_mass_gaps(gaps, orders, counts, bins) / (samples * classes)
     if "ece" in names or "mce" in names:
         index = equal_width_bin(confidence, bins)
-        columns = np.hstack([_one_column_a_bin(index, each, bins) for each in (gap, np.ones(samples))])
+        one_column_a_bin = np.eye(bins)[index]
+        columns = np.hstack([gap[:, None] * one_column_a_bin, one_column_a_bin])
         sums, sizes = np.hsplit(counts @ columns, 2)
         found |= {"ece": norm_of_gaps(sums, sizes, "mean"), "mce": norm_of_gaps(sums, sizes, "maximum")}
     if "cw_ece" in names:
@@ -188,10 +189,3 @@ def _equal_mass_gaps(gaps: Floats, orders: Integers, counts: Floats, bins: int) 
             up_to = summed[last] - (number[last] - ends) * ascending[last % samples]
             total[first : first + block] += np.abs(np.diff(up_to)).reshape(len(rows), bins).sum(axis=1)
     return total
-
-
-def _one_column_a_bin(index: Integers, values: Floats, bins: int) -> Floats:
-    """Return [N, bins] with each sample's value in its bin's column."""
-    columns = np.zeros((len(values), bins))
-    columns[np.arange(len(values)), index] = values
-    return columns

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import numpy as np
 
-from trainables.metrics.base import METRICS, Floats, Integers
+from trainables.metrics.base import METRICS, Floats, Integers, top_confidence
 
 #: Outcomes drawn at once: 16 MB in float64.
 AT_ONCE = 2_000_000
@@ -101,9 +101,9 @@ def t_cal_statistic(confidence: Floats) -> Callable[[Floats], Floats]:
 
 def _ascending(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
     """Return top confidences [N] in ascending order and whether they are right [N]."""
-    confidence = probabilities.max(axis=1)
+    confidence, correct = top_confidence(probabilities, targets)
     order = np.argsort(confidence, kind="stable")
-    return confidence[order], (probabilities.argmax(axis=1) == targets)[order].astype(np.float64)
+    return confidence[order], correct[order]
 
 
 @METRICS.add("cutoff_error", label="cutoff error", range=(0, 1))

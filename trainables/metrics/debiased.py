@@ -6,11 +6,12 @@ The squared error's bias in a bin can be subtracted; that of ECE, an absolute va
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 
-from trainables.metrics.base import METRICS, Floats, Integers
+from trainables.metrics.base import METRICS, Floats, Integers, of_each_class, top_confidence
 from trainables.metrics.binning import Bins, Scheme, bin_of_each, sums_by_bin
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64
@@ -46,8 +47,7 @@ def debiased_l2(probabilities: Floats, targets: Integers, bins: Bins = 15, schem
     Args:
         scheme: [Kumar, Liang & Ma 2019].
     """
-    correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
-    return float(np.sqrt(max(0.0, debiased_squared_error(probabilities.max(axis=1), correct, bins, scheme))))
+    return float(np.sqrt(max(0.0, debiased_squared_error(*top_confidence(probabilities, targets), bins, scheme))))
 
 
 @METRICS.add("cw_debiased_l2", label="class-wise debiased L2 error", range=(0, 1))
@@ -65,10 +65,7 @@ def classwise_debiased_l2(
     Args:
         scheme: [Kumar, Liang & Ma 2019].
     """
-    each = [
-        debiased_squared_error(probabilities[:, k], (targets == k).astype(np.float64), bins, scheme)
-        for k in range(probabilities.shape[1])
-    ]
+    each = of_each_class(partial(debiased_squared_error, bins=bins, scheme=scheme), probabilities, targets)
     return float(np.sqrt(max(0.0, float(np.mean(each)))))
 
 

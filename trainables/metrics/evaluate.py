@@ -96,12 +96,20 @@ def _likelihood_metrics(
     ahead = values > of_target
     ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
     entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
+    brier = np.einsum("nk,nk->n", values, values) - 2.0 * of_target[:, 0] + 1.0
+    return means_of_samples(correct, ahead.sum(axis=1), nll, brier, entropy)
+
+
+def means_of_samples(
+    correct: Booleans, ahead: Integers, nll: Floats, brier: Floats, entropy: Floats
+) -> dict[str, float]:
+    """Return the metrics that are means of what is known of each sample [N]; `ahead` counts classes before its own."""
     return {
-        "top5": float((ahead.sum(axis=1) < 5).mean()),
+        "top5": float((ahead < 5).mean()),
         "nll": float(nll.mean()),
         "nll_correct": _mean(nll[correct]),
         "nll_wrong": _mean(nll[~correct]),
-        "brier": float((np.einsum("nk,nk->n", values, values) - 2.0 * of_target[:, 0] + 1.0).mean()),
+        "brier": float(brier.mean()),
         "entropy_correct": _mean(entropy[correct]),
         "entropy_wrong": _mean(entropy[~correct]),
     }

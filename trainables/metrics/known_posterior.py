@@ -25,7 +25,12 @@ def posterior_metrics(posterior: ArrayLike | None, probabilities: ArrayLike, bin
     """
     if posterior is None:
         return {}
-    eta, q = _checked(posterior, probabilities)
+    eta: Floats = np.asarray(posterior, dtype=np.float64)
+    q: Floats = np.asarray(probabilities, dtype=np.float64)
+    if eta.shape != q.shape:
+        raise UnusablePredictions(f"posterior of shape {eta.shape} must match probabilities of shape {q.shape}")
+    for each in (eta, q):
+        require_probabilities(each, np.zeros(len(each), dtype=np.int64), bins=1)
     log_eta, log_q = (np.log(np.maximum(each, SMALLEST_PROBABILITY)) for each in (eta, q))
     confidence = q.max(axis=1)
     of_prediction = np.take_along_axis(eta, q.argmax(axis=1)[:, None], axis=1)[:, 0]
@@ -35,17 +40,6 @@ def posterior_metrics(posterior: ArrayLike | None, probabilities: ArrayLike, bin
         float(np.abs(confidence - of_prediction).mean()),
     )
     return dict(zip(POSTERIOR_COLUMNS, values, strict=True))
-
-
-def _checked(posterior: ArrayLike, probabilities: ArrayLike) -> tuple[Floats, Floats]:
-    eta: Floats = np.asarray(posterior, dtype=np.float64)
-    q: Floats = np.asarray(probabilities, dtype=np.float64)
-    if eta.shape != q.shape:
-        raise UnusablePredictions(f"posterior of shape {eta.shape} must match probabilities of shape {q.shape}")
-    labels = np.zeros(len(eta), dtype=np.int64)
-    require_probabilities(eta, labels, bins=1)
-    require_probabilities(q, labels, bins=1)
-    return eta, q
 
 
 _COLUMNS = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.base import METRICS, Floats, Integers
+from trainables.metrics.base import METRICS, Floats, Integers, of_each_class, top_confidence
 
 #: Cells of [0, 1] that residuals are spread over, each linearly over the two cells around its confidence. A cell is a
 #: twentieth of a σ of .005, about which well calibrated networks lie on 10,000 samples.
@@ -50,8 +50,7 @@ def smooth_ece(probabilities: Floats, targets: Integers) -> float:
 
     Source: Błasiok & Nakkiran 2023, arXiv:2309.12236.
     """
-    correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
-    return smooth_calibration_error(probabilities.max(axis=1), correct)
+    return smooth_calibration_error(*top_confidence(probabilities, targets))
 
 
 @METRICS.add("cw_smooth_ece", label="class-wise smooth ECE", range=(0, 1))
@@ -62,6 +61,4 @@ def classwise_smooth_ece(probabilities: Floats, targets: Integers) -> float:
 
     Source: Błasiok & Nakkiran 2023, arXiv:2309.12236.
     """
-    classes = range(probabilities.shape[1])
-    each = [smooth_calibration_error(probabilities[:, k], (targets == k).astype(np.float64)) for k in classes]
-    return float(np.mean(each))
+    return float(np.mean(of_each_class(smooth_calibration_error, probabilities, targets)))

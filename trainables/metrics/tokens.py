@@ -14,7 +14,7 @@ import numpy as np
 
 from trainables.metrics.base import Booleans, Floats, Integers
 from trainables.metrics.binning import calibration_error
-from trainables.metrics.evaluate import confidence_bins, confidence_metrics
+from trainables.metrics.evaluate import confidence_bins, confidence_metrics, means_of_samples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,16 +110,9 @@ def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int =
     nll, correct = tokens.nll(temperature), tokens.correct
     of_target = np.exp(-nll)
     entropy = np.log(sums[:, 0]) - sums[:, 2] / (temperature * sums[:, 0])
-    return {
-        **confidence_metrics(tokens.confidence(temperature), correct, bins),
-        "top5": float((tokens.ahead < 5).mean()),
-        "nll": float(nll.mean()),
-        "nll_correct": _mean(nll[correct]),
-        "nll_wrong": _mean(nll[~correct]),
-        "brier": float((sums[:, 1] / sums[:, 0] ** 2 - 2 * of_target + 1).mean()),
-        "entropy_correct": _mean(entropy[correct]),
-        "entropy_wrong": _mean(entropy[~correct]),
-    }
+    brier = sums[:, 1] / sums[:, 0] ** 2 - 2 * of_target + 1
+    found = confidence_metrics(tokens.confidence(temperature), correct, bins)
+    return found | means_of_samples(correct, tokens.ahead, nll, brier, entropy)
 
 
 def token_ece(tokens: TokenStatistics, temperature: float, bins: int = 15) -> float:
@@ -130,7 +123,3 @@ def token_ece(tokens: TokenStatistics, temperature: float, bins: int = 15) -> fl
 def token_reliability(tokens: TokenStatistics, bins: int = 15) -> list[dict[str, float | int | None]]:
     """Return the rows of a reliability diagram, as `reliability_bins`."""
     return confidence_bins(tokens.confidence(), tokens.correct, bins)
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if values.size else float("nan")

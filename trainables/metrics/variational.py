@@ -17,7 +17,7 @@ from typing import Annotated
 
 import numpy as np
 
-from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Floats, Integers, softmax64
+from trainables.metrics.base import METRICS, SMALLEST_PROBABILITY, Floats, Integers, softmax64, top_confidence
 from trainables.metrics.binning import isotonic_levels
 from trainables.metrics.refinement import FOLDS, folds_of, refinement
 
@@ -40,8 +40,7 @@ def dual_gain(predicted: Floats, recalibrated: Floats, outcome: Floats, norm: fl
 
 def confidence_gains(probabilities: Floats, targets: Integers) -> tuple[Floats, Floats]:
     """Return what a cross-fitted isotonic recalibration gains by lowering and by raising top confidences, each [N]."""
-    confidence = probabilities.max(axis=1)
-    correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
+    confidence, correct = top_confidence(probabilities, targets)
     fold, recalibrated = np.arange(len(targets)) % FOLDS, np.empty(len(targets))
     for each in range(FOLDS):
         out = fold == each
