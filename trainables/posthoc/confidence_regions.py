@@ -21,13 +21,8 @@ from trainables.posthoc.base import PosthocUnavailable
 from trainables.posthoc.focal_map import focal_map, focal_map_of_logits, log_phi, training_gamma
 
 #: Shares of samples by region of posterior Thm. 8, for networks trained with one constant γ > 0.
-REGION_COLUMNS = (
-    "region_below_tau_oc",
-    "region_ambiguous",
-    "region_above_tau_uc",
-    "region_over_confident",
-    "region_under_confident",
-)
+REGIONS = ("below_tau_oc", "ambiguous", "above_tau_uc", "over_confident", "under_confident")
+REGION_COLUMNS = tuple(f"region_{name}" for name in REGIONS)
 
 
 @dataclass(frozen=True)
@@ -89,13 +84,8 @@ def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
     thresholds = region_thresholds(gamma)
     below, above = top <= thresholds.over_confident, top >= thresholds.under_confident
     over = float(over_confident(values, gamma).mean())
-    return {
-        "below_tau_oc": float(below.mean()),
-        "ambiguous": float((~below & ~above).mean()),
-        "above_tau_uc": float(above.mean()),
-        "over_confident": over,
-        "under_confident": 1.0 - over,
-    }
+    shares = (float(below.mean()), float((~below & ~above).mean()), float(above.mean()), over, 1.0 - over)
+    return dict(zip(REGIONS, shares, strict=True))
 
 
 def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[str, float]:
@@ -103,7 +93,7 @@ def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[st
     gamma = training_gamma(loss)
     if not gamma:
         return {}
-    return {f"region_{name}": share for name, share in region_shares(probabilities, gamma).items()}
+    return dict(zip(REGION_COLUMNS, region_shares(probabilities, gamma).values(), strict=True))
 
 
 def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
