@@ -21,7 +21,8 @@ et al. 2019, arXiv:1912.06015).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -79,20 +80,27 @@ def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, t
     A layer that is called twice is left out, so that its parameters count as not owned by any layer; and one whose
     output depends on no trainable parameter, as in a frozen stem.
     """
-    found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-    calls: dict[nn.Module, int] = {}
+    calls, logits = _recorded(network, inputs, [m for m in network.modules() if type(m) in LAYERS])
+    times = Counter(module for module, _, _ in calls)
+    once = {m: (features, output) for m, features, output in calls if times[m] == 1 and output.requires_grad}
+    return once, logits
+
+
+def _recorded(
+    network: nn.Module, inputs: Tensor, watched: Iterable[nn.Module]
+) -> tuple[list[tuple[nn.Module, Tensor, Tensor]], Tensor]:
+    """Run `network` and return the calls of its modules `watched` as (module, input, output), and the logits."""
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def after(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        calls[module] = calls.get(module, 0) + 1
-        found[module] = (arguments[0], output)
+        calls.append((module, arguments[0], output))
 
-    handles = [module.register_forward_hook(after) for module in network.modules() if type(module) in LAYERS]
+    handles = [module.register_forward_hook(after) for module in watched]
     try:
-        logits = network(inputs)
+        return calls, network(inputs)
     finally:
         for handle in handles:
             handle.remove()
-    return {module: pair for module, pair in found.items() if calls[module] == 1 and pair[1].requires_grad}, logits
 
 
 def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tensor, Tensor]]) -> bool:
@@ -187,31 +195,20 @@ def _identity(inputs: Tensor) -> Tensor:
 
 def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, BatchNorm]]:
     """Return the convolutions whose output is used by one batch-norm with fixed statistics and by nothing else."""
-    outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}
-    calls: dict[nn.Module, int] = {}
-    followers: list[tuple[nn.Conv2d, BatchNorm, Tensor]] = []
-
-    def after(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        calls[module] = calls.get(module, 0) + 1
-        if isinstance(module, nn.Conv2d):
-            outputs[id(output)] = (module, output)
-        elif isinstance(module, BATCH_NORMS) and id(arguments[0]) in outputs and module.running_mean is not None:
-            convolution, tensor = outputs[id(arguments[0])]
-            followers.append((convolution, module, tensor))
-
     watched = [m for m in network.modules() if type(m) is nn.Conv2d or isinstance(m, BATCH_NORMS)]
-    handles = [module.register_forward_hook(after) for module in watched]
-    try:
-        logits = network(example)
-    finally:
-        for handle in handles:
-            handle.remove()
+    calls, logits = _recorded(network, example, watched)
+    times = Counter(module for module, _, _ in calls)
+    convolutions = {id(output): module for module, _, output in calls if isinstance(module, nn.Conv2d)}
     uses = graph_uses([logits])
-    return [
-        (convolution, norm)
-        for convolution, norm, tensor in followers
-        if calls[convolution] == calls[norm] == 1 and tensor.grad_fn is not None and uses.get(tensor.grad_fn, 0) == 1
-    ]
+    pairs: list[tuple[nn.Conv2d, BatchNorm]] = []
+    for norm, features, _ in calls:
+        convolution = convolutions.get(id(features))
+        if convolution is None or not isinstance(norm, BATCH_NORMS) or norm.running_mean is None:
+            continue
+        used_once = features.grad_fn is not None and uses.get(features.grad_fn, 0) == 1
+        if used_once and times[convolution] == times[norm] == 1:
+            pairs.append((convolution, norm))
+    return pairs
 
 
 Folded = Mapping[nn.Module, BatchNorm]
