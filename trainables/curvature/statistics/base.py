@@ -211,10 +211,7 @@ def settings_faults(values: Mapping[str, object]) -> list[str]:
     offered = {"losses": (*LOSS_LABELS, TEMPERED), "statistics": tuple(groups)}
     for name, words in offered.items():
         given = values.get(name, words)
-        if (
-            not isinstance(given, (list, tuple))
-            or not set(map(str, given)) <= {*words}
-            or (name == "losses" and not given)
-        ):
+        known_words = isinstance(given, (list, tuple)) and set(map(str, given)) <= {*words}
+        if not known_words or (name == "losses" and not given):
             found.append(f"{name} = {given!r} must be a list of {' and '.join(words)}")
     return found
