@@ -34,6 +34,15 @@ def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
 
 
 @contextlib.contextmanager
+def as_unavailable(stage: str) -> Iterator[None]:
+    """Within this context torch's errors are raised as `unavailable` tells them."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise unavailable(stage, error) from error
+
+
+@contextlib.contextmanager
 def memory_failures(stage: str) -> Iterator[None]:
     """Within this context running out of memory, wherever it happens, is told like any other reason."""
     try:
@@ -42,6 +51,13 @@ def memory_failures(stage: str) -> Iterator[None]:
         if not ran_out_of_memory(error):
             raise
         raise unavailable(stage, error) from error
+
+
+def require_finite(values: Tensor, what: str) -> Tensor:
+    """Return `values`, which are `what`. Raises CurvatureUnavailable when one is not finite."""
+    if not bool(torch.isfinite(values).all()):
+        raise CurvatureUnavailable(f"{what} has entries that are not finite")
+    return values
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

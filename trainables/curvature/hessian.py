@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable, cannot_differentiate, unavailable
+from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, cannot_differentiate, require_finite
 from trainables.curvature.gauss_newton import (
     Folded,
     affine_in_each_parameter,
@@ -65,10 +65,8 @@ def private_copy(model: nn.Module) -> nn.Module:
     Raises CurvatureUnavailable when the model cannot be copied or has no trainable parameter.
     """
     original = getattr(model, "_orig_mod", model)  # a compiled module has no second derivative; its original has
-    try:
+    with as_unavailable("copying the network"):
         network: nn.Module = copy.deepcopy(original).eval()
-    except RuntimeError as error:
-        raise unavailable("copying the network", error) from error
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise CurvatureUnavailable("the network has no trainable parameter, so there is no Hessian")
     return network
@@ -164,12 +162,10 @@ class Surface:
         self.arithmetic = self.parameters[0].dtype
         self.samples, self.batch_size = len(targets), batch_size
         inputs, targets = inputs.to(self.device).clone(), targets.to(self.device).clone()
-        try:
+        with as_unavailable("the forward pass for curvature"):
             with _saved_bytes(self.network) as saved:
                 self.affine = affine_in_each_parameter(self.network, inputs[:3])
             self._folded: Folded = dict(fold_batch_norm(self.network, inputs[:3]))
-        except (RuntimeError, NotImplementedError) as error:
-            raise unavailable("the forward pass for curvature", error) from error
         per_sample = _GRAPH_GROWTH * saved[0] / min(3, self.samples)
         self.dimension = sum(p.numel() for p in self.parameters)
         self.basis_type = torch.float64 if self.dimension <= _DOUBLE_DIMENSION else self.parameters[0].dtype
@@ -188,11 +184,9 @@ class Surface:
         """Return the chunk's logits [n, K] with their graph. Raises CurvatureUnavailable where that fails."""
         if chunk.logits is not None:
             return chunk.logits
-        try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.arithmetic == torch.bfloat16):
-                logits: Tensor = self.network(chunk.inputs)
-        except (RuntimeError, NotImplementedError) as error:
-            raise unavailable("the forward pass for curvature", error) from error
+        rounded = torch.autocast(self.device.type, torch.bfloat16, enabled=self.arithmetic == torch.bfloat16)
+        with as_unavailable("the forward pass for curvature"), rounded:
+            logits: Tensor = self.network(chunk.inputs)
         logits = logits.float() if logits.dtype == torch.bfloat16 else logits
         if chunk.kept:
             chunk.logits = logits
@@ -260,21 +254,19 @@ class Freezable(Protocol):
         """Return the loss with all that fixed at these logits [N, K] and targets [N]."""
 
 
-def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
-    """Return `tensors`, shaped like `like`, as one vector [P], with zeros for each that is `None`."""
-    pieces = (torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True))
-    return torch.cat([piece.reshape(-1) for piece in pieces])
+def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor], rows: Sequence[int] = ()) -> Tensor:
+    """Return `tensors`, shaped like `like`, as one vector [P], with zeros for each that is `None`.
+
+    With `rows` = [m] each has m in front of its shape, and so has the result: [m, P].
+    """
+    pieces = (p.new_zeros(*rows, *p.shape) if t is None else t for t, p in zip(tensors, like, strict=True))
+    return torch.cat([piece.reshape(*rows, -1) for piece in pieces], dim=-1)
 
 
 def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return `vector` [P] cut into pieces with the shapes and type of `like`."""
-    pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like])
-    return [piece.view(p.shape) for piece, p in zip(pieces, like, strict=True)]
-
-
-def split_rows(vectors: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the rows [m, P] cut into columns [m, numel] for each of `like`, in their type."""
-    return torch.split(vectors.to(like[0].dtype), [p.numel() for p in like], dim=1)
+    """Return `vector` [P] cut into pieces with the shapes and type of `like`; of rows [m, P], with m in front."""
+    pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like], dim=-1)
+    return [piece.view(*vector.shape[:-1], *p.shape) for piece, p in zip(pieces, like, strict=True)]
 
 
 def hessian_vector_product(
@@ -338,9 +330,7 @@ class HessianOperator:
             if chunk.kept:
                 self._gradients[index] = gradients
             total += flatten([None if g is None else g.detach() for g in gradients], surface.parameters)
-        if not bool(torch.isfinite(total).all()):
-            raise CurvatureUnavailable("the gradient of the loss has entries that are not finite")
-        return total
+        return require_finite(total, "the gradient of the loss")
 
     def product(self, vector: Tensor) -> Tensor:
         """Return H·vector [P] in float64. Raises CurvatureUnavailable when it is not finite."""
@@ -355,14 +345,10 @@ class HessianOperator:
         self.products += len(vectors)
         result = torch.zeros_like(vectors, dtype=torch.float64)
         for gradients in self.gradients():
-            try:
+            with as_unavailable("a Hessian-vector product"):
                 for rows, part in zip(result.split(self.width), vectors.split(self.width), strict=True):
                     rows += self._chunk_products(gradients, part)
-            except (RuntimeError, NotImplementedError) as error:
-                raise unavailable("a Hessian-vector product", error) from error
-        if not bool(torch.isfinite(result).all()):
-            raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
-        return result
+        return require_finite(result, "a Hessian-vector product")
 
     def gradients(self) -> Iterator[list[Tensor | None]]:
         """Yield each chunk's gradients with their graph, which is rebuilt where it is not kept."""
@@ -370,15 +356,10 @@ class HessianOperator:
             yield self._gradients.get(index) or self._chunk_gradients(chunk)
 
     def _chunk_products(self, gradients: list[Tensor | None], vectors: Tensor) -> Tensor:
-        parameters = self.surface.parameters
-        if len(vectors) == 1:
-            pieces = split_like(vectors[0], parameters)
-            return flatten(hessian_vector_product(gradients, parameters, pieces), parameters)[None]
-        stacked = [p.expand(len(vectors), *p.shape) for p in parameters]
-        together = [v.view_as(p) for v, p in zip(split_rows(vectors, parameters), stacked, strict=True)]
-        found = hessian_vector_product(gradients, parameters, together, batched=True)
-        rows = (torch.zeros_like(p) if f is None else f for f, p in zip(found, stacked, strict=True))
-        return torch.cat([row.reshape(len(vectors), -1) for row in rows], dim=1)
+        parameters, batched = self.surface.parameters, len(vectors) > 1
+        rows = vectors if batched else vectors[0]
+        found = hessian_vector_product(gradients, parameters, split_like(rows, parameters), batched=batched)
+        return flatten(found, parameters, rows.shape[:-1]).view(vectors.shape)
 
     def logit_blocks(self, chunk: Chunk) -> Tensor | None:
         """Return the mean loss's Hessian in each sample's logits [n, K, K], or None where it couples samples."""
@@ -387,15 +368,11 @@ class HessianOperator:
 
     def _chunk_gradients(self, chunk: Chunk) -> list[Tensor | None]:
         logits = self.surface.logits(chunk)
-        try:
+        with as_unavailable("the gradient for curvature"):
             value = self.surface.mean_loss(self.loss, logits, chunk.targets)
-            return list(
-                torch.autograd.grad(
-                    value, self.surface.parameters, create_graph=True, retain_graph=True, allow_unused=True
-                )
-            )
-        except (RuntimeError, NotImplementedError) as error:
-            raise unavailable("the gradient for curvature", error) from error
+            parameters = self.surface.parameters
+            found = torch.autograd.grad(value, parameters, create_graph=True, retain_graph=True, allow_unused=True)
+            return list(found)
 
 
 def frozen(loss: LossFunction, logits: Tensor, targets: Tensor) -> LossFunction:

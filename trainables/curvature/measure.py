@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from trainables.curvature.blocks import Blocks, block_rows
 from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, second_order
-from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, asking_lanczos, gradient_start, lanczos
+from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, lanczos
 from trainables.curvature.sharpness import fisher_trace, sam_sharpness
-from trainables.curvature.split import GaussNewton, gauss_newton_split
+from trainables.curvature.split import GaussNewton, asking_from_gradient, gauss_newton_split
 from trainables.curvature.statistics.base import (
     FIXED,
     ROUNDED,
@@ -87,7 +87,14 @@ def measure_by_block(
     """
 
     def measured(surface: Surface, loss: LossFunction) -> tuple[dict[str, float], list[dict[str, object]]]:
-        return _measure(surface, loss, settings, seed, None if blocks is None else Blocks(surface, blocks))
+        partition = None if blocks is None else Blocks(surface, blocks)
+        operator = HessianOperator(surface, loss, settings.vectors_per_pass)
+        generator = torch.Generator().manual_seed(seed)
+        ends = answered(asking_ends(operator, settings, generator), operator.product)
+        surface.by_layer = partition is not None
+        trace = _trace(operator, ends, settings, generator, partition)
+        each = measurement(operator, ends, trace, settings, seed)
+        return statistics_of(each, settings), [] if partition is None else block_rows(each, partition, settings, seed)
 
     rows = settings.lanczos_steps
     return of_each_loss(measured, model, inputs, targets, losses, settings, "the curvature", basis_rows=rows)
@@ -186,58 +193,33 @@ def same_loss(first: LossFunction, second: LossFunction) -> bool:
     return first is second or names == {"cross_entropy"}
 
 
-def _measure(
-    surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int, blocks: Blocks | None
-) -> tuple[dict[str, float], list[dict[str, object]]]:
-    operator = HessianOperator(surface, loss, settings.vectors_per_pass)
-    generator = torch.Generator().manual_seed(seed)
-    ends = answered(asking_ends(operator, settings, generator), operator.product)
-    surface.by_layer = blocks is not None
-    trace = _trace(operator, ends, settings, generator, blocks)
-    found = measurement(operator, ends, trace, settings, seed)
-    return statistics_of(found, settings), [] if blocks is None else block_rows(found, blocks, settings, seed)
-
-
 def asking_ends(operator: HessianOperator, settings: CurvatureSettings, generator: torch.Generator) -> Asking:
     """Return the Lanczos run, from the gradient, for both ends of the spectrum."""
-    surface = operator.surface
-    return asking_lanczos(
-        gradient_start(operator.gradient, generator).to(surface.basis_type),
-        steps=min(settings.lanczos_steps, max(1, settings.max_matvecs - 2)),  # two probes have a standard error
-        tolerance=settings.residual_tolerance,
-        generator=generator,
-        arithmetic=surface.arithmetic,
-    )
+    steps = min(settings.lanczos_steps, max(1, settings.max_matvecs - 2))  # two probes have a standard error
+    return asking_from_gradient(operator, generator, steps=steps, tolerance=settings.residual_tolerance)
 
 
 def measurement(
     operator: HessianOperator, ends: Lanczos, trace: TraceEstimate, settings: CurvatureSettings, seed: int
 ) -> Measurement:
     """Return what statistics are computed from."""
-    return Measurement(
-        operator,
-        ends,
-        trace,
-        operator.surface.samples,
-        cache(lambda: _gauss_newton(operator, trace, settings, seed)),
-        lambda adaptive: sam_sharpness(
-            operator, settings.adaptive_rho if adaptive else settings.rho, adaptive=adaptive
-        ),
-        cache(lambda: fisher_trace(operator, settings.trace_probes, seed)),
-    )
+
+    @cache
+    def split() -> GaussNewton:
+        effort = Effort(settings.trace_probes, settings.trace_precision, 0.0, settings.max_matvecs)
+        steps, tolerance = settings.lanczos_steps, settings.residual_tolerance
+        return gauss_newton_split(operator, trace, effort, steps=steps, tolerance=tolerance, seed=seed)
+
+    def rise(adaptive: bool) -> float:
+        return sam_sharpness(operator, settings.adaptive_rho if adaptive else settings.rho, adaptive=adaptive)
+
+    fisher = cache(lambda: fisher_trace(operator, settings.trace_probes, seed))
+    return Measurement(operator, ends, trace, operator.surface.samples, split, rise, fisher)
 
 
 def statistics_of(found: Measurement, settings: CurvatureSettings) -> dict[str, float]:
     """Return every statistic that the settings ask for, by name."""
     return {name: STATISTICS[name].build(found) for name in statistic_names(settings.statistics)}
-
-
-def _gauss_newton(
-    operator: HessianOperator, trace: TraceEstimate, settings: CurvatureSettings, seed: int
-) -> GaussNewton:
-    effort = Effort(settings.trace_probes, settings.trace_precision, 0.0, settings.max_matvecs)
-    steps, tolerance = settings.lanczos_steps, settings.residual_tolerance
-    return gauss_newton_split(operator, trace, effort, steps=steps, tolerance=tolerance, seed=seed)
 
 
 def _trace(
@@ -286,10 +268,6 @@ class Quadrature:
     probes: int = 1
     mean: float = math.nan
     mean_se: float = math.nan
-
-    def moment(self, function: Callable[[Tensor], Tensor]) -> float:
-        """Return the mean of `function` over the spectrum, Σ w_i f(λ_i); times the dimension it is Tr f(H)."""
-        return float((self.weights * function(self.nodes)).sum())
 
     def density(self, points: Tensor, width: float) -> Tensor:
         """Return the density at `points` [M], each node widened to a Gaussian of standard deviation `width`."""
@@ -368,30 +346,21 @@ def spectral_density(
     """
 
     def rows(surface: Surface, loss: LossFunction) -> list[dict[str, float]]:
-        return density_rows(_quadrature(surface, loss, settings, seed, probes, precision))
+        operator = HessianOperator(surface, loss)
+        like, generator = operator.gradient.to(surface.basis_type), torch.Generator().manual_seed(seed)
+        try:
+            found = lanczos_quadrature(
+                operator.product, like, probes=probes, steps=steps, generator=generator,
+                precision=precision, most=SPECTRUM_PROBES,
+            )  # fmt: skip
+        except CurvatureUnavailable:
+            raise
+        except RuntimeError as error:
+            raise unavailable("the spectral density", error) from error
+        return density_rows(found)
 
     steps = settings.spectrum_steps
     return of_each_loss(rows, model, inputs, targets, losses, settings, "the spectral density", basis_rows=steps)
-
-
-def _quadrature(
-    surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int, probes: int, precision: float | None
-) -> Quadrature:
-    operator = HessianOperator(surface, loss)
-    try:
-        return lanczos_quadrature(
-            operator.product,
-            operator.gradient.to(surface.basis_type),
-            probes=probes,
-            steps=settings.spectrum_steps,
-            generator=torch.Generator().manual_seed(seed),
-            precision=precision,
-            most=SPECTRUM_PROBES,
-        )
-    except CurvatureUnavailable:
-        raise
-    except RuntimeError as error:
-        raise unavailable("the spectral density", error) from error
 
 
 def density_rows(quadrature: Quadrature, points: int = _POINTS) -> list[dict[str, float]]:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trainables.curvature.failures import CurvatureUnavailable, unavailable
+from trainables.curvature.failures import as_unavailable, require_finite
 from trainables.curvature.hessian import Chunk, HessianOperator, flatten, split_like
-from trainables.curvature.lanczos import Lanczos, Product, gradient_start, lanczos
+from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, asking_lanczos, gradient_start
 from trainables.curvature.trace import Effort, TraceEstimate, hutchinson
 
 
@@ -45,14 +45,10 @@ class GaussNewtonOperator:
     def product(self, vector: Tensor) -> Tensor:
         """Return G·vector [P] in float64. Raises CurvatureUnavailable where it cannot be had or is not finite."""
         total = torch.zeros_like(vector, dtype=torch.float64)
-        try:
+        with as_unavailable("a Gauss–Newton product"):
             for index, chunk in enumerate(self._surface.chunks):
                 total += self._of_chunk(index, chunk, vector)
-        except (RuntimeError, NotImplementedError) as error:
-            raise unavailable("a Gauss–Newton product", error) from error
-        if not bool(torch.isfinite(total).all()):
-            raise CurvatureUnavailable("a Gauss–Newton product has entries that are not finite")
-        return total
+        return require_finite(total, "a Gauss–Newton product")
 
     def products_of(self, vectors: Tensor) -> Tensor:
         """Return G·v for each row v of `vectors` [m, P]."""
@@ -86,6 +82,15 @@ class GaussNewtonOperator:
         return cotangent, list(rows), free, slope
 
 
+def asking_from_gradient(
+    operator: HessianOperator, generator: torch.Generator, *, steps: int, tolerance: float
+) -> Asking:
+    """Return the Lanczos run from the gradient, in the types of the operator's surface."""
+    surface = operator.surface
+    start, arithmetic = gradient_start(operator.gradient, generator).to(surface.basis_type), surface.arithmetic
+    return asking_lanczos(start, steps=steps, tolerance=tolerance, generator=generator, arithmetic=arithmetic)
+
+
 def gauss_newton_split(
     operator: HessianOperator, whole: TraceEstimate, effort: Effort, *, steps: int, tolerance: float, seed: int
 ) -> GaussNewton:
@@ -98,14 +103,7 @@ def gauss_newton_split(
     curved, generator = GaussNewtonOperator(operator), torch.Generator().manual_seed(seed)
 
     def ends_of(product: Product) -> Lanczos:
-        return lanczos(
-            product,
-            gradient_start(operator.gradient, generator).to(operator.surface.basis_type),
-            steps=steps,
-            tolerance=tolerance,
-            generator=generator,
-            arithmetic=operator.surface.arithmetic,
-        )
+        return answered(asking_from_gradient(operator, generator, steps=steps, tolerance=tolerance), product)
 
     ends = ends_of(curved.product)
     residual = ends_of(lambda vector: operator.product(vector) - curved.product(vector))

@@ -407,6 +407,11 @@ def quadrature(symmetric, probes, steps):
     )  # fmt: skip
 
 
+def moment(found, function):
+    """Return the mean of `function` over the spectrum, Σ w_i f(λ_i); times the dimension it is Tr f(H)."""
+    return float((found.weights * function(found.nodes)).sum())
+
+
 def test_full_runs_give_the_moments_of_their_start_vectors():
     generator = torch.Generator().manual_seed(1)
     raw = torch.randn(40, 40, generator=generator, dtype=torch.float64)
@@ -417,7 +422,7 @@ def test_full_runs_give_the_moments_of_their_start_vectors():
     image = start
     for power in range(1, 5):
         image = symmetric @ image
-        assert math.isclose(found.moment(lambda x, p=power: x**p), float(start @ image), rel_tol=1e-8, abs_tol=1e-8)
+        assert math.isclose(moment(found, lambda x, p=power: x**p), float(start @ image), rel_tol=1e-8, abs_tol=1e-8)
 
 
 def test_many_probes_find_the_moments_of_the_spectrum():
@@ -425,8 +430,8 @@ def test_many_probes_find_the_moments_of_the_spectrum():
     vectors, _ = torch.linalg.qr(torch.randn(100, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     found = quadrature((vectors * values) @ vectors.T, 200, 15)
     assert math.isclose(float(found.weights.sum()), 1.0, rel_tol=1e-9)
-    assert math.isclose(found.moment(lambda x: x), float(values.mean()), rel_tol=0.1)
-    assert math.isclose(found.moment(lambda x: x**2), float((values**2).mean()), rel_tol=0.1)
+    assert math.isclose(moment(found, lambda x: x), float(values.mean()), rel_tol=0.1)
+    assert math.isclose(moment(found, lambda x: x**2), float((values**2).mean()), rel_tol=0.1)
     bulk = float(found.weights[found.nodes.abs() < 0.5].sum())
     assert abs(bulk - 0.9) < 0.02
 
