@@ -7,7 +7,6 @@ are kept the answers to measurements that all processes of a sweep share: the fi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: How names of unfinished files begin.
@@ -141,10 +140,8 @@ def _writer_is_alive(name: str) -> bool:
         return False
     try:
         os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -167,7 +164,7 @@ def kept_choice(folder: Path, key: str, measure: Callable[[], str]) -> str:
     text = json.dumps({"answer": answer, "measured_for": json.loads(key)}, indent=1)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             write_new_bytes(place, text.encode())
         if _read(place) is None:
             write_text(place, text)

@@ -19,10 +19,8 @@ def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """Return how many cores this process may use, at least one."""
     cores = len(os.sched_getaffinity(0))
     for group in _groups("cpu", cgroups, membership):
-        quota, period = _words(group / "cpu.max") or (
-            *_words(group / "cpu.cfs_quota_us"),
-            *_words(group / "cpu.cfs_period_us"),
-        ) or ("max", "")  # fmt: skip
+        older = _words(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
+        quota, period = _words(group / "cpu.max") or older or ("max", "")
         if quota not in ("max", "-1"):
             cores = min(cores, max(1, int(quota) // int(period)))
     return cores
@@ -74,9 +72,9 @@ def _reclaimable(group: Path) -> int:
     return counts.get("total_inactive_file", counts.get("inactive_file", 0))
 
 
-def _words(file: Path) -> tuple[str, ...]:
-    """Return the words of a file; none where it does not exist, as in the other version and at the root."""
-    return tuple(_text(file).split())
+def _words(*files: Path) -> tuple[str, ...]:
+    """Return the words of files; none where they do not exist, as in the other version and at the root."""
+    return tuple(word for file in files for word in _text(file).split())
 
 
 def _text(file: Path) -> str:

@@ -56,42 +56,33 @@ class LockHeldError(Exception):
     """Another has the lock."""
 
 
-def lock_open_file(
-    file: FileDescriptorLike,
-    *,
-    shared: bool = False,
-    patience: float = math.inf,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> bool:
+def lock_open_file(file: FileDescriptorLike, *, shared: bool = False, patience: float = math.inf) -> bool:
     """Lock an open file or folder until it is closed; tell whether the lock was to be had.
 
     Args:
         file: the open file, or its descriptor.
         shared: let others have it too that want it shared.
         patience: seconds to continue trying while another has it; 0 tries once.
-        sleep: waits for the next try.
-        clock: seconds.
 
     Raises:
         NoLocksError: its file system has no locks.
         OSError: it cannot be locked for another reason.
     """
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if patience < math.inf else 0)
-    deadline, pause = clock() + patience, SHORTEST_PAUSE
+    deadline, pause = time.monotonic() + patience, SHORTEST_PAUSE
     with _waiting():
         while True:
             try:
                 fcntl.flock(file, kind)
                 return True
             except BlockingIOError:
-                if clock() >= deadline:
+                if time.monotonic() >= deadline:
                     return False
             except OSError as error:
                 if error.errno not in LOCKLESS:
                     raise
                 raise NoLocksError(error.errno, error.strerror) from error
-            sleep(pause)
+            time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
 

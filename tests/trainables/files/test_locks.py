@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_several_share_it_and_none_has_it_alone_meanwhile(tmp_path: Path) -> Non
             pytest.fail("one has it alone while another shares it")
 
 
-def test_patience_ends(tmp_path: Path) -> None:
+def test_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, pauses = [0.0], list[float]()
 
     def sleep(seconds: float) -> None:
@@ -94,7 +95,10 @@ def test_patience_ends(tmp_path: Path) -> None:
         now[0] += seconds
 
     with held_elsewhere(tmp_path / "lock"), (tmp_path / "lock").open() as file:
-        assert not lock_open_file(file, patience=1.0, sleep=sleep, clock=lambda: now[0])
+        with monkeypatch.context() as faked:
+            faked.setattr(time, "sleep", sleep)
+            faked.setattr(time, "monotonic", lambda: now[0])
+            assert not lock_open_file(file, patience=1.0)
         assert 1.0 <= sum(pauses) < 1.2 and pauses == sorted(pauses)
 
 

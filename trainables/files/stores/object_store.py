@@ -50,17 +50,16 @@ _Result = TypeVar("_Result")
 def patiently(
     work: Callable[[], _Result],
     *,
-    seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _Result:
-    """Do `work` and return its result, trying again while the store cannot be used, for `PATIENCE_SECONDS` or as given.
+    """Do `work` and return its result, trying again while the store cannot be used, for `PATIENCE_SECONDS`.
 
     Pauses double, and vary, so that the trials of a cluster do not all come back at the same moment.
 
     Raises the last StoreError once that time is over.
     """
-    deadline = clock() + (PATIENCE_SECONDS if seconds is None else seconds)
+    deadline = clock() + PATIENCE_SECONDS
     pause = 0.5
     while True:
         try:
@@ -248,14 +247,11 @@ class Store:
 
         try:
             yield
-        except StoreError:
-            raise
-        except FileNotFoundError as error:
-            # Of an absent bucket as well; the answer to a HEAD request has no text to tell them apart.
-            if any(sign in str(error) for sign in _NO_BUCKET):
-                raise _explained(self.uri, self._kind.remedy, error) from error
-            raise
         except (BaseError, OSError, ValueError) as error:
+            # Also of an absent bucket; the answer to a HEAD request has no text to tell it from an absent object.
+            absent = isinstance(error, FileNotFoundError) and not any(sign in str(error) for sign in _NO_BUCKET)
+            if absent or isinstance(error, StoreError):
+                raise
             raise _explained(self.uri, self._kind.remedy, error) from error
 
 
