@@ -78,7 +78,7 @@ class Lease:
         """Prepare a lease whose record is `path`."""
         self._path = path
         self._descriptor: int | None = None
-        self._claim: Claim | None = None
+        self._claim = Claim()
         self._beaten = -math.inf
 
     def __enter__(self) -> Lease:
@@ -91,11 +91,19 @@ class Lease:
                 f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
                 "make it writable, or choose another with --output",
             ) from error
-        if not self._take(descriptor):
+        try:
+            claim = claimed(descriptor, self._path.with_name(HEARTBEAT), patience=GLANCE_SECONDS)
+        except OSError as error:
+            os.close(descriptor)
+            raise SweeperError(
+                f"the file system of {self._path.parent} supports neither locks nor links: {error.strerror}",
+                "keep results on one that does, such as a local disk or NFS, or in an object store (--output s3://…)",
+            ) from error
+        if claim is None:
             driver = _read(descriptor)
             os.close(descriptor)
             raise already_driven(self._path.parent.name, driver, SweepPaths(self._path.parent).in_commands)
-        self._descriptor = descriptor
+        self._descriptor, self._claim = descriptor, claim
         try:
             self.beat(force=True)
         except (OSError, SweeperError):  # a full disk: the lock must not outlive the attempt
@@ -108,31 +116,18 @@ class Lease:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        self._claim.release()
+        self._claim = Claim()
 
     @property
     def locked(self) -> bool:
         """Whether the lease is a lock; where it is not, another driver may have taken it."""
-        return self._claim is None or self._claim.locked
-
-    def _take(self, descriptor: int) -> bool:
-        """Take the lock, or what stands for it; return whether it was acquired. Raises SweeperError."""
-        try:
-            self._claim = claimed(descriptor, self._path.with_name(HEARTBEAT), patience=GLANCE_SECONDS)
-        except OSError as error:
-            os.close(descriptor)
-            raise SweeperError(
-                f"the file system of {self._path.parent} supports neither locks nor links: {error.strerror}",
-                "keep results on one that does, such as a local disk or NFS, or in an object store (--output s3://…)",
-            ) from error
-        return self._claim is not None
+        return self._claim.locked
 
     @property
     def lost(self) -> bool:
         """Whether another driver is known to have taken the sweep over, which can be where there are no locks."""
-        return self._claim is not None and self._claim.lost
+        return self._claim.lost
 
     def require(self) -> None:
         """Return if the sweep is still this driver's. Raises LeaseLostError."""

@@ -165,8 +165,11 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entr
     paths = SweepPaths(root)
     paths.root.mkdir(parents=True, exist_ok=True)
     found = _fetch_records(store, paths)
-    if any(name.startswith("tables/") for name in found) and tables:
-        _link_tables(paths)
+    if tables and not paths.tables.is_symlink() and any(name.startswith("tables/") for name in found):
+        generation = paths.generations / FIRST_GENERATION
+        generation.mkdir(parents=True, exist_ok=True)
+        link_recalibrations(paths, generation)
+        paths.tables.symlink_to(generation.relative_to(paths.root), target_is_directory=True)
     wanted: dict[Path, tuple[str, Entry]] = {}
     for name, entry in found.items():
         # Checkpoints never come here, trials' tables only once they are journaled.
@@ -233,14 +236,6 @@ def objects(paths: SweepPaths) -> dict[str, Path]:
     return found
 
 
-def _link_tables(paths: SweepPaths) -> None:
-    if not paths.tables.is_symlink():
-        generation = paths.generations / FIRST_GENERATION
-        generation.mkdir(parents=True, exist_ok=True)
-        link_recalibrations(paths, generation)
-        paths.tables.symlink_to(generation.relative_to(paths.root), target_is_directory=True)
-
-
 def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
     """Return the files of a folder that are mirrored as objects."""
     found = {path for path in (*paths.root.glob("*.json"), *paths.journal.glob("*.damaged")) if path.is_file()}
@@ -276,8 +271,13 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
 
     Raises StoreError when the store cannot be read.
     """
-    store = _store_of(paths.root)
-    if store is None or not (trials is None or trials):
+    if not paths.root.resolve().is_relative_to(cache_folder()):
+        return  # it is no copy
+    try:
+        store = Store((paths.root / ADDRESS).read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    if trials is not None and not trials:
         return
     wanted = {
         paths.tables.resolve() / KEPT / file: (name, entry)
@@ -320,13 +320,3 @@ def is_current(path: Path, entry: Entry) -> bool:
     except FileNotFoundError:
         return False
     return found.st_size == entry.size and found.st_mtime_ns == entry.written
-
-
-def _store_of(root: Path) -> Store | None:
-    """Return the store that a folder is a copy of; `None` where it is none."""
-    if not root.resolve().is_relative_to(cache_folder()):
-        return None
-    try:
-        return Store((root / ADDRESS).read_text("utf-8"))
-    except FileNotFoundError:
-        return None

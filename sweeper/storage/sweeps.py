@@ -212,10 +212,12 @@ def edited(sweep: Sweep) -> list[Fault]:
     if now == journaled:
         return []
     before = _by_this_release(journaled)
+    was, is_now = ({key: space[key] for key in space if key not in (*_UNMEASURED, GROWING)} for space in (before, now))
+    faults = [*_between(was, is_now, "")]
     if _count(now) < _count(before):
         rule = f"{GROWING} = {_count(now)}, but the sweep was driven with {_count(before)}: it can only grow"
-        return [*_differences(before, now), Fault(GROWING, rule, _REMEDY)]
-    return [*_differences(before, now)]
+        faults.append(Fault(GROWING, rule, _REMEDY))
+    return faults
 
 
 def _journaled(journal: Path) -> Mapping[str, Plain] | None:
@@ -250,12 +252,6 @@ def _trials_beyond(sweep: Sweep) -> list[Fault]:
         return []
     rule = f"the space has {len(sweep.configurations)} configurations, and the journal has records of number {last}"
     return [Fault(GROWING, rule, _REMEDY)]
-
-
-def _differences(before: Mapping[str, Plain], now: Mapping[str, Plain]) -> Iterator[Fault]:
-    for key in dict.fromkeys([*before, *now]):
-        if key not in (*_UNMEASURED, GROWING):
-            yield from _between(before.get(key, _ABSENT), now.get(key, _ABSENT), key)
 
 
 def _between(before: object, now: object, path: str) -> Iterator[Fault]:
