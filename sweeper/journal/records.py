@@ -174,10 +174,10 @@ class Started(Written):
     replicate: Annotated[Whole | None, LEFT_OUT] = None
 
 
+@dataclass(frozen=True)
 class _ReportBody(Written):
     """A body with a trial's report."""
 
-    ORDER: ClassVar[Sequence[str]]
     report: Annotated[TrialReport, Field(exclude=True)]
 
     def to_json(self) -> dict[str, object]:
@@ -216,7 +216,6 @@ class ReplicateReported(_ReportBody):
         *("configuration", "replicate", "attempt", "epoch", "pauses", "failure", "failure_kind", "device", "packing"),
         *("wall_seconds", "gpu", "epochs", "evaluations"),
     )
-    report: Annotated[TrialReport, Field(exclude=True)]
     replicate: Whole
     attempt: Whole
     pauses: Flag
@@ -247,7 +246,6 @@ class Reported(_ReportBody):
         *("replicate_errors", "replicate_kinds", "reused", "failure_kind", "config_hash"),
         *("attempt", "status", "decision"),
     )
-    report: Annotated[TrialReport, Field(exclude=True)]
     attempt: Whole
     status: Status
     decision: Decision | None
@@ -293,14 +291,7 @@ class Failed(Written):
 
     kind: ClassVar[str] = "failed"
     ORDER: ClassVar[Sequence[str]] = (
-        "configuration",
-        "replicate",
-        "attempt",
-        "epoch",
-        "kind",
-        "reason",
-        "counts",
-        "given_up",
+        *("configuration", "replicate", "attempt", "epoch", "kind", "reason", "counts", "given_up"),
     )
 
     configuration: Index
