@@ -11,7 +11,7 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -128,10 +128,8 @@ def load_partial(folder: Path) -> State | None:
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
 
 
-@cache
-def store_at(uri: str) -> Store:
-    """Return the store at `uri`, the same one for all trials of this process."""
-    return Store(uri)
+#: Returns the store at an address, the same one for all trials of this process.
+store_at = cache(Store)
 
 
 class TrialFiles:
@@ -176,11 +174,8 @@ class TrialFiles:
 
     def remove_partial(self) -> None:
         """Remove the checkpoint in the middle of an epoch: the epoch has its own."""
-        if self.checkpoints is None:
-            return
-        (self.checkpoints / PARTIAL).unlink(missing_ok=True)
-        if self._store is not None:
-            self._store.delete([f"{self._place}/{PARTIAL}"])
+        if self.checkpoints is not None:
+            self._remove([self.checkpoints / PARTIAL])
 
     def table_written(self, path: Path) -> None:
         """Upload a table's part that has its final name."""
@@ -198,12 +193,15 @@ class TrialFiles:
         if self.checkpoints is None:
             return
         older = sorted({*checkpoint_epochs(self.checkpoints), *self._stored}, reverse=True)[count:]
-        files = [checkpoint_file(self.checkpoints, epoch) for epoch in older]
+        self._remove([checkpoint_file(self.checkpoints, epoch) for epoch in older])
+        self._stored -= {*older}
+
+    def _remove(self, files: Sequence[Path]) -> None:
+        """Remove checkpoints here, and then from the store, if there is one."""
         for file in files:
             file.unlink(missing_ok=True)
         if self._store is not None:
             self._store.delete(f"{self._place}/{file.name}" for file in files)
-            self._stored -= {*older}
 
 
 class CheckpointWriter:

@@ -81,7 +81,10 @@ def work(connection: Connection) -> None:
 
     try:
         opening: WorkerInit = connection.recv()
-        _write_to(opening.log)
+        log = os.open(opening.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for output in (1, 2):  # what libraries print
+            os.dup2(log, output)
+        os.close(log)
         settings = TrialSettings.from_mapping(opening.settings)
         crew = forked_crew(settings, connection) if settings.workers > 1 else None
         threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
@@ -94,14 +97,6 @@ def work(connection: Connection) -> None:
     except Exception as error:
         traceback.print_exception(error)
         connection.send(WorkerFailed(type(error).__name__, f"{type(error).__name__}: {error}"))
-
-
-def _write_to(log: str) -> None:
-    """Send what libraries print to the sweep's log."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
-from threading import Thread
 from typing import assert_never, cast
 
 import psutil
@@ -139,7 +138,11 @@ def first_lost(faults: Mapping[int, RankFault | None]) -> int:
 
 
 class CrewOfProcesses:
-    """The other ranks of this process's trials; see `trainables.training.ranks.Crew`."""
+    """The other ranks of this process's trials; see `trainables.training.ranks.Crew`.
+
+    Attributes:
+        ranks: the group, seen from rank 0.
+    """
 
     def __init__(
         self, connections: Sequence[Connection], host: str, device: str, fate: Callable[[int], str] | None = None
@@ -164,12 +167,7 @@ class CrewOfProcesses:
             connection.send(Meeting(host, store.port, rank, size))
         threading.Thread(target=self._watch, daemon=True).start()
         with self._failures_named():
-            self._ranks = join(Meeting(host, store.port, 0, size), device, host, store)
-
-    @property
-    def ranks(self) -> Ranks:
-        """The group, seen from rank 0."""
-        return self._ranks
+            self.ranks = join(Meeting(host, store.port, 0, size), device, host, store)
 
     def number(self) -> int:
         """Return a number that no replicate has had."""
@@ -268,7 +266,9 @@ class Follower:
         """Do this rank's part of what rank 0 is about to do."""
         match order:
             case Build():
-                self._twins[order.replicate] = self._built(order)
+                dataset = self._datasets.named(order.dataset)
+                given = {"seed": order.seed, "dataset": dataset, **self._settings.of_replicates}
+                self._twins[order.replicate] = RankedReplicate(order.configuration, ranks=self._ranks, **given)
             case Load():
                 state = torch.load(io.BytesIO(order.state), map_location="cpu", weights_only=True)
                 self._twins[order.replicate].load_state_dict(state)
@@ -283,10 +283,6 @@ class Follower:
             case _:
                 assert_never(order)
 
-    def _built(self, order: Build) -> RankedReplicate:
-        given = {"seed": order.seed, "dataset": self._datasets.named(order.dataset), **self._settings.of_replicates}
-        return RankedReplicate(order.configuration, ranks=self._ranks, **given)
-
 
 def follow_orders(connection: Connection, settings: TrialSettings, own_address: str = LOOPBACK) -> None:
     """Follow rank 0's orders; the process ends with the connection, whatever it is doing.
@@ -297,7 +293,7 @@ def follow_orders(connection: Connection, settings: TrialSettings, own_address: 
         own_address: of this process's node.
     """
     orders: SimpleQueue[Meeting | Order] = SimpleQueue()
-    Thread(target=_listen, args=(connection, orders), daemon=True).start()
+    threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
     exchanging = False
     try:
         threadpool_limits(settings.threads)

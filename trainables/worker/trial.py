@@ -230,7 +230,8 @@ class Trial:
         at_once = at_once or self.epoch in self.settings.rungs or not self.settings.checkpoint_seconds
         if self._folder is None or report.failure or not (at_once or self._writer.due):
             return
-        self._writer.write(self.epoch, self._state(report))
+        self._settle()
+        self._writer.write(self.epoch, self._held(self._wall_seconds, report.to_dict()))
         if at_once:
             self._writer.settle()
 
@@ -366,10 +367,6 @@ class Trial:
         elif self._cohort is not None:
             for replicate in self.networks:
                 self._cohort.settle(replicate)
-
-    def _state(self, report: TrialReport) -> dict[str, object]:
-        self._settle()
-        return self._held(self._wall_seconds, report.to_dict())
 
     def _held(self, wall_seconds: float, report: Mapping[str, Any] | None) -> dict[str, object]:
         """Return what a checkpoint holds, as plain values and tensors: of a replicate that has diverged, `None`."""

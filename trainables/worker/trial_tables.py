@@ -147,20 +147,16 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
         OSError: the folder cannot be written to; the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Dictionaries for texts, whose values repeat, checksums so that damage shows.
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
     with (
         replacing(path, durable=durable) as temporary,
         temporary.open("wb") as file,
-        pq.ParquetWriter(file, schema, **_format(schema)) as writer,
+        pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, write_page_checksum=True) as writer,
     ):
         for batch in batches:
             writer.write_batch(batch)
     return path
-
-
-def _format(schema: pa.Schema) -> dict[str, object]:
-    """Options of the Parquet writer: dictionaries where values repeat, checksums so that damage shows."""
-    repeating = [field.name for field in schema if pa.types.is_string(field.type)]
-    return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
 
 
 def _write_splits(
