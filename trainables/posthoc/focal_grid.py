@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -34,6 +34,7 @@ from trainables.posthoc.focal_masses import (
     nll_of_wrong,
     slices,
 )
+from trainables.registry import set_within
 
 #: On an octave of T, 25 points leave coefficients of 1e-12 or less on real and on random logits.
 CHEBYSHEV_POINTS = 25
@@ -46,14 +47,9 @@ _COLUMNS_A_JOB = 8
 _chosen: ContextVar[torch.device | None] = ContextVar("grid device", default=None)
 
 
-@contextmanager
-def grids_on(device: torch.device) -> Iterator[None]:
+def grids_on(device: torch.device) -> AbstractContextManager[None]:
     """Within this context grids are computed on `device`, where that is a GPU."""
-    before = _chosen.set(device if device.type == "cuda" else None)
-    try:
-        yield
-    finally:
-        _chosen.reset(before)
+    return set_within(_chosen, device if device.type == "cuda" else None)
 
 
 def grid_device() -> torch.device | None:

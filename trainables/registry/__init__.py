@@ -24,10 +24,12 @@ from trainables.registry.registry import (
     importing_nothing,
     is_import_path,
     permit_only,
+    set_within,
 )
 
 __all__ = [
     "FITTED_ON", "LABEL", "OWN", "SPLITS", "Component", "Configuration", "DataSetSize", "ExtensionError",
     "Hyperparameter", "HyperparameterValue", "Kind", "Options", "Registry", "column_label", "entry_label",
     "hyperparameter_values", "hyperparameters_of", "importing_nothing", "is_import_path", "number_in", "permit_only",
+    "set_within",
 ]  # fmt: skip

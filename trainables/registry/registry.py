@@ -15,7 +15,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -159,22 +159,29 @@ OWN = "own"
 
 
 Built = TypeVar("Built", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
+
+
+@contextmanager
+def set_within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    """Within this context a context variable has this value."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
+
 
 _reopening: ContextVar[bool] = ContextVar("reopening", default=False)
 _permitted: frozenset[str] | None = None
 
 
-@contextmanager
-def importing_nothing() -> Iterator[None]:
+def importing_nothing() -> AbstractContextManager[None]:
     """Accept names of the user's own unchecked and import none: the file was checked when its sweep began.
 
     Somebody else may have changed it since, and reading a results folder must not run what it names.
     """
-    before = _reopening.set(True)
-    try:
-        yield
-    finally:
-        _reopening.reset(before)
+    return set_within(_reopening, True)
 
 
 def permit_only(names: Iterable[str] | None) -> None:

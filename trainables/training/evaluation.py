@@ -7,8 +7,8 @@ its columns empty and its reason in a text column; it never ends the trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -39,7 +39,7 @@ from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_grid import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import LABEL, Options, entry_label
+from trainables.registry import LABEL, Options, entry_label, set_within
 from trainables.registry.names import CROSS_FITTED
 from trainables.training.fine_tuning import layer_numbers
 from trainables.training.prediction import (
@@ -415,14 +415,9 @@ def curvature_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]
 _known: ContextVar[Mapping[int, Curvature] | None] = ContextVar("known", default=None)
 
 
-@contextmanager
-def known_curvature(found: Mapping[int, Curvature]) -> Iterator[None]:
+def known_curvature(found: Mapping[int, Curvature]) -> AbstractContextManager[None]:
     """Within this context curvature is not measured again of those networks, by id, whose it `found`."""
-    before = _known.set(found)
-    try:
-        yield
-    finally:
-        _known.reset(before)
+    return set_within(_known, found)
 
 
 def curvature_columns(
