@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -132,12 +132,11 @@ class Watchdog:
 
 def last_reason(folder: Path) -> str | None:
     """Return why the last process of a trial was killed for hanging, once; `None` when it was not."""
-    try:
+    with suppress(OSError):
         reason = (folder / HUNG_FILE).read_text()
         (folder / HUNG_FILE).unlink()
-    except OSError:
-        return None
-    return reason
+        return reason
+    return None
 
 
 _PR_SET_PDEATHSIG = 1

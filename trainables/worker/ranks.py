@@ -42,7 +42,7 @@ LOOPBACK = "127.0.0.1"
 
 #: The longest that a rank waits for the others in one exchange. An epoch's first one waits for the slowest to load the
 #: data set; none waits for what rank 0 does alone.
-COLLECTIVE_SECONDS = 600.0
+LIMIT = timedelta(seconds=600)
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,10 @@ def open_store(host: str, size: int) -> TCPStore:
 
     It listens at that address alone: by itself torch's listens on every network, and asks nobody for a key.
     """
-    limit = timedelta(seconds=COLLECTIVE_SECONDS)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port, listening = server.getsockname()[1], server.detach()
-    return TCPStore(host, port, size, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=listening)
+    return TCPStore(host, port, size, is_master=True, timeout=LIMIT, wait_for_workers=False, master_listen_fd=listening)
 
 
 def join(meeting: Meeting, device: str, own_address: str, store: TCPStore | None = None) -> Ranks:
@@ -82,14 +81,13 @@ def join(meeting: Meeting, device: str, own_address: str, store: TCPStore | None
         own_address: of this process's node, which says by which of its networks gloo talks.
         store: rank 0's own; the others connect to it.
     """
-    limit = timedelta(seconds=COLLECTIVE_SECONDS)
     if store is None:
-        store = TCPStore(meeting.host, meeting.port, meeting.size, is_master=False, timeout=limit)
+        store = TCPStore(meeting.host, meeting.port, meeting.size, is_master=False, timeout=LIMIT)
     network = network_of(own_address)
     if network is not None:  # by itself gloo takes what the host's name stands for, which containers may not know
         os.environ.setdefault("GLOO_SOCKET_IFNAME", network)
     dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo", store=store, rank=meeting.rank, world_size=meeting.size, timeout=limit
+        "nccl" if device == "cuda" else "gloo", store=store, rank=meeting.rank, world_size=meeting.size, timeout=LIMIT
     )
     return Ranks(meeting.rank, meeting.size)
 

@@ -77,12 +77,8 @@ class Trial:
             crew.tell(Forget())
         self.assignment = assignment
         self.settings = settings
-        self._files = TrialFiles(
-            assignment.checkpoints(Path()),
-            tables=settings.tables,
-            checkpoints=settings.checkpoints,
-            store=settings.store,
-        )
+        place = assignment.checkpoints(Path())
+        self._files = TrialFiles(place, tables=settings.tables, checkpoints=settings.checkpoints, store=settings.store)
         self._folder = self._files.checkpoints
         self._writer = CheckpointWriter(self._files, settings.checkpoint_seconds, settings.checkpoints_kept)
         self._last_report: TrialReport | None = None
@@ -194,7 +190,10 @@ class Trial:
                 if row["replicate"] not in self._errors:
                     row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
         self._rows += numbered
-        self._failure = self._all_diverged(numbered) or self._timed_out(seconds)
+        if len(self._errors) < len(self.assignment.seeds):
+            self._failure = self._timed_out(seconds)
+        else:
+            self._failure = NON_FINITE, self._errors[numbered[0]["replicate"]]
         return self._failure is not None or self.epoch in self.settings.rungs or waited >= self.settings.report_seconds
 
     def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
@@ -242,9 +241,8 @@ class Trial:
 
     def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
         """Return the rows of evaluations by replicate, and what writes their tables."""
-        files, trial, epoch = self._files, self.assignment.trial, self.epoch
-        write = functools.partial(write_evaluations, files, trial, epoch, evaluations)
-        return evaluation_rows(evaluations, epoch), write
+        write = functools.partial(write_evaluations, self._files, self.assignment.trial, self.epoch, evaluations)
+        return evaluation_rows(evaluations, self.epoch), write
 
     @property
     def stage(self) -> str:
@@ -311,17 +309,10 @@ class Trial:
         if not self._writer.due_within:
             return
         assert isinstance(self._group, Sequential)
-        self._writer.write(
-            None,
-            {
-                **self._held(self._wall_seconds + time.monotonic() - self._began, self._reported),
-                "epoch": self.epoch,
-                "rows": self._rows,
-                "trained": self._group.trained,
-                "errors": dict(self._errors),
-                "packing": self._packing,
-            },
-        )
+        state = self._held(self._wall_seconds + time.monotonic() - self._began, self._reported)
+        state |= {"epoch": self.epoch, "rows": self._rows, "trained": self._group.trained}
+        state |= {"errors": dict(self._errors), "packing": self._packing}
+        self._writer.write(None, state)
 
     def _drop_diverged(self, rows: Sequence[Row]) -> None:
         """Let replicates that diverged in an epoch train no further, if others can."""
@@ -337,12 +328,6 @@ class Trial:
                 self._cohort.leave(replicate)
         if self._group is not None:
             self._group = self._packed()
-
-    def _all_diverged(self, rows: Sequence[Row]) -> tuple[str, str] | None:
-        """Return kind and sentence of the failure when no replicate is left."""
-        if len(self._errors) < len(self.assignment.seeds):
-            return None
-        return NON_FINITE, self._errors[rows[0]["replicate"]]
 
     def _timed_out(self, seconds: float) -> tuple[str, str] | None:
         """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""

@@ -72,14 +72,9 @@ def token_predictions_schema(kept: int) -> pa.Schema:
     Of thousands of logits the `kept` largest are there, with their classes; `log_sum_exp` is that of all.
     """
     return evaluation_schema(
-        split=TEXT,
-        sample=COUNT,
-        target=COUNT,
-        target_logit=pa.float32(),
-        log_sum_exp=NUMBER,
-        top_logits=pa.list_(pa.float32(), kept),
-        top_classes=pa.list_(pa.int32(), kept),
-    )
+        split=TEXT, sample=COUNT, target=COUNT, target_logit=pa.float32(), log_sum_exp=NUMBER,
+        top_logits=pa.list_(pa.float32(), kept), top_classes=pa.list_(pa.int32(), kept),
+    )  # fmt: skip
 
 
 def part_name(trial: str, replicate: int, epoch: int) -> str:
@@ -188,11 +183,10 @@ def write_evaluations(files: TrialFiles, trial: str, epoch: int, evaluations: Ma
         return
     for number, evaluation in evaluations.items():
         place = (trial, number, epoch)
-        written = [
-            write_token_predictions(files.tables, place, evaluation.tokens)
-            if evaluation.tokens
-            else write_predictions(files.tables, place, evaluation.logits, evaluation.targets)
-        ]
+        if evaluation.tokens:
+            written = [write_token_predictions(files.tables, place, evaluation.tokens)]
+        else:
+            written = [write_predictions(files.tables, place, evaluation.logits, evaluation.targets)]
         tables = {"reliability": evaluation.reliability, **evaluation.curvature}
         written += [write_rows(files.tables, place, table, rows) for table, rows in tables.items()]
         for path in written:

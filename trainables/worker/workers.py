@@ -218,7 +218,9 @@ class CohortWorker(Worker):
     def _train(self, report_all: bool) -> WorkerReport:
         """Train epochs until a report is due."""
         if self._cohort is None:
-            return self._train_alone(report_all)
+            (slot,) = self._slots.values()  # the one trial that is no lane
+            report = slot.trial.advance(leaving=lambda: report_all or self._leaving())
+            return WorkerReport((([report], slot.trial.finished or report.failure is not None),), trained=True)
         for slot in self._slots.values():
             if slot.fresh:
                 slot.trial.begin()
@@ -287,12 +289,6 @@ class CohortWorker(Worker):
             trial.save(report, at_once=at_once)
 
         return report, write
-
-    def _train_alone(self, report_all: bool) -> WorkerReport:
-        """Train the one trial that is no lane up to its next report."""
-        (slot,) = self._slots.values()
-        report = slot.trial.advance(leaving=lambda: report_all or self._leaving())
-        return WorkerReport((([report], slot.trial.finished or report.failure is not None),), trained=True)
 
     def _halve(self, lost: Sequence[tuple[int, str, str]]) -> WorkerReport:
         """Let go of all trials, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
@@ -363,15 +359,7 @@ def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) 
     batch_size = assignment.values["optimizer"]["batch_size"]
     train = dataset.train
     few = train.first(STEPS * batch_size)
-    short = replace(
-        settings,
-        max_epochs=1,
-        rungs=(1,),
-        tables=None,
-        checkpoints=None,
-        store=None,
-        timeout_seconds=None,
-        report_seconds=math.inf,
-    )
+    unsaved = replace(settings, tables=None, checkpoints=None, store=None)
+    short = replace(unsaved, max_epochs=1, rungs=(1,), timeout_seconds=None, report_seconds=math.inf)
     with no_graphs_kept():
         return Trial(assignment, short, replace(dataset, train=few)).advance()
