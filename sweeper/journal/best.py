@@ -53,13 +53,8 @@ class Objective:
         return value if self.mode == "min" else -value
 
 
-def score(value: float, mode: Mode) -> float:
-    """Return an objective's value with larger meaning better; its own inverse."""
-    return value if mode == "max" else -value
-
-
-#: 2 for completed, 1 for completed against the sweep's constraints, 0 for neither; the score; and minus the
-#: configuration's index: the best trial has the largest.
+#: 2 for completed, 1 for completed against the sweep's constraints, 0 for neither; the score, which is the objective
+#: with larger meaning better; and minus the configuration's index: the best trial has the largest.
 Rank: TypeAlias = tuple[int, float, int]
 
 
@@ -112,7 +107,8 @@ def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Ran
     if trial.status == FAILED or trial.objective is None or not math.isfinite(trial.objective):
         return None
     completed = (2 - (trial.configuration in against)) * (trial.status == COMPLETED)
-    return completed, score(trial.objective, mode), -trial.configuration
+    score = trial.objective if mode == "max" else -trial.objective
+    return completed, score, -trial.configuration
 
 
 def best_words(trial: TrialState) -> str:

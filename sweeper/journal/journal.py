@@ -74,7 +74,14 @@ class Journal:
         """
         record = Record(self._next, self._clock(), body)
         try:
-            name = self._put(record)
+            if self._alone:
+                name = record.file_name
+                write_bytes(self._folder / name, record.to_bytes(), durable=self._durable)
+            else:
+                # A name that follows from the number alone can be given once.
+                name = segments.segment_name(record.sequence, record.sequence)
+                content = segments.joined([record.to_bytes()])
+                write_new_bytes(self._folder / name, content, durable=self._durable)
         except FileExistsError as error:
             raise SweeperError(
                 f"another process has written record {record.sequence} of the journal in {self._folder}: two drivers "
@@ -88,16 +95,6 @@ class Journal:
         self._unsettled = True
         self._singles.append(name)
         return record
-
-    def _put(self, record: Record) -> str:
-        """Write a record's file and return its name. Raises FileExistsError, or OSError."""
-        if self._alone:
-            write_bytes(self._folder / record.file_name, record.to_bytes(), durable=self._durable)
-            return record.file_name
-        # A name that follows from the number alone can be given once.
-        name = segments.segment_name(record.sequence, record.sequence)
-        write_new_bytes(self._folder / name, segments.joined([record.to_bytes()]), durable=self._durable)
-        return name
 
     def settle(self) -> None:
         """Make all records so far durable under their names; a decision is acted upon only after this.
@@ -122,12 +119,11 @@ class Journal:
 
     def _make_segment(self, names: Sequence[str]) -> None:
         """Write a segment, and remove the files of its records. Raises OSError, or SweeperError for a damaged one."""
-        first = int(names[0][:10])
         files = [piece for piece in map(segments.piece_of, names) if piece is not None]
         found = [content for each in files for content in segments.split(each, (self._folder / each.name).read_bytes())]
         for content in found:
             _sound(self._folder, content)
-        target = self._folder / segments.segment_name(first, found[-1].sequence)
+        target = self._folder / segments.segment_name(files[0].first, found[-1].sequence)
         write_bytes(target, segments.joined([content.data for content in found]), durable=self._durable)
         if self._durable:
             _flush_folder(self._folder)

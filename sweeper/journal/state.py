@@ -222,7 +222,9 @@ class SweepState:
         self.updated_at = record.time
         match record.body:
             case Attempt() as body:
-                self._attempt(body, record.time)
+                self.attempt, self.outcome = body.attempt, None
+                self.started_at = self.started_at if self.started_at is not None else record.time
+                self._interrupt_running()
             case Learned() as body:
                 self.learned[body.sweep] = len(body.observations)
             case Suggested() as body:
@@ -291,12 +293,6 @@ class SweepState:
                 for replicate in trial.replicates.values():
                     replicate.status = FAILED if replicate.status == FAILED else EARLY_STOPPED
                 self.touched.append(index)
-
-    def _attempt(self, body: Attempt, time: float) -> None:
-        self.attempt = body.attempt
-        self.outcome = None
-        self.started_at = self.started_at if self.started_at is not None else time
-        self._interrupt_running()
 
     def _started(self, trial: TrialState, body: Started) -> None:
         if trial.status == FAILED:
