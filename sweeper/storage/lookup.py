@@ -181,9 +181,8 @@ def entries(output: str | Path) -> list[Entry]:
         paths = SweepPaths(Path(output) / name)
         if sweep_fault(paths.root) is not None:
             continue
-        space = read_specification(paths.sweep_file)
+        dataset = str(read_specification(paths.sweep_file).get("dataset", {}).get("name", ""))
         began = str(read_manifest(paths.manifest, unknown_if_damaged=True).get("created", ""))[:16].replace("T", " ")
-        dataset = str(space.get("dataset", {}).get("name", ""))
         found.append(Entry(name, began, dataset, size_of(paths.root), holder(paths.lease) is not None))
     return found
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
@@ -178,29 +178,25 @@ class Mirror:
 
     def collect(self) -> None:
         """Download or publish all requested tables now. Raises SweeperError when the store cannot be reached."""
-        try:
-            patiently(self.arrivals.fetch)
-            patiently(self._publish_kept)
-        except StoreError as error:
-            raise self._failed(error) from error
+        self._do_all(self.arrivals.fetch, self._publish_kept)
 
     def complete(self, *, ended: bool = False) -> None:
         """Make the store equal to the folder, now. Raises SweeperError when it cannot be reached.
 
         Once all trials have ended, what they left behind without its ever being journaled is removed.
         """
-        try:
-            for work in (self._remove_checkpoints, self._publish_kept, self._push, self._put_what_differs):
-                patiently(work)
-            if ended:
-                patiently(lambda: self.store.delete(self.store.entries(INCOMING)))
-        except StoreError as error:
-            raise self._failed(error) from error
+        self._do_all(self._remove_checkpoints, self._publish_kept, self._push, self._put_what_differs)
+        if ended:
+            self._do_all(lambda: self.store.delete(self.store.entries(INCOMING)))
 
-    def _failed(self, error: StoreError) -> SweeperError:
-        return SweeperError(
-            error.message, f"{error.remedy}; then `sweeper resume {self.store.uri}` completes what is missing"
-        )
+    def _do_all(self, *works: Callable[[], None]) -> None:
+        """Do one after the other, each patiently. Raises SweeperError when the store cannot be reached."""
+        try:
+            for work in works:
+                patiently(work)
+        except StoreError as error:
+            remedy = f"{error.remedy}; then `sweeper resume {self.store.uri}` completes what is missing"
+            raise SweeperError(error.message, remedy) from error
 
     def _turns(self) -> None:
         while not self._ended.wait(TURN_SECONDS):

@@ -167,15 +167,11 @@ def amended(sweep: Sweep, settings: Sequence[str], *also: str) -> Sweep:
 
     Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
     """
-    refused = [
-        Fault(
-            setting.partition("=")[0].strip(),
-            "this setting of a started sweep cannot change",
-            f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest",
-        )
-        for setting in settings
-        if setting.partition("=")[0].partition(".")[0].strip() not in (*AMENDABLE, GROWING, *also)
-    ]
+    rule = "this setting of a started sweep cannot change"
+    remedy = f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest"
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    changeable = (*AMENDABLE, GROWING, *also)
+    refused = [Fault(key, rule, remedy) for key in keys if key.partition(".")[0].strip() not in changeable]
     document = Document(values=sweep.spec.resolved())
     apply_overrides(document, settings)
     if refused or document.faults:
@@ -211,7 +207,10 @@ def edited(sweep: Sweep) -> list[Fault]:
     now = _plain(sweep.spec.resolved())
     if now == journaled:
         return []
-    before = _by_this_release(journaled)
+    try:  # what later releases have added to a space stands in it at its default
+        before = _plain(reopened_spec(dict(journaled), "the journal").resolved())
+    except InvalidSearchSpace:
+        before = journaled  # it says what this release does not know: that shows as a difference
     was, is_now = ({key: space[key] for key in space if key not in (*_UNMEASURED, GROWING)} for space in (before, now))
     faults = [*_between(was, is_now, "")]
     if _count(now) < _count(before):
@@ -224,14 +223,6 @@ def _journaled(journal: Path) -> Mapping[str, Plain] | None:
     """Return the space that the last driver journaled; `None` where none did."""
     spaces = [record.body.space for record in read_kind(journal, Attempt) if isinstance(record.body, Attempt)]
     return next((space for space in reversed(spaces) if space is not None), None)
-
-
-def _by_this_release(journaled: Mapping[str, Plain]) -> Mapping[str, Plain]:
-    """Return a journaled space with what later releases have added to it at its default."""
-    try:
-        return _plain(reopened_spec(dict(journaled), "the journal").resolved())
-    except InvalidSearchSpace:
-        return journaled  # it says what this release does not know: that shows as a difference
 
 
 def _plain(values: Mapping[str, Plain]) -> Mapping[str, Plain]:
