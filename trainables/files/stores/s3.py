@@ -35,11 +35,9 @@ def _endpoint(options: Mapping[str, str]) -> str | None:
 
 def _region(bucket: str, options: Mapping[str, str]) -> str:
     named = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    named = named or _profile().get("region")
+    named = named or _profile().get("region") or ("us-east-1" if _endpoint(options) else None)
     if named:
         return named
-    if _endpoint(options):
-        return "us-east-1"
     from pyarrow.fs import resolve_s3_region  # obstore 0.12 does not offer its own
 
     return str(resolve_s3_region(bucket))
@@ -83,8 +81,7 @@ def _profile_credentials() -> S3CredentialProvider | None:
                 f"the AWS profile {_profile_name()!r} has no keys: it signs in, assumes a role or starts a program",
                 "install boto3, which does that, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             ) from error
-        provider: S3CredentialProvider = Boto3CredentialProvider()
-        return provider
+        return Boto3CredentialProvider()
     return None
 
 
