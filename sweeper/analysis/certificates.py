@@ -39,8 +39,7 @@ from trainables.metrics.smooth import smooth_calibration_error
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.base import needs_network
 from trainables.posthoc.focal_map import with_training_gamma
-from trainables.registry import FITTED_ON as FITTED_ON_SPLIT
-from trainables.registry import LABEL, HyperparameterValue, hyperparameter_values
+from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, HyperparameterValue, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
 #: Of the jackknife: 19 degrees of freedom, and a twentieth of the samples left out at a time keeps the bins filled.

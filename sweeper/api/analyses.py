@@ -47,8 +47,7 @@ def compare(
         What differs, and a comparison of each metric with its interval and p. What it says of test data is corrected
         for all looks at the sweeps of this folder, and recorded: see `ledger`.
     """
-    from sweeper.analysis.comparison import compare as compare_sweeps
-    from sweeper.analysis.comparison import view
+    from sweeper.analysis.comparison import compare as compare_sweeps, view
     from sweeper.steering.ledger import look_at_comparison
 
     sweeps = opened(first, output), opened(second, output)
@@ -93,8 +92,7 @@ def certify(
     Raises:
         SweeperError: a side has no finished configuration, or there are no predictions.
     """
-    from sweeper.analysis.certificates import certify as certified
-    from sweeper.analysis.certificates import view
+    from sweeper.analysis.certificates import certify as certified, view
     from sweeper.steering.ledger import look_at_table
 
     results = opened(name, output)
@@ -160,8 +158,7 @@ def what_if(
     Raises:
         SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
     """
-    from sweeper.analysis.replays import as_json
-    from sweeper.analysis.replays import what_if as replayed
+    from sweeper.analysis.replays import as_json, what_if as replayed
 
     asked = map(listed, (scheduler, within, objective))
     sweep = opened(name, output)

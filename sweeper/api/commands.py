@@ -474,8 +474,7 @@ def submit(
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
     """
-    from sweeper.remote.submission import Request
-    from sweeper.remote.submission import submit as submit_sweep
+    from sweeper.remote.submission import Request, submit as submit_sweep
 
     address = address or os.environ.get("SWEEPER_ADDRESS")
     if isinstance(space, Mapping):

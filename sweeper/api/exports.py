@@ -245,8 +245,7 @@ def serve(
         SweeperError: no token where one is needed, the port is taken, or the extra `serve` is not installed.
     """
     try:
-        from sweeper.serving.app import listen
-        from sweeper.serving.app import serve as serve_pages
+        from sweeper.serving.app import listen, serve as serve_pages
         from sweeper.serving.guard import read_token
     except ModuleNotFoundError as error:
         raise _lacks("serve", error) from error
@@ -440,8 +439,7 @@ def table(
 
     place = output_folder(output)
     if paper is not None:
-        from sweeper.analysis.papers.tables import format_paper_table
-        from sweeper.analysis.papers.tables import paper_table as filled_in
+        from sweeper.analysis.papers.tables import format_paper_table, paper_table as filled_in
 
         named = [name, *more] if name is not None else []
         places = [local_sweep(each, place) for each in named] or [(found, Path(place)) for found in sweep_names(place)]

@@ -39,8 +39,7 @@ from trainables.metrics.base import METRICS, softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.registry import FITTED_ON, LABEL, OWN
-from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT
-from trainables.training.evaluation import EvaluationSettings
+from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT, EvaluationSettings
 from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 
 #: Configurations of each own name that are tried; their hyperparameters' ranges are the search space's business.

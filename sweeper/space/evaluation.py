@@ -21,8 +21,7 @@ from sweeper.space.parts import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.curvature.statistics.base import TEMPERED, further_columns, temperature_labels
 from trainables.metrics.base import Metric, larger_is_better, metric_of
-from trainables.registry import FITTED_ON as POSTHOC_SPLIT
-from trainables.registry import LABEL, column_label, entry_label
+from trainables.registry import FITTED_ON as POSTHOC_SPLIT, LABEL, column_label, entry_label
 from trainables.registry.names import hint
 
 #: The split that every evaluation measures, named or not, see `trainables.training.evaluation.FITTED_ON`.

@@ -21,9 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as seeded
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, seed as seeded, settings, strategies as st
 
 from tests.fuzzing import spaces
 from tests.fuzzing.folders import Folder, cases

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from tests.fuzzing import __main__ as fuzzing
-from tests.fuzzing import folders, spaces
+from tests.fuzzing import __main__ as fuzzing, folders, spaces
 from tests.sweeper.inline_sweep import Inline
 
 SEED = 12

@@ -38,8 +38,7 @@ from trainables.posthoc.base import POSTHOC, NetworkPosterior, TrainedNetwork, c
 from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_grid import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
-from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import LABEL, Options, entry_label, set_within
+from trainables.registry import FITTED_ON as SPLIT_KEY, LABEL, Options, entry_label, set_within
 from trainables.registry.names import CROSS_FITTED
 from trainables.training.fine_tuning import layer_numbers
 from trainables.training.prediction import (

@@ -36,8 +36,7 @@ from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.extensions.libraries import register_missing_operators
 from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.losses import LOSSES, Loss, build_loss
-from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import OWN, Component, ExtensionError, Registry, hyperparameters_of
+from trainables.registry import FITTED_ON as SPLIT_KEY, OWN, Component, ExtensionError, Registry, hyperparameters_of
 from trainables.training.evaluation import (
     FITTED_ON,
     Evaluation,

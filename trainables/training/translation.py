@@ -30,8 +30,7 @@ from trainables.metrics.tokens import (
 from trainables.models import ARCHITECTURES
 from trainables.models.transformer import beam_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, best_on_grid
-from trainables.registry import FITTED_ON as SPLIT_KEY
-from trainables.registry import Options, entry_label
+from trainables.registry import FITTED_ON as SPLIT_KEY, Options, entry_label
 from trainables.training.evaluation import END, FITTED_ON, Evaluation, EvaluationSettings, Row
 
 #: Sentences whose tokens are predicted, or that are translated, at once.

@@ -15,8 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -28,8 +28,7 @@ from typing import Any
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
 from ray.exceptions import OutOfMemoryError, RayActorError
-from ray.tune import Callback, Stopper
-from ray.tune import tune as tune_module
+from ray.tune import Callback, Stopper, tune as tune_module
 from ray.tune.execution import tune_controller
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial

@@ -6,8 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sweeper.core.domains import Uniforms, choices_of, draw, parse
 from tests.sweeper.searches import Recorded, searched_spec

@@ -6,8 +6,7 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import TABLES
 from sweeper.core.schemas import record_batch, table_schemas

@@ -9,8 +9,7 @@ import math
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sweeper.journal.records import Attempt, Body, Decision, Failed, Record, ReplicateReported, Reported, body_from_json
 from tests.sweeper.records import made_body, made_record

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from optuna.trial import TrialState
 
 from sweeper.core.domains import Choice, Interval, Members, draw

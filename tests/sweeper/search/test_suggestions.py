@@ -7,8 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, config_hash

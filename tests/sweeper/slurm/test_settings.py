@@ -6,8 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.slurm.settings import read_settings, seconds_of

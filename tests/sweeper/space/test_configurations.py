@@ -11,8 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sweeper.core import domains
 from sweeper.core.domains import Uniforms, draw, grid_size, parse, plain

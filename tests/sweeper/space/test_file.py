@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from search_spaces import locate
 from sweeper.core.errors import InvalidSearchSpace

@@ -9,8 +9,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from search_spaces import locate, packaged_files
 from sweeper.core.domains import DOMAINS

@@ -6,13 +6,17 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
-from trainables.curvature import hessian as surface_module
+from trainables.curvature import (
+    CurvatureSettings,
+    CurvatureUnavailable,
+    hessian as surface_module,
+    measure_curvature,
+    spectral_density,
+)
 from trainables.curvature.gauss_newton import fold_batch_norm
 from trainables.curvature.hessian import (
     chunk_size,

@@ -15,11 +15,11 @@ from trainables.curvature import (
     CURVATURE_FIELDS,
     CurvatureSettings,
     CurvatureUnavailable,
+    hessian as surface_module,
     measure_curvature,
     settings_faults,
     spectral_density,
 )
-from trainables.curvature import hessian as surface_module
 from trainables.curvature.measure import SPECTRUM_PROBES, Quadrature, density_rows, evenly_spaced, lanczos_quadrature
 from trainables.losses import build_loss
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.datasets import DataSetUnavailableError
-from trainables.datasets import cifar as module
+from trainables.datasets import DataSetUnavailableError, cifar as module
 from trainables.datasets.cache import Source
 
 NAMES = {"cifar10": 10, "cifar100": 100}

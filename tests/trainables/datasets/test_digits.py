@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.datasets import DataSetUnavailableError, load_dataset
-from trainables.datasets import digits as module
+from trainables.datasets import DataSetUnavailableError, digits as module, load_dataset
 from trainables.datasets.base import stratified_split
 
 SPLIT_HASH = "afaed92afffb5040c3f87c128f23a4d71f1e7aa0060eed52513ffb21942bbc8f"

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.datasets import DataSetUnavailableError
-from trainables.datasets import fashion_mnist as module
+from trainables.datasets import DataSetUnavailableError, fashion_mnist as module
 from trainables.datasets.cache import Source, checksum_of
 
 

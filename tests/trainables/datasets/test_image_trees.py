@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from trainables.datasets import DataSetUnavailableError, load_dataset
-from trainables.datasets import tiny_imagenet as module
+from trainables.datasets import DataSetUnavailableError, load_dataset, tiny_imagenet as module
 from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import Source
 

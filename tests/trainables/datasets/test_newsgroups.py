@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainables.datasets import DataSetUnavailableError, load_dataset
-from trainables.datasets import newsgroups as module
+from trainables.datasets import DataSetUnavailableError, load_dataset, newsgroups as module
 from trainables.datasets.base import hash_of_splits
 from trainables.datasets.cache import Source
 from trainables.datasets.text import frequent_words, padded_ids, read_word_vectors, words_of

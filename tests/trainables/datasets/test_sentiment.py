@@ -4,8 +4,7 @@ import zipfile
 import pytest
 import torch
 
-from trainables.datasets import DataSetUnavailableError, load_dataset
-from trainables.datasets import sentiment as module
+from trainables.datasets import DataSetUnavailableError, load_dataset, sentiment as module
 from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import Source
 from trainables.models import build_for, fit_fault

@@ -5,8 +5,7 @@ import pytest
 import scipy.io
 import torch
 
-from trainables.datasets import DataSetUnavailableError
-from trainables.datasets import svhn as module
+from trainables.datasets import DataSetUnavailableError, svhn as module
 from trainables.datasets.cache import Source
 
 

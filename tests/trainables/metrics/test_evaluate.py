@@ -2,8 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64

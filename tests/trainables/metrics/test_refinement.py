@@ -7,12 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.trainables.predictions import drawn_predictions
-from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics import refinement as module
+from trainables.metrics import evaluate_probabilities, refinement as module, softmax64
 from trainables.metrics.refinement import FOLDS, REFINEMENT_COLUMNS, folds_of, refinement, refinement_columns
 from trainables.posthoc import fit
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainables.models import build_model
-from trainables.models import transformer as searching
+from trainables.models import build_model, transformer as searching
 from trainables.models.transformer import BEGIN, END, Attention, Layer, Transformer, beam_search, sinusoids
 
 SMALL = {"layers": 2, "width": 16, "heads": 4, "inner": 24, "dropout": 0.0}

@@ -1,8 +1,7 @@
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.trainables.posthoc.focal_risk import focal_risk, focal_risk_minimiser
 from trainables.metrics.base import log_softmax64

@@ -6,8 +6,7 @@ import importlib
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sweeper.analysis.statistics.best_set import _LEVELS, Comparisons, best_set, level_of
 from sweeper.analysis.statistics.spreads import LEVEL, spreads

@@ -8,8 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.execution.driver.judging import STORAGE, Failure
