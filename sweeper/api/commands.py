@@ -23,7 +23,7 @@ from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
 from sweeper.storage.lookup import entries, find_sweep
-from sweeper.storage.metadata import UNTRACKED, read_manifest
+from sweeper.storage.metadata import UNTRACKED, read_manifest, user_and_host
 from sweeper.text.display import SafeConsole, Shown, printable
 from trainables.files.stores.base import StoreError, is_store_address
 
@@ -220,7 +220,7 @@ def _resume_remotely(
     name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool, allow_notify: bool
 ) -> Submitted:
     """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
-    from sweeper.remote.submission import Request, submit_resume, submitter
+    from sweeper.remote.submission import Request, submit_resume
 
     cluster = connect(address)
     sweep = cluster.sweep(name)
@@ -228,7 +228,7 @@ def _resume_remotely(
         raise SweeperError(
             f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --dashboard {address}`"
         )
-    own = sweep.submitter == submitter()
+    own = sweep.submitter == user_and_host()
     request = Request(
         sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
         trust=trust or own, allow_notify=allow_notify or own,

@@ -126,7 +126,7 @@ def evaluation_columns(
     from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
     from trainables.metrics.out_of_distribution import OOD_COLUMNS, other_splits
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
-    from trainables.posthoc import parameter_names
+    from trainables.posthoc.base import parameter_names
     from trainables.posthoc.confidence_regions import REGION_COLUMNS
 
     own = further_metric_names(metrics)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from sweeper.core.ids import require_sweep_name
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import asked_by_file, folder_of, require_allowed
 from sweeper.space.user_code import code_of
-from sweeper.storage.metadata import user_name
+from sweeper.storage.metadata import user_and_host
 from sweeper.storage.places import READING, place_of
 from sweeper.text.display import redact
 from trainables.extensions.code import unpack_into
@@ -126,15 +125,10 @@ def submit_resume(jobs: Jobs, name: str, request: Request, *, failed: bool = Fal
         return jobs.submit(name, command, _metadata(name, request), Path(folder), _modules(request))
 
 
-def submitter() -> str:
-    """Return who submits, as `user@host`."""
-    return f"{user_name()}@{socket.gethostname()}"
-
-
 def _metadata(name: str, request: Request) -> dict[str, str]:
     return {
         "sweep": name,
-        "submitter": submitter(),
+        "submitter": user_and_host(),
         "output": request.output,
         "tracking_uri": request.tracking_uri or "",
         "no_mlflow": "yes" if request.no_mlflow else "",

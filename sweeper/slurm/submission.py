@@ -121,7 +121,7 @@ def slurm_sweeps(output: str) -> list[str]:
         return []
     try:
         return sorted(file.parent.name for file in folder_of(Path(output)).glob(f"*/{HEAD}"))
-    except OSError:  # a name that can be no folder's: whoever looks for its other sweeps says so
+    except (OSError, RuntimeError, ValueError):  # no folder can have that name: whoever looks for other sweeps says so
         return []
 
 

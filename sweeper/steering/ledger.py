@@ -16,7 +16,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,7 +32,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.fields import Flag, Number, Whole, Written
 from sweeper.results import Results
 from sweeper.storage.lookup import refuse_links
-from sweeper.storage.metadata import user_name
+from sweeper.storage.metadata import user_and_host
 from sweeper.text.labels import label, plural
 from trainables.files.atomic import write_new_bytes
 from trainables.files.locks import lock_open_file
@@ -107,7 +106,7 @@ class Answer:
 
 def author() -> str:
     """Return who looks or steers: `SWEEPER_AUTHOR`, or this process's user and machine."""
-    return os.environ.get(AUTHOR) or f"{user_name()}@{socket.gethostname()}"
+    return os.environ.get(AUTHOR) or user_and_host()
 
 
 def looks_at(paths: SweepPaths) -> list[Look]:

@@ -48,7 +48,7 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
         **rehearsal,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": redact_arguments(sys.argv),
-        "submitter": os.environ.get("SWEEPER_SUBMITTER", f"{user_name()}@{socket.gethostname()}"),
+        "submitter": os.environ.get("SWEEPER_SUBMITTER", user_and_host()),
         "seed": spec.seed,
         "dataset": {**spec.dataset, **dataset_facts},
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
@@ -57,12 +57,13 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
     }
 
 
-def user_name() -> str:
-    """Return who runs this process, `unknown` in a container whose user has no name."""
+def user_and_host() -> str:
+    """Return who runs this process, as `user@host`; `unknown` in a container whose user has no name."""
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):
-        return "unknown"
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def hardware() -> dict[str, Any]:

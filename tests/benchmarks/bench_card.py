@@ -22,6 +22,7 @@ import torch
 from sweeper.storage.metadata import hardware
 from tests.benchmarks import bench_lanes_gpu
 from tests.benchmarks.bench_replicates import configuration, data_for
+from tests.packs import pack
 from trainables.curvature import CurvatureSettings, measure_curvature
 from trainables.losses import build_loss
 from trainables.posthoc.focal_grid import focal_grid
@@ -29,7 +30,7 @@ from trainables.posthoc.focal_temperature import GAMMAS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS
 from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
 from trainables.training.evaluation import curvature_subset
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, pack
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed
 from trainables.training.loop import Replicate
 
 BEST = "bfloat16, channels-last, graphs"

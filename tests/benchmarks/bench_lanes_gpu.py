@@ -26,8 +26,9 @@ from typing import Any
 import torch
 
 from tests.benchmarks.bench_replicates import configuration, data_for
+from tests.packs import pack
 from trainables.training.acceleration import TrainingSettings
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, pack
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed
 from trainables.training.loop import Replicate
 
 NETWORKS = ("resnet20", "resnet18")

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 
 from sweeper.storage.metadata import hardware
+from tests.packs import pack
 from tests.trainables.small_data import small_digits
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, chosen_packing, pack
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, chosen_packing
 from trainables.training.loop import Replicate
 
 # architecture → data, steps of an epoch, batch size

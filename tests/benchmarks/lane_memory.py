@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 from tests.benchmarks.bench_replicates import ROWS, build, data_for
-from trainables.training.lanes.packing import pack
+from tests.packs import pack
 
 WARM_UP_BYTES = 2**22
 

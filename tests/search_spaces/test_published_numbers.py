@@ -17,7 +17,8 @@ from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import further_metric_names
 from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
 from trainables.models import ARCHITECTURES
-from trainables.posthoc import POSTHOC, parameter_names
+from trainables.posthoc import POSTHOC
+from trainables.posthoc.base import parameter_names
 from trainables.registry import FITTED_ON
 
 SHARES = {"accuracy", "top5", "ece", "ada_ece", "mce", "cw_ece", "s99", "s99_accuracy"}

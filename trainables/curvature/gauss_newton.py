@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -156,7 +156,7 @@ def normalisation_scale(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     return scale, shift if norm.bias is None else shift + norm.bias
 
 
-def fold_batch_norm(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, BatchNorm]]:
+def fold_batch_norm(network: nn.Module, example: Tensor) -> Sequence[tuple[nn.Module, BatchNorm]]:
     """Fold, in place, each batch-norm of `network` (a private copy in eval mode) that directly follows a convolution.
 
     One forward pass over `example` finds the pairs: the convolution's output goes to that batch-norm and nowhere

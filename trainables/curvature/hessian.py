@@ -17,13 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, cannot_differentiate, require_finite
-from trainables.curvature.gauss_newton import (
-    Folded,
-    affine_in_each_parameter,
-    fold_batch_norm,
-    logit_gram,
-    logit_hessian,
-)
+from trainables.curvature.gauss_newton import affine_in_each_parameter, fold_batch_norm, logit_gram, logit_hessian
 from trainables.registry import set_within
 
 # What autograd keeps for second derivatives, as a multiple of what it keeps for the forward pass: measured 1.6 for
@@ -161,7 +155,7 @@ class Surface:
         with as_unavailable("the forward pass for curvature"):
             with _saved_bytes(self.network) as saved:
                 self.affine = affine_in_each_parameter(self.network, inputs[:3])
-            self._folded: Folded = dict(fold_batch_norm(self.network, inputs[:3]))
+            self._folded = dict(fold_batch_norm(self.network, inputs[:3]))
         per_sample = _GRAPH_GROWTH * saved[0] / min(3, self.samples)
         self.dimension = sum(p.numel() for p in self.parameters)
         self.basis_type = torch.float64 if self.dimension <= _DOUBLE_DIMENSION else self.parameters[0].dtype

@@ -26,9 +26,6 @@ from trainables.datasets.streaming import sent
 
 PIXEL_MAXIMUM = 255
 
-#: Mean and standard deviation of ImageNet's pixels.
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
 
 @dataclass(frozen=True)
 class ImagePreprocessing:
@@ -50,6 +47,10 @@ class ImagePreprocessing:
         if self.size is None or self.size == images.shape[-1] == images.shape[-2]:
             return pixels
         return functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=False)
+
+
+#: By the mean and standard deviation of ImageNet's pixels.
+IMAGENET = ImagePreprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @functools.lru_cache(maxsize=16)  # rebuilding them would stall a GPU's queue at every batch
@@ -100,6 +101,10 @@ class CropAndFlip:
             return functional.pad(images, edges, value=self.black)
         black = _pixel(self.black, images.dtype, images.device)
         return functional.pad(images - black, edges) + black
+
+
+#: By the mean and standard deviation of ImageNet's pixels.
+IMAGENET = ImagePreprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @functools.lru_cache(maxsize=16)  # rebuilding it would stall a GPU's queue at every batch

@@ -15,14 +15,7 @@ import torch
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, refused
 from trainables.datasets.image_files import StoredImages, class_folders, decoded_images, image_paths, listed_folders
-from trainables.datasets.image_stream import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Decoders,
-    ImagePreprocessing,
-    ImageStream,
-    View,
-)
+from trainables.datasets.image_stream import IMAGENET, Decoders, ImageStream, View
 from trainables.datasets.images import Augment, ImageArrays, image_dataset
 from trainables.datasets.shards import indexed_shards, local_folder, shard_paths, shards_by_split
 from trainables.registry import SPLITS, hyperparameters_of
@@ -87,8 +80,7 @@ def load_image_folder(
     if lacking := sorted(set(range(len(names))) - set(arrays.targets[train].tolist())):
         rule = "has too few images to train on"
         raise DataSetUnavailableError(root / names[lacking[0]], rule, "add images, or lower the fractions held out")
-    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
-    return image_dataset("image_folder", arrays, test, (train, val), names, preprocessing, augment)
+    return image_dataset("image_folder", arrays, test, (train, val), names, IMAGENET, augment)
 
 
 CLASS_INDEX = "class_index.json"
@@ -143,7 +135,6 @@ def streamed_dataset(
     """
     pools = [*{id(images): images for images, _ in parts.values()}.values()]
     decoders = Decoders(pools, decoding.workers)
-    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD)
     shape = (3, decoding.image_size, decoding.image_size)
 
     def split(part: str) -> Split:
@@ -153,7 +144,7 @@ def streamed_dataset(
         return Split(
             torch.empty((len(rows), *shape), dtype=torch.uint8, device="meta"),
             torch.from_numpy(images.targets[rows]),
-            preprocessing,
+            IMAGENET,
             source=ImageStream(number, images, torch.from_numpy(rows), decoding.middle, decoders, changed),
         )
 

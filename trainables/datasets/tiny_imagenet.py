@@ -7,6 +7,7 @@ tiny-imagenet-200/val/images/*.JPEG, val_annotations.txt    50 each: the test se
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DATASETS, DataSet, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, Download, Folder, Source, fetched_folder
 from trainables.datasets.image_files import decoded_images, image_paths
-from trainables.datasets.image_stream import IMAGENET_MEAN, IMAGENET_STD, ImagePreprocessing
+from trainables.datasets.image_stream import IMAGENET
 from trainables.datasets.images import Augment, ImageArrays, ImageSize, image_dataset, images_on_paper
 from trainables.registry import DataSetSize, Options
 
@@ -124,5 +125,5 @@ def load_tiny_imagenet(
     rows, val = stratified_split(train_targets, (held_out,), SPLIT_SEED)
     train = ImageArrays(decoded_images("tiny-imagenet-train", train_paths, STORED_SIDE), train_targets)
     test = ImageArrays(decoded_images("tiny-imagenet-val", test_paths, STORED_SIDE), test_targets)
-    preprocessing = ImagePreprocessing(IMAGENET_MEAN, IMAGENET_STD, image_size)
+    preprocessing = replace(IMAGENET, size=image_size)
     return image_dataset("tiny_imagenet", train, test, (rows, val), classes, preprocessing, augment)

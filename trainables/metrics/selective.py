@@ -18,26 +18,17 @@ def rank_weights(samples: int) -> Floats:
 
 
 def tied_rank_weights(ascending: Floats) -> Floats:
-    """Return the AURC weight of each of the sorted confidences [N]; tied confidences share their mean weight."""
+    """Return the AURC weight of each of the sorted confidences [N]; tied confidences share their mean weight.
+
+    AURC = (1/n) Σ α_r ℓ_i is the mean, over coverages 1/n … 1, of the risk of the most confident share (Geifman, Uziel
+    & El-Yaniv 2019, arXiv:1805.08206; with weights, selective Def. 3.3).
+    """
     weights = rank_weights(len(ascending))
     starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
     if len(starts) == len(ascending):
         return weights
     sizes = np.diff(starts, append=len(ascending))
     return np.repeat(np.add.reduceat(weights, starts) / sizes, sizes)
-
-
-def area_under_risk_coverage(confidence: Floats, loss: Floats) -> float:
-    """Return AURC = (1/n) Σ α_r ℓ_i: the mean, over coverages 1/n … 1, of the risk of the most confident share.
-
-    Geifman, Uziel & El-Yaniv 2019, arXiv:1805.08206; with weights, selective Def. 3.3.
-
-    Args:
-        confidence: [N], higher is kept longer.
-        loss: [N], the 0-1 loss or any other per-sample loss.
-    """
-    order = np.argsort(confidence, kind="stable")
-    return float(tied_rank_weights(confidence[order]) @ loss[order] / len(loss))
 
 
 def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:

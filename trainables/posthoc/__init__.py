@@ -7,16 +7,8 @@ How a method is added is said in `trainables.posthoc.base`. They import numpy an
 losses for their formulas: no data sets, networks or training.
 """
 
-from trainables.posthoc.base import (
-    POSTHOC,
-    Calibrator,
-    PosthocMethod,
-    PosthocUnavailable,
-    fit,
-    fit_many,
-    parameter_names,
-)
+from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, fit, fit_many
 
 POSTHOC.discover(__name__)
 
-__all__ = ["POSTHOC", "Calibrator", "PosthocMethod", "PosthocUnavailable", "fit", "fit_many", "parameter_names"]
+__all__ = ["POSTHOC", "Calibrator", "PosthocMethod", "PosthocUnavailable", "fit", "fit_many"]

@@ -22,16 +22,7 @@ from trainables.datasets.base import DataSet
 from trainables.training.evaluation import END, Evaluation, Task
 from trainables.training.lanes.cohort import Cohort, Lanes
 from trainables.training.lanes.networks import is_perceptron
-from trainables.training.lanes.packing import (
-    COHORT,
-    FUSED,
-    SEQUENTIAL,
-    Packed,
-    Sequential,
-    chosen_packing,
-    cohort_key,
-    pack,
-)
+from trainables.training.lanes.packing import COHORT, FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, cohort_key
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import LoopReplicate
 from trainables.training.ranks.group import Crew, Forget
@@ -272,7 +263,7 @@ class Trial:
         if self._packing == COHORT:
             return Lanes(self.networks, self.settings.own_lanes)
         if self._packing == FUSED:
-            return pack(self.networks, FUSED)
+            return Lanes(self.networks)
         trained, self._trained = self._trained, []
         return Sequential([*self.replicates.values()], self._after_step if self._folder is not None else None, trained)
 

@@ -9,8 +9,6 @@ replicates were run.
 Each judge's docstring states its rule; `sweeper claims` prints them.
 """
 
-from __future__ import annotations
-
 from sweeper.analysis.claims import curvature, losses, posthoc  # noqa: F401  (registers them)
 from sweeper.analysis.claims.base import CLAIMS
 

@@ -19,7 +19,8 @@ from trainables.losses import LOSSES, build_loss
 from trainables.losses.base import Loss
 from trainables.metrics.base import METRICS, further_metric_columns
 from trainables.models import build_model
-from trainables.posthoc import POSTHOC, PosthocUnavailable, fit, parameter_names
+from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
+from trainables.posthoc.base import parameter_names
 from trainables.registry import Component, ExtensionError, column_label, importing_nothing
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.selective import area_under_risk_coverage, optimal_area_under_risk_coverage
+from trainables.metrics.selective import optimal_area_under_risk_coverage
 from trainables.posthoc import fit
 
 GOLDEN = {
@@ -73,7 +73,7 @@ def test_least_area_of_the_first_file():
     if FOLDER:
         assert round(least, 8) == 0.00460762
     loss = np.sort((logits.argmax(1) != targets).astype(float))
-    assert least == pytest.approx(area_under_risk_coverage(-np.arange(len(loss)) / len(loss), loss))
+    assert least == pytest.approx(reference.risk_coverage_area(-np.arange(len(loss)) / len(loss), loss))
 
 
 def test_float32_softmax_ties_confidences_that_float64_keeps_apart():

@@ -8,8 +8,8 @@ import pytest
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import METRIC_NAMES, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
-from trainables.posthoc import POSTHOC, PosthocUnavailable, fit, parameter_names
-from trainables.posthoc.base import cross_fitted, needs_network
+from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
+from trainables.posthoc.base import cross_fitted, needs_network, parameter_names
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.7}}
 REORDERING = {"vector", "matrix", "structured_matrix", "dirichlet", "isotonic", "histogram_binning", "venn_abers"}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.packs import pack
 from tests.trainables.small_data import poisoned, small_digits
 from tests.trainables.training.fixtures import one_thread  # noqa: F401  # for every test here
 from trainables.models import ARCHITECTURES
 from trainables.registry import Component
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.lanes.packing import pack
 from trainables.training.loop import Replicate
 
 EPOCHS = 4

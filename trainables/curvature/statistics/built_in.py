@@ -3,8 +3,6 @@
 How the groups are computed is said in `trainables.curvature.sharpness` and `trainables.curvature.split`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from trainables.curvature.statistics.base import STATISTICS

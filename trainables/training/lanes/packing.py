@@ -284,11 +284,6 @@ class Sequential:
         """Nothing is kept elsewhere."""
 
 
-def pack(replicates: Sequence[Replicate], packing: str) -> Packed:
-    """Return `replicates` as a group that trains as `packing` says: `fused` or `sequential`."""
-    return Lanes(replicates) if packing == FUSED else Sequential(replicates)
-
-
 def packing_fault(configuration: Configuration, packing: str, training: TrainingSettings = PLAIN) -> str | None:
     """Return why a configuration's replicates cannot be packed as asked, or `None`."""
     found = unmappable(configuration, training)
