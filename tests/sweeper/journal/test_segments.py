@@ -36,7 +36,7 @@ from sweeper.journal.journal import Journal
 from tests.sweeper.records import made_body
 segments.SEALED = 7
 journal = Journal(Path(sys.argv[1]))
-while True:
+for _ in sys.stdin:
     for _ in range(journal._next % 4 + 1):
         record = journal.append(made_body("started", {"configuration": journal._next % 7, "attempt": journal._next}))
     journal.settle()
@@ -186,10 +186,15 @@ def _killed(folder, kills):
     """Kill the writer so often; whatever it acknowledged is there, in order and once, also for a reader meanwhile."""
     draw, acknowledged, joined = random.Random(drawn_seed()), -1, 0
     for _ in range(kills):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
+        command, pipe = [sys.executable, "-c", WRITER, str(folder)], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) as writer:
+            # As many batches as are asked for: left alone it writes the more, the longer the reader takes.
             for _ in range(draw.randint(1, 8)):
+                writer.stdin.write(b"\n" * 2)
                 acknowledged = int(writer.stdout.readline())
                 assert len(list(read_journal(folder))) > acknowledged
+                acknowledged = int(writer.stdout.readline())
+            writer.stdin.write(b"\n" * 20)
             time.sleep(draw.uniform(0, 5e-3))
             writer.send_signal(signal.SIGKILL)
             acknowledged = max([acknowledged, *map(int, writer.stdout.read().split(b"\n")[:-1])])
