@@ -27,7 +27,7 @@ from sweeper.journal.best import Rank, Spending, best_trials, best_words, rank_o
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
-from sweeper.text.labels import duration
+from sweeper.text.labels import duration, plural
 
 #: How a trial is counted here that waits at a rung for the scheduler to promote or to stop it; most are stopped.
 PAUSED = "paused"
@@ -248,7 +248,7 @@ def progress_panel(
     for place, trial in enumerate(now.leaders):
         value = f"{metric} {trial.objective:.4f}" if place else best_text(trial, metric)
         named = f"{trial_name(trial.configuration)} {describe(trial.configuration)}"
-        text = f"{value} after {trial.epochs} epochs: {named}"
+        text = f"{value} after {plural(trial.epochs, 'epoch')}: {named}"
         lines.append(Text(text, style="dim" if place else "green", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 

@@ -286,7 +286,8 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     assert "total epochs" in _pages(planned)[0] and _pages(planned)[0].startswith("<pre")
     progress, summary = _pages(ran)
     assert "<b>done</b>" in progress
-    assert re.search(r"\d completed", progress) and "rung 1" in progress and "best val_nll" in progress
+    assert re.search(r"\d completed", progress) and "best val_nll" in progress
+    assert "epoch 1" in progress and "after 1 epoch:" in progress
     assert [output.output_type for output in ran] == ["display_data", "execute_result"], "one display, and the answer"
     assert "4 trials" in summary and "report.html" in summary
     assert "focal" in str(frame[0].data) and "cells" in _pages(status)[0]
