@@ -103,10 +103,6 @@ class CropAndFlip:
         return functional.pad(images - black, edges) + black
 
 
-#: By the mean and standard deviation of ImageNet's pixels.
-IMAGENET = ImagePreprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
-
 @functools.lru_cache(maxsize=16)  # rebuilding it would stall a GPU's queue at every batch
 def _pixel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a pixel, [1, C, 1, 1]."""
