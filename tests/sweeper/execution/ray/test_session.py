@@ -76,3 +76,17 @@ def test_a_cluster_that_is_slow_to_start_is_started_again_and_leaves_nothing(mon
     with session.ray_session(None, None) as resources:
         assert resources == {"CPU": 2.0}
     assert len(left) == 1 and not psutil.pid_exists(left[0].pid)
+
+
+@pytest.mark.integration
+def test_what_runs_beside_the_sweep_gives_way_to_trials_on_a_cluster_started_here() -> None:
+    """Linux gives 15 parts of a core at niceness 19, 36 at 15 (Ray's default for workers) and 335 at 5."""
+    seen = (
+        "import os; from sweeper.core.processes import prepare; prepare(None); import ray\n"
+        "from sweeper.execution.ray.session import ray_session\n"
+        "niceness = lambda: os.getpriority(os.PRIO_PROCESS, 0)\n"
+        "with ray_session(None, 1): print(ray.get(ray.remote(niceness).remote()) - niceness())"
+    )
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout) <= 5
