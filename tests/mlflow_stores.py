@@ -63,6 +63,10 @@ class Server:
             self.process.wait()
 
 
+HOW = ("_matvecs", "_residual", "_samples", "_converged", "_at_bound")
+"""Ends of columns that say how a number was computed, which are not logged."""
+
+
 def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, int, float]]]]:
     """Return configuration → metric → {(step, timestamp, value)}, the plain way."""
     groups: dict[tuple[int, str, int, int], list[float]] = {}
@@ -76,7 +80,7 @@ def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, in
                     continue
                 seen.add(key)
                 for column, value in row.items():
-                    if column in ("replicate", "epoch", "split", "stage", "hessian_training_samples") or value is None:
+                    if column in ("replicate", "epoch", "split", "stage") or column.endswith(HOW) or value is None:
                         continue
                     name = column if split is None or column.startswith("hessian") else f"{split}_{column}"
                     if split is None or name not in EPOCH_METRICS:

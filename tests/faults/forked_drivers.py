@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace
 from unittest import mock
 
 from sweeper.execution.fork_server import ForkServer
@@ -30,8 +30,8 @@ class ForkedServer(ForkServer):
     def __init__(self) -> None:
         """Fork the server from this process, which has run no torch operation."""
         self._control, theirs = multiprocessing.Pipe()
-        self._pid = os.fork()
-        if self._pid:
+        self._process = SimpleNamespace(pid=os.fork())  # type: ignore[assignment]  # of a process, its id is asked for
+        if self._process.pid:
             theirs.close()
             return
         try:
@@ -42,12 +42,10 @@ class ForkedServer(ForkServer):
         finally:
             os._exit(0)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the server."""
         self._control.close()
-        os.waitpid(self._pid, 0)
+        os.waitpid(self._process.pid, 0)
 
 
 class ForkedDriver:
