@@ -173,11 +173,12 @@ def card_probe(
 #: so it does on a machine that is busy with other things.
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 
-#: What Tune 2.60 hands to trials as part of their runtime environment, which Ray's agents write into their logs.
+#: What Tune 2.60 hands to trials as part of their runtime environment: variables by name, and some of the driver's.
 #:
-#: Trials have no need of it: processes of this machine's own cluster inherit the driver's environment, and the nodes of
-#: any other have credentials of their own, by secrets or by role.
-CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
+#: Trials have no need of any: processes of this machine's own cluster inherit the driver's environment, and the nodes of
+#: any other have credentials of their own, by secrets or by role, which Ray's agents would write into their logs. Nor
+#: do processes that Ray keeps ready serve where there is one: each trial would wait for a new one.
+TUNE_VARIABLES = {"DEFAULT_ENV_VARS": dict[str, str](), "ENV_VARS_TO_PROPAGATE": set[str]()}
 
 
 @contextmanager
@@ -270,12 +271,13 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
     if address is not None:
         capacity.check_answers(address)
     _connect(address, cpus)
-    class_cache.ENV_VARS_TO_PROPAGATE.difference_update(CREDENTIALS)
+    before = {name: getattr(class_cache, name) for name in TUNE_VARIABLES}
+    vars(class_cache).update(TUNE_VARIABLES)
     try:
         yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
-        class_cache.ENV_VARS_TO_PROPAGATE.update(CREDENTIALS)
+        vars(class_cache).update(before)
 
 
 def _connect(address: str | None, cpus: int | None) -> None:

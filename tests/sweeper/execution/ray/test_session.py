@@ -78,15 +78,35 @@ def test_a_cluster_that_is_slow_to_start_is_started_again_and_leaves_nothing(mon
     assert len(left) == 1 and not psutil.pid_exists(left[0].pid)
 
 
+TRIALS = """
+import os
+from sweeper.core.processes import prepare
+prepare(None)
+import ray
+from ray.tune.execution import class_cache
+from sweeper.execution.ray.session import ray_session
+
+class Trial:
+    def process(self):
+        return ray.get_runtime_context().get_runtime_env_string(), os.getpriority(os.PRIO_PROCESS, 0)
+
+with ray_session(None, 1):
+    environment, niceness = ray.get(class_cache._ActorClassCache().get(Trial).remote().process.remote())
+    print(environment, niceness - os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
 @pytest.mark.integration
-def test_what_runs_beside_the_sweep_gives_way_to_trials_on_a_cluster_started_here() -> None:
-    """Linux gives 15 parts of a core at niceness 19, 36 at 15 (Ray's default for workers) and 335 at 5."""
-    seen = (
-        "import os; from sweeper.core.processes import prepare; prepare(None); import ray\n"
-        "from sweeper.execution.ray.session import ray_session\n"
-        "niceness = lambda: os.getpriority(os.PRIO_PROCESS, 0)\n"
-        "with ray_session(None, 1): print(ray.get(ray.remote(niceness).remote()) - niceness())"
+def test_trials_on_a_cluster_started_here_take_ready_processes_and_come_before_what_runs_beside_them() -> None:
+    """With a runtime environment a trial waits for a process of its own, and Ray's agents log what is in it.
+
+    Linux gives 15 parts of a core at niceness 19, 36 at 15 (Ray's default for workers) and 335 at 5.
+    """
+    secret = {"AWS_SESSION_TOKEN": "planted"}
+    done = subprocess.run(
+        [sys.executable, "-c", TRIALS], env={**os.environ, **secret}, capture_output=True, text=True, timeout=100
     )
-    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert 0 < int(done.stdout) <= 5
+    environment, niceness = done.stdout.split()
+    assert environment == "{}"
+    assert 0 < int(niceness) <= 5
