@@ -35,7 +35,8 @@ FULL = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(5400)])
 
 AWAY_SECONDS = 60.0
 
-Strike = Callable[[subprocess.Popen[str]], None]
+Strike = Callable[[subprocess.Popen[str]], bool | None]
+"""What befalls a driver; `False` where it did not."""
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,7 @@ class Nights:
         command = [*(["resume", f"{self._address}/{name}"] if begun else begin), "--no-mlflow", *self._options]
         with started(*command, cwd=folder, environment={**os.environ, **environment}) as process:
             while self.fallen < blows and self._moment_has_come(paths, process):
-                strike(process)
-                self.fallen += 1
+                self.fallen += strike(process) is not False
                 if process.poll() is not None:
                     return False
             if process.wait(patient(400)) == 0:

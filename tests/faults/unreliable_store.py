@@ -16,6 +16,9 @@ SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request ra
 REPLACED = ("transfer-encoding", "content-length", "expect", "connection")
 """Headers that are between two neighbours alone."""
 
+CALM_SECONDS = 20.0
+"""From one outage to the next: drivers are heard from again."""
+
 
 class UnreliableStore:
     """Passes requests on, unless it is away or busy."""
@@ -24,7 +27,7 @@ class UnreliableStore:
         """Stand before the server at `target`, `http://host:port`."""
         self._host = urlsplit(target).netloc
         self._random, self._lock = random.Random(seed), threading.Lock()
-        self._back, self._share = 0.0, 0.0
+        self._back, self._share = -CALM_SECONDS, 0.0
         self.answered = self.refused = self.cut_off = 0
         store = self
 
@@ -46,9 +49,15 @@ class UnreliableStore:
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def leave(self, seconds: float) -> None:
-        """Cut off every connection from now on, for so long."""
+    def leave(self, seconds: float) -> bool:
+        """Cut off every connection from now on, for so long; return whether an outage began.
+
+        None begins within the one before or soon after: together they would be one that lasts for longer.
+        """
+        if time.monotonic() < self._back + CALM_SECONDS:
+            return False
         self._back = time.monotonic() + seconds
+        return True
 
     def be_busy(self, share: float) -> None:
         """Answer this share of the requests with 503."""
