@@ -175,7 +175,7 @@ START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 
 #: What Tune 2.60 hands to trials as part of their runtime environment: variables by name, and some of the driver's.
 #:
-#: Trials need none: processes of this machine's own cluster inherit the driver's environment, and the nodes of any other
+#: Trials need none: processes of this machine's own cluster inherit the driver's environment, and nodes of any other
 #: have credentials of their own, by secrets or by role; Ray's agents would write the driver's into their logs. Besides,
 #: a trial that has such an environment waits for a new process, although Ray keeps some ready.
 TUNE_VARIABLES = {"DEFAULT_ENV_VARS": dict[str, str](), "ENV_VARS_TO_PROPAGATE": set[str]()}
