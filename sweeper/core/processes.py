@@ -100,7 +100,7 @@ TUNE_SETTINGS = {
     "TUNE_RESULT_BUFFER_LENGTH": "1",  # a decision must reach the trial before its next step
     "RAY_AIR_NEW_OUTPUT": "0",  # the progress shown is the sweep's own
     "RAY_USAGE_STATS_ENABLED": "0",  # a sweep sends no usage statistics
-    "RAY_worker_niceness": "5",  # of a cluster started here; at Ray's 15, MLflow's follower at 19 took 29 % of a core
+    "RAY_worker_niceness": "5",  # of a cluster started here: beside Ray's 15, MLflow's process at 19 has 29 % of a core
 }
 
 

@@ -17,7 +17,7 @@ REPLACED = ("transfer-encoding", "content-length", "expect", "connection")
 """Headers that are between two neighbours alone."""
 
 CALM_SECONDS = 20.0
-"""From one outage to the next: drivers are heard from again."""
+"""The least time from one outage's end to the next one's start, in which drivers renew their leases."""
 
 
 class UnreliableStore:
