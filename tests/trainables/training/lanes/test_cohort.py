@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.trainables.training.lanes.comparison import configuration, digits, distance, timeless
-from tests.trainables.training.lanes.filling import alone, of_every_loss, same_bits, together
+from tests.trainables.training.lanes.comparison import configuration, digits, timeless
+from tests.trainables.training.lanes.filling import alone, check_close, of_every_loss, same_bits, together
 from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.training import evaluation
@@ -18,22 +18,12 @@ from trainables.training.lanes.cohort import Cohort, Lanes, curvature_together
 from trainables.training.loop import Replicate
 
 SMALL_MLP, SMALL_RESNET = {"name": "mlp", "width": 20}, {"name": "resnet8", "width": 0.25}
-AMPLIFIES = "kde_xe"  # its bandwidths of 1e-5 multiply rounding by 1e5 a step
-
-
-def _check_close(expected, found, tolerance=1e-8):
-    for (one, rows), (other, lane_rows) in zip(expected, found, strict=True):
-        if one.loss.name == AMPLIFIES:
-            continue
-        assert distance([one], [other]) < tolerance, one.loss.name
-        for row, lane_row in zip(rows, lane_rows, strict=True):
-            assert row == pytest.approx(lane_row, rel=tolerance, abs=1e-12), one.loss.name
 
 
 def _every_loss_in_float64(architecture, epochs, width):
     data, values = digits(torch.float64), of_every_loss(architecture)
     expected = alone(values, data, epochs)
-    _check_close(expected, together(values, data, epochs, width=width, seed=0))
+    check_close(expected, together(values, data, epochs, width=width, seed=0))
 
 
 def test_every_loss_in_mixed_cohorts_in_float64(double):
@@ -76,7 +66,7 @@ def test_every_optimizer_in_float64(double, optimizer):
         recipe = {key: value for key, value in each["optimizer"].items() if value is not None}
         each["optimizer"] = {**recipe, "lr": recipe["lr"] * (1 + number), "weight_decay": 1e-3 * number}
     data = digits(torch.float64)
-    _check_close(alone(values, data, 3), together(values, data, 3, width=2, seed=0))
+    check_close(alone(values, data, 3), together(values, data, 3, width=2, seed=0))
 
 
 TRACES = [
@@ -88,13 +78,13 @@ TRACES = [
 def test_losses_with_a_trace_in_float64(double, loss, architecture):
     values = [configuration({**loss, "weight": loss["weight"] * (1 + n)}, architecture) for n in range(3)]
     data = digits(torch.float64)
-    _check_close(alone(values, data, 2), together(values, data, 2, width=2, seed=1))
+    check_close(alone(values, data, 2), together(values, data, 2, width=2, seed=1))
 
 
 def test_whole_numbers_as_hyperparameters_are_a_value_a_lane(double):
     values = [configuration({"name": "focal", "gamma": gamma}, SMALL_MLP) for gamma in (0, 1, 2.0, 3)]
     data = digits(torch.float64)
-    _check_close(alone(values, data, 2), together(values, data, 2, width=4, seed=0))
+    check_close(alone(values, data, 2), together(values, data, 2, width=4, seed=0))
 
 
 @pytest.mark.parametrize("architecture", [SMALL_MLP, SMALL_RESNET], ids=str)
@@ -118,7 +108,7 @@ def test_augmentation_and_dropout_are_the_lanes_own(double):
     torch.manual_seed(5)
     found = together(values, data, 2, width=4, seed=2)
     assert torch.equal(torch.rand(3), expected), "idle lanes leave the global generator alone"
-    _check_close(alone(values, data, 2), found)
+    check_close(alone(values, data, 2), found)
 
 
 def test_a_lane_that_left_continues_alone_and_may_join_again(double):
@@ -134,7 +124,7 @@ def test_a_lane_that_left_continues_alone_and_may_join_again(double):
     other.join(replicate)
     rows += [*other.train_epoch(), *other.train_epoch()]
     other.leave(replicate)
-    _check_close(expected, [(replicate, timeless(rows))])
+    check_close(expected, [(replicate, timeless(rows))])
 
 
 def test_what_is_saved_of_a_lane_is_its_own_and_restores_it():

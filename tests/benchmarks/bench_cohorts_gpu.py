@@ -1,0 +1,158 @@
+"""Cohorts on a card: what a lane's epoch costs by width, and whole sweeps as lanes, as processes that share, and plain.
+
+First one process: milliseconds a lane of an epoch of mlps and of resnet8 on digits, alone, alone with recorded steps,
+and as lanes. Then sweeps of mlps of 10 epochs with every sink but MLflow: as cohorts, and one by one in processes that
+each take a share of the card, beside the same trials in a plain loop on it. A sweep counts steadily, from the first
+trial's end to the last. What nvidia-smi says of the card is beside each. With `--mps`, under which `CUDA_MPS_*` must be
+set already, only processes that share are run.
+
+    make bench-cohorts-gpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.storage.metadata import hardware
+from tests.benchmarks.bench_cohorts import space_of
+from tests.benchmarks.bench_lanes_gpu import Utilisation
+from tests.benchmarks.bench_overhead import measured
+from trainables.datasets import load_dataset
+from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
+from trainables.training.lanes.cohort import Cohort
+from trainables.training.loop import Replicate
+
+WIDTHS = (1, 4, 16, 64, 256)
+NETWORKS = ("mlp", "resnet8")
+BATCHES = (128, 16)
+PROCESSES = (1, 4, 8)
+
+
+def widths(device: str, networks: Sequence[str], batches: Sequence[int], counts: Sequence[int], rounds: int) -> None:
+    """Print what a lane costs in an epoch, by network, batch size and width."""
+    torch.set_num_threads(1)
+    data = load_dataset("digits").to(device)
+    print("an epoch on digits, ms a lane (gain over alone)")
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = configurations(load_spec(space_of(Path(folder), max(counts), 128, "cohort")))
+    for network in networks:
+        for batch in batches:
+
+            def build(number: int, training: TrainingSettings = PLAIN, network: str = network, batch: int = batch):  # type: ignore[no-untyped-def]
+                values = {**drawn[number], "architecture": {"name": network}}
+                values["optimizer"] = {**values["optimizer"], "batch_size": batch}
+                given = {"dataset": data, "max_epochs": 1000, "device": device, "training": training}
+                return Replicate(values, seed=number, **given)
+
+            alone = _fastest(build(0).train_epoch, device, rounds)
+            cells = [f"alone {1000 * alone:.2f}"]
+            if device == "cuda":
+                recorded = _fastest(build(0, TrainingSettings(graphs=True)).train_epoch, device, rounds)
+                cells.append(f"recorded {1000 * recorded:.2f} ({alone / recorded:.1f}×)")
+                prepare_arithmetic(PLAIN, device)
+            for width in counts:
+                cohort = Cohort(build(0), width)
+                for number in range(width):
+                    cohort.join(build(number))
+                each = _fastest(cohort.train_epoch, device, rounds) / width
+                cells.append(f"{width}: {1000 * each:.2f} ({alone / each:.1f}×)")
+            print(f"  {network}, batch {batch}: {', '.join(cells)}", flush=True)
+
+
+def _fastest(train: Callable[[], object], device: str, rounds: int) -> float:
+    train()
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        train()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def swept(folder: Path, packing: str, samples: int, batch: int, gpu: float, cores: int) -> tuple[float, float, str]:
+    """Run a sweep; return seconds a trial, steady and from the start, and what nvidia-smi said meanwhile."""
+    resources = ("resources: {cpu: 1}", f"resources: {{cpu: 1, gpu: {gpu:g}}}")
+    space, name = space_of(folder, samples, batch, packing, resources), f"cohorts-{time.time_ns()}"
+    command = [sys.executable, "-m", "sweeper", "run", str(space), "--name", name, "--output", str(folder / "results")]
+    with Utilisation("cuda" if gpu else "cpu") as card:
+        done = subprocess.run([*command, "--no-mlflow", "--cpus", str(cores)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(done.stdout + done.stderr)
+    whole, steady, counted = measured(list(read_journal(SweepPaths(folder / "results" / name).journal)))
+    return steady / max(1, counted), whole / samples, card.text
+
+
+def loop_seconds(space: Path, device: str) -> tuple[float, str]:
+    """Return the time that all trials take one after the other in a fresh process, and what nvidia-smi said."""
+    command = [sys.executable, "-m", "tests.benchmarks.bench_overhead", "--loop", str(space), "--device", device]
+    with Utilisation(device) as card:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1]), card.text
+
+
+def sweeps(
+    device: str, batches: Sequence[int], samples: int, fewer: int, shares: Sequence[int], rounds: int, *, lanes: bool
+) -> None:  # fmt: skip
+    """Print what a trial costs in a loop, as a lane, and in processes that share the card."""
+    print(
+        f"mlps of 10 epochs on digits, ms a trial, steady (with start-up), median of {rounds}; gain over a plain loop"
+    )
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for batch in batches:
+            seconds, card = loop_seconds(space_of(folder, fewer, batch, "sequential"), device)
+            print(f"  batch {batch}, plain loop: {1000 * seconds / fewer:.1f} ({card})", flush=True)
+            ways = [("cohort", 1, samples)] * lanes + [("sequential", count, 2 * fewer) for count in shares]
+            for packing, count, trials in ways:
+                gpu = 1 / count if device == "cuda" else 0
+                runs = [swept(folder, packing, trials, batch, gpu, count) for _ in range(rounds)]
+                steady, whole = (statistics.median(run[place] for run in runs) for place in (0, 1))
+                each = seconds / fewer
+                cells = f"{1000 * steady:.1f} ({1000 * whole:.1f}), {each / steady:.1f}× ({each / whole:.1f}×)"
+                way = f"batch {batch}, {packing}, {count} × 1/{count}, {trials} trials"
+                print(f"  {way}: {cells}; {runs[-1][2]}", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--samples", type=int, default=512, help="trials of a sweep of cohorts")
+    parser.add_argument("--fewer", type=int, default=32, help="trials of the loop; twice as many of the slow sweeps")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--batches", type=int, nargs="+", default=[*BATCHES])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS])
+    parser.add_argument("--widths", type=int, nargs="+", default=[*WIDTHS])
+    parser.add_argument("--processes", type=int, nargs="+", default=[*PROCESSES])
+    parser.add_argument("--only", choices=("widths", "sweeps"))
+    parser.add_argument("--mps", action="store_true", help="only processes that share the card")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("bench-cohorts-gpu needs a CUDA card, and torch sees none; --device cpu shows that it works")
+    print(torch.cuda.get_device_name() if options.device == "cuda" else hardware()["processor"], flush=True)
+    if options.only != "sweeps" and not options.mps:
+        widths(options.device, options.networks, options.batches, options.widths, max(2, options.rounds))
+    if options.only != "widths":
+        sweeps(
+            options.device, options.batches, options.samples, options.fewer, options.processes, options.rounds,
+            lanes=not options.mps,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
