@@ -1,7 +1,7 @@
 """Cohorts on a card: what a lane's epoch costs by width, and whole sweeps as lanes, as processes that share, and plain.
 
 First one process: milliseconds a lane of an epoch of mlps and of resnet8 on digits, alone, alone with recorded steps,
-and as lanes. Then sweeps of mlps of 10 epochs with every sink but MLflow: as cohorts, and one by one in processes that
+and as lanes. Then sweeps of mlps of 10 epochs with every sink but MLflow: as cohorts, and one by one, in processes that
 each take a share of the card, beside the same trials in a plain loop on it. A sweep counts steadily, from the first
 trial's end to the last. What nvidia-smi says of the card is beside each. With `--mps`, under which `CUDA_MPS_*` must be
 set already, only processes that share are run.
@@ -117,7 +117,8 @@ def sweeps(
         for batch in batches:
             seconds, card = loop_seconds(space_of(folder, fewer, batch, "sequential"), device)
             print(f"  batch {batch}, plain loop: {1000 * seconds / fewer:.1f} ({card})", flush=True)
-            ways = [("cohort", 1, samples)] * lanes + [("sequential", count, 2 * fewer) for count in shares]
+            ways = [("cohort", count, count * samples) for count in shares] if lanes else []
+            ways += [("sequential", count, 2 * fewer) for count in shares]
             for packing, count, trials in ways:
                 gpu = 1 / count if device == "cuda" else 0
                 runs = [swept(folder, packing, trials, batch, gpu, count) for _ in range(rounds)]
@@ -132,7 +133,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--samples", type=int, default=512, help="trials of a sweep of cohorts")
+    parser.add_argument("--samples", type=int, default=256, help="trials of each process of a sweep of cohorts")
     parser.add_argument("--fewer", type=int, default=32, help="trials of the loop; twice as many of the slow sweeps")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--batches", type=int, nargs="+", default=[*BATCHES])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections import Counter
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ from tests.running import metrics_by_key, reports, started, write_space
 from tests.trainables.curvature.test_lanes import TRAINING, lanes, one_by_one
 from tests.trainables.training.fixtures import double
 from tests.trainables.training.lanes.comparison import configuration, digits
-from tests.trainables.training.lanes.filling import AMPLIFIES, alone, check_close, of_every_loss, together
-from tests.trainables.training.lanes.test_equal_to_alone import OPTIMIZERS
+from tests.trainables.training.lanes.filling import alone, check_close, of_every_loss, together
+from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, OPTIMIZERS
 from trainables.curvature import CurvatureSettings
 from trainables.curvature.lanes import measure_lanes
 from trainables.models import build_model
@@ -91,8 +92,8 @@ def _cohort(values, batch_size, device=DEVICE):
     return cohort
 
 
-def _waits(train) -> int:
-    """Return how often the host waited for the card."""
+def _waits(train) -> Counter[str]:
+    """Return how often the host waited for the card, by line."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -101,21 +102,36 @@ def _waits(train) -> int:
             train()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(each.message) for each in seen)
+    return Counter(f"{each.filename}:{each.lineno}" for each in seen if "synchronizing" in str(each.message))
 
 
 @pytest.mark.parametrize("architecture", [MLP, RESNET], ids=lambda a: a["name"])
-def test_more_steps_in_an_epoch_are_no_more_waits(architecture):
+def test_more_steps_in_an_epoch_of_lanes_are_no_more_waits(architecture):
     found = {}
     for batch_size in (128, 16):
-        cohort = _cohort(
-            [each for each in of_every_loss(architecture) if each["loss"]["name"] != AMPLIFIES], batch_size
-        )
+        cohort = _cohort(of_every_loss(architecture), batch_size)
         cohort.train_epoch()
         rates = [lane.begin_epoch() for lane in cohort.lanes]
         found[batch_size] = _waits(lambda cohort=cohort, rates=rates: cohort.train_batches(rates))
-        assert _waits(lambda: torch.ones(1, device=DEVICE).item()) == 1, "a wait is seen"
-    assert found[16] == found[128], found
+        assert _waits(lambda: torch.ones(1, device=DEVICE).item()).total() == 1, "a wait is seen"
+    assert found[16] == found[128]
+
+
+def test_more_steps_in_an_epoch_are_no_more_waits():
+    for values in of_every_loss(MLP):
+        found = {}
+        for batch_size in (128, 16):
+            (replicate,) = _cohort([values], batch_size).lanes
+            replicate.begin_epoch()
+            found[batch_size] = _waits(replicate.train_batches)
+        assert found[16] == found[128], values["loss"]
+
+
+@pytest.mark.parametrize(("loss", "architecture"), [case for case in HESSIAN_TRACES if case[1] == "mlp"], ids=str)
+def test_losses_with_a_trace_in_float64(double, loss, architecture):
+    values = [configuration({**loss, "weight": loss["weight"] * (1 + n)}, architecture) for n in range(3)]
+    data = digits(torch.float64).to(DEVICE)
+    check_close(alone(values, data, 1, device=DEVICE), together(values, data, 1, width=2, seed=1, device=DEVICE), 1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

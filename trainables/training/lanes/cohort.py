@@ -21,12 +21,11 @@ from torch import Tensor
 from trainables.curvature.lanes import Curvature, Lane, measure_lanes
 from trainables.curvature.statistics.base import TEMPERED
 from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
-from trainables.losses.base import as_type
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.registry import Options
 from trainables.training.acceleration import training_arithmetic
 from trainables.training.evaluation import EvaluationSettings, curvature_losses, curvature_subset, known_curvature
-from trainables.training.lanes.losses import LaneLosses, lane_weights, with_trace
+from trainables.training.lanes.losses import LaneLosses, adds_trace, with_trace
 from trainables.training.lanes.networks import LaneStore, differentiable, networks_of
 from trainables.training.loop import Replicate
 from trainables.training.prediction import EpochRow, epoch_metrics_of_lanes
@@ -64,20 +63,20 @@ class Rule(ABC):
             steps: how many steps each lane has taken.
         """
         self._numbers = {
-            key: self._column([float(setting(recipe, key)) for recipe in recipes]) for key in self.hyperparameters
+            key: self.columns([float(setting(recipe, key)) for recipe in recipes]) for key in self.hyperparameters
         }
-        self.set_rates(rates)
-        self._steps = self._column(steps)
+        self.set_rates(self.columns(rates))
+        self._steps = self.columns(steps)
         clips = [setting(recipe, "gradient_clip") for recipe in recipes]
         self._clip = (
-            None if all(c is None for c in clips) else self._column([torch.inf if c is None else c for c in clips])
+            None if all(c is None for c in clips) else self.columns([torch.inf if c is None else c for c in clips])
         )
         summed = [setting(recipe, "reduction") == "sum" for recipe in recipes]
-        self._summed = self._column([float(each) for each in summed]) if any(summed) else None
+        self._summed = self.columns([float(each) for each in summed]) if any(summed) else None
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Set every lane's learning rate."""
-        self._numbers["lr"] = self._column(rates)
+    def set_rates(self, rates: Tensor) -> None:
+        """Set every lane's learning rate [L, 1]."""
+        self._numbers["lr"] = rates
 
     @abstractmethod
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
@@ -94,8 +93,9 @@ class Rule(ABC):
         self._steps += 1
         self.update(values, gradients, {key: flat[:lanes] for key, flat in self._store.memories.items()})
 
-    def _column(self, values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=self._store.values.dtype, device=self._store.values.device).unsqueeze(1)
+    def columns(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
+        """Return numbers of the lanes [..., L] as [..., L, 1] beside their parameters."""
+        return torch.tensor(values, dtype=self._store.values.dtype, device=self._store.values.device).unsqueeze(-1)
 
 
 class _Sgd(Rule):
@@ -277,14 +277,13 @@ class Cohort:
         """
         lanes = self._lanes
         self._rule.set([r.recipe for r in lanes], rates, [self._steps_taken(r) for r in lanes])
-        losses = LaneLosses([getattr(replicate.loss, "base", replicate.loss) for replicate in lanes])
+        losses = LaneLosses([getattr(replicate.loss, "base", replicate.loss) for replicate in lanes], self._device)
         total = torch.zeros(len(lanes), device=self._device, dtype=torch.get_default_dtype())
+        by_step = self._rates_by_step()
         with training_arithmetic(self._training, self._device):
-            done, by_step = 0, any(changes_by_step(replicate.recipe) for replicate in lanes)
-            for inputs, targets in self._batches():
-                if by_step:
-                    self._rule.set_rates([replicate.learning_rate_after(done) for replicate in lanes])
-                done += targets.shape[1]
+            for step, (inputs, targets) in enumerate(self._batches()):
+                if by_step is not None:
+                    self._rule.set_rates(by_step[step])
                 total += self._step(inputs, targets, losses) * targets.shape[1]
         return total
 
@@ -295,6 +294,13 @@ class Cohort:
         size = PREDICTION_BATCH if self._networks.elastic else max(1, PREDICTION_BATCH // self.width)
         parts = [self._networks.predict(inputs, lanes) for inputs, _ in evaluation_batches(split, size)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def _rates_by_step(self) -> Tensor | None:
+        """Return the learning rates [S, L, 1] before each step of an epoch; `None` where no lane's changes in it."""
+        if not any(changes_by_step(lane.recipe) for lane in self._lanes):
+            return None
+        before = range(0, len(self._dataset.train), self._batch_size)
+        return self._rule.columns([[lane.learning_rate_after(done) for lane in self._lanes] for done in before])
 
     def _steps_taken(self, replicate: Replicate) -> int:
         return replicate.epoch * -(-len(self._dataset.train) // self._batch_size)
@@ -325,11 +331,11 @@ class Cohort:
     def _third_order(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
         """Leave the gradients of losses with a trace of the Hessian in the store; return the losses [L]."""
         own = [each.loss for each in self._lanes if isinstance(each.loss, HessianTrace)]  # all: `cohort_key` says so
-        weights = lane_weights(own)
-        logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=weights is not None)
+        traced = adds_trace(own)
+        logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=traced)
         values = losses.values(logits, targets)
-        if weights is not None:
-            values = with_trace(values, leaves, own, as_type(weights, values))
+        if traced:
+            values = with_trace(values, leaves, own)
         self._store.take_gradients(torch.autograd.grad(values.sum(), leaves, allow_unused=True))
         return values.detach()
 

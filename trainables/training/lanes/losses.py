@@ -16,7 +16,7 @@ from torch.func import vmap
 
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses import LOSSES, Loss
-from trainables.losses.base import full_precision, is_zero, widened
+from trainables.losses.base import as_type, full_precision, is_zero, widened
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.losses.selective_risk import SelectiveRisk
 
@@ -24,12 +24,15 @@ from trainables.losses.selective_risk import SelectiveRisk
 class LaneLosses:
     """The losses of all lanes, and their gradients by the logits."""
 
-    def __init__(self, losses: Sequence[Loss]) -> None:
-        """Sort the lanes' losses into families, after `begin_epoch`: a schedule may have changed a number."""
+    def __init__(self, losses: Sequence[Loss], device: torch.device | str) -> None:
+        """Sort the lanes' losses into families, after `begin_epoch`: a schedule may have changed a number.
+
+        All numbers are brought to `device` here, so that no step waits for one.
+        """
         by_family: dict[object, list[int]] = {}
         for lane, loss in enumerate(losses):
             by_family.setdefault(_family(loss), []).append(lane)
-        self._families = [_Family([losses[lane] for lane in lanes], lanes) for lanes in by_family.values()]
+        self._families = [_Family([losses[lane] for lane in lanes], lanes, device) for lanes in by_family.values()]
 
     def gradients(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the lanes' losses [L] and their gradients [L, N, K], at logits [L, N, K] and targets [L, N].
@@ -40,9 +43,8 @@ class LaneLosses:
             return self._families[0].gradients(logits, targets)
         values, slopes = logits.new_empty(len(logits)), torch.empty_like(logits)
         for family in self._families:
-            places = family.places.to(logits.device)
-            own, slope = family.gradients(logits[places], targets[places])
-            values[places], slopes[places] = own.to(values), slope
+            own, slope = family.gradients(logits[family.places], targets[family.places])
+            values[family.places], slopes[family.places] = own.to(values), slope
         return values, slopes
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -57,12 +59,12 @@ class LaneLosses:
 class _Family:
     """Lanes whose losses compute alike."""
 
-    def __init__(self, losses: Sequence[Loss], lanes: Sequence[int]) -> None:
-        self.places = torch.tensor(lanes)
+    def __init__(self, losses: Sequence[Loss], lanes: Sequence[int], device: torch.device | str) -> None:
+        self.places = torch.tensor(lanes, device=device)
         self._losses = losses
         self._mapped = copy.copy(losses[0])
         self._numbers = {
-            key: torch.tensor([float(getattr(loss, key)) for loss in losses], dtype=torch.float64)
+            key: torch.tensor([float(getattr(loss, key)) for loss in losses], dtype=torch.float64, device=device)
             for key, value in vars(losses[0]).items()
             if _is_number(losses[0], key, value)
         }
@@ -84,7 +86,7 @@ class _Family:
             return first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
         if first.takes_lanes:
             return self._broadcast(logits, targets)
-        numbers = {key: values.to(logits.device, widened(logits[:0]).dtype) for key, values in self._numbers.items()}
+        numbers = {key: values.to(widened(logits[:0]).dtype) for key, values in self._numbers.items()}
         values: Tensor = vmap(self._value)(numbers, self._states, logits, targets)
         if self._counting:
             # It counts what passes through it, but stores nothing under vmap.
@@ -137,14 +139,12 @@ def _is_number(loss: Loss, key: str, value: object) -> bool:
     return isinstance(value, float) and value != 0
 
 
-def lane_weights(losses: Sequence[HessianTrace]) -> Tensor | None:
-    """Return the lanes' weights of the trace [L]; `None` where these are 0 and nothing is added."""
-    if any(is_zero(loss.weight) for loss in losses):
-        return None
-    return torch.tensor([float(loss.weight) for loss in losses], dtype=torch.float64)
+def adds_trace(losses: Sequence[HessianTrace]) -> bool:
+    """Return whether the lanes' weights of the trace are not 0, which they are in all or in none."""
+    return not any(is_zero(loss.weight) for loss in losses)
 
 
-def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianTrace], weights: Tensor) -> Tensor:
+def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianTrace]) -> Tensor:
     """Return values [L] plus τ·Tr(H) of each lane (curvature Eq. 33), its probes drawn by its own loss.
 
     Lanes are independent, so the gradient of the sum is the stack of their gradients: the two backward passes of
@@ -156,6 +156,7 @@ def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianT
     for signs in zip(*drawn, strict=True):
         probe = [torch.stack(of_lanes) for of_lanes in zip(*signs, strict=True)]
         trace = trace + lane_inner(hessian_vector_product(gradients, held, probe, training=True), probe)
+    weights = torch.stack([as_type(float(loss.weight), values) for loss in losses])
     return values + weights * trace / len(drawn[0])
 
 

@@ -64,13 +64,13 @@ def test_a_process_is_capped_at_its_share(monkeypatch):
 
 def test_utilisation_is_asked_of_nvidia_smi(monkeypatch, tmp_path):
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 42\n")
+    program.write_text("#!/bin/sh\necho 42, 310.5\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with Utilisation("cuda") as seen:
         seen._end.wait(0.7)
-    assert seen.text.strip() in ("42 %", "unknown")
-    assert seen._samples and set(seen._samples) == {42.0}
+    assert seen.text.strip() in ("42 % busy, 310 W", "unknown")
+    assert seen._samples and set(seen._samples) == {(42.0, 310.5)}
     with Utilisation("cpu") as unseen:
         pass
     assert unseen.text == "unknown"

@@ -182,6 +182,17 @@ def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
     assert json.loads(next(tmp_path.glob("*.json")).read_text())["answer"] == str(first)
 
 
+@pytest.mark.parametrize(("device", "widest"), [("cpu", 64), ("cuda", 256)])
+def test_a_card_takes_more_lanes_than_a_core(monkeypatch: pytest.MonkeyPatch, device: str, widest: int) -> None:
+    """Each width is said to be twice as fast as the one before; what is asked for is what would be trained there."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**36, 2**37))
+    monkeypatch.setattr(packing, "free_memory", lambda: 2**36)
+    monkeypatch.setattr(packing, "seconds_of_widths", lambda _, __, widths: {0: 1.0} | {w: 1 / w for w in widths})
+    (replicate, *_), _ = pair(configuration("focal"), digits())
+    assert packing.measured_width(lambda _: replicate, device, most=1000) == widest
+    assert packing.measured_width(lambda _: replicate, device, most=20) == 20
+
+
 def test_a_sweep_of_one_lane_has_no_cohort() -> None:
     values, data = configuration("focal", {"name": "mlp", "width": 8}), digits()
     assert measured_width(lambda seed: Replicate(values, seed=seed, dataset=data, max_epochs=1), "cpu", 1) == 0
