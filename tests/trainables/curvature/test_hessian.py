@@ -83,19 +83,37 @@ def test_a_shared_batch_norm_is_not_folded(reference):
     assert fold_batch_norm(network, reference.batch(4)[0]) == []
 
 
-@given(st.integers(1, 5000), st.floats(1, 1e7), st.integers(0, 10**10), st.integers(1, 10**10), st.integers(1, 600))
-def test_chunks_keep_to_the_budget(samples, per_sample, beside, budget, batch_size):
-    size = chunk_size(samples, per_sample, beside, batch_size)
+PLANS = {"cpu": 2**29, "cuda": 2**32}
+
+
+@given(
+    st.integers(1, 5000), st.floats(1, 1e7), st.integers(0, 10**10), st.integers(1, 10**10), st.integers(1, 600),
+    st.sampled_from([*PLANS]),
+)  # fmt: skip
+def test_chunks_keep_to_the_budget(samples, per_sample, beside, budget, batch_size, device):
+    size = chunk_size(samples, per_sample, beside, batch_size, torch.device(device))
     kept = kept_chunks(samples, size, per_sample, budget)
     chunks = -(-samples // size)
     assert size % batch_size == 0
     assert 0 <= kept <= chunks
     if size > batch_size:  # one batch is the least that can pass
-        assert size * per_sample <= max(0, surface_module._PLANNED_BYTES - beside) * (1 + 1e-9)
+        assert size * per_sample <= max(0, PLANS[device] - beside) * (1 + 1e-9)
     if samples * per_sample <= budget * (1 - 1e-9):
         assert kept == chunks
     elif 0 < kept < chunks:
         assert (kept + 1) * size * per_sample <= budget * (1 + 1e-9), "beside the graph that is rebuilt"
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_what_a_samples_graph_takes_does_not_grow_with_their_number(reference, kind):
+    """A few samples that are a view of all of them were counted with all of them: then no graph fitted any more."""
+    inputs, targets = reference.batch(600)
+    planned = {}
+    with surface_module.second_order(torch.device("cpu")):
+        for samples in (6, 600):
+            given = inputs[:samples], targets[:samples]
+            planned[samples] = surface_module.Surface(reference.build(kind), *given, batch_size=3).graph_bytes / samples
+    assert planned[600] == planned[6]
 
 
 class Card:
@@ -124,7 +142,7 @@ def test_graphs_on_a_card_take_their_part_of_the_process_s_share(monkeypatch):
 def test_the_memory_that_is_free_decides_no_digit(reference, monkeypatch):
     model, (inputs, targets) = reference.build("conv").float(), reference.batch(23)
     found = []
-    monkeypatch.setattr(surface_module, "_PLANNED_BYTES", 30_000)  # a few chunks of small batches
+    monkeypatch.setattr(surface_module, "_CPU_PLAN", 30_000)  # a few chunks of small batches
     for budget in (10**12, 60_000, 1):
         monkeypatch.setattr(surface_module, "graph_budget", lambda device, budget=budget: budget)
         settings = CurvatureSettings(lanczos_steps=5, trace_probes=3, trace_method="hutchinson", batch_size=3)

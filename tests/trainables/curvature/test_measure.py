@@ -169,7 +169,7 @@ def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, bud
     model, (inputs, targets) = reference.build("conv"), reference.batch(23)
     expected = measure(model, inputs, targets, cross_entropy)
     monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
-    monkeypatch.setattr(surface_module, "_PLANNED_BYTES", planned)
+    monkeypatch.setattr(surface_module, "_CPU_PLAN", planned)
     found = measure(model, inputs, targets, cross_entropy, CurvatureSettings(
         lanczos_steps=80, residual_tolerance=1e-5, batch_size=batch_size))  # fmt: skip
     for field in ("lambda_max", "lambda_min", "trace", "gradient_norm"):
@@ -179,7 +179,7 @@ def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, bud
 @pytest.mark.parametrize("budget", [10**12, 1])
 def test_takes_a_coupled_loss_over_a_fixed_partition(reference, monkeypatch, budget):
     monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
-    monkeypatch.setattr(surface_module, "_PLANNED_BYTES", budget)
+    monkeypatch.setattr(surface_module, "_CPU_PLAN", budget)
     model, (inputs, targets) = reference.build("mlp"), reference.batch(20)
     parts = [slice(0, 8), slice(8, 16), slice(16, 20)]
     with torch.no_grad():
