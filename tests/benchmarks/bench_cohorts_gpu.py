@@ -94,7 +94,9 @@ def swept(folder: Path, packing: str, samples: int, batch: int, gpu: float, core
     if done.returncode != 0:
         raise SystemExit(done.stdout + done.stderr)
     whole, steady, counted = measured(list(read_journal(SweepPaths(folder / "results" / name).journal)))
-    return steady / max(1, counted), whole / samples, card.text
+    if not counted:
+        raise SystemExit(f"all {samples} trials ended together: ask for more of them (--samples)")
+    return steady / counted, whole / samples, card.text
 
 
 def loop_seconds(space: Path, device: str) -> tuple[float, str]:
@@ -133,7 +135,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--samples", type=int, default=256, help="trials of each process of a sweep of cohorts")
+    parser.add_argument("--samples", type=int, default=1024, help="trials of each process of a sweep of cohorts")
     parser.add_argument("--fewer", type=int, default=32, help="trials of the loop; twice as many of the slow sweeps")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--batches", type=int, nargs="+", default=[*BATCHES])

@@ -21,11 +21,12 @@ from torch import Tensor
 from trainables.curvature.lanes import Curvature, Lane, measure_lanes
 from trainables.curvature.statistics.base import TEMPERED
 from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
+from trainables.losses.base import is_zero
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.registry import Options
 from trainables.training.acceleration import training_arithmetic
 from trainables.training.evaluation import EvaluationSettings, curvature_losses, curvature_subset, known_curvature
-from trainables.training.lanes.losses import LaneLosses, adds_trace, with_trace
+from trainables.training.lanes.losses import LaneLosses, with_trace
 from trainables.training.lanes.networks import LaneStore, differentiable, networks_of
 from trainables.training.loop import Replicate
 from trainables.training.prediction import EpochRow, epoch_metrics_of_lanes
@@ -67,10 +68,8 @@ class Rule(ABC):
         }
         self.set_rates(self.columns(rates))
         self._steps = self.columns(steps)
-        clips = [setting(recipe, "gradient_clip") for recipe in recipes]
-        self._clip = (
-            None if all(c is None for c in clips) else self.columns([torch.inf if c is None else c for c in clips])
-        )
+        clips = [setting(recipe, "gradient_clip") or torch.inf for recipe in recipes]
+        self._clip = None if min(clips) == torch.inf else self.columns(clips)
         summed = [setting(recipe, "reduction") == "sum" for recipe in recipes]
         self._summed = self.columns([float(each) for each in summed]) if any(summed) else None
 
@@ -331,7 +330,7 @@ class Cohort:
     def _third_order(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
         """Leave the gradients of losses with a trace of the Hessian in the store; return the losses [L]."""
         own = [each.loss for each in self._lanes if isinstance(each.loss, HessianTrace)]  # all: `cohort_key` says so
-        traced = adds_trace(own)
+        traced = not any(is_zero(loss.weight) for loss in own)
         logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=traced)
         values = losses.values(logits, targets)
         if traced:

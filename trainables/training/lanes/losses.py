@@ -16,7 +16,7 @@ from torch.func import vmap
 
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses import LOSSES, Loss
-from trainables.losses.base import as_type, full_precision, is_zero, widened
+from trainables.losses.base import as_type, full_precision, widened
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.losses.selective_risk import SelectiveRisk
 
@@ -137,11 +137,6 @@ def _is_number(loss: Loss, key: str, value: object) -> bool:
         described = LOSSES[loss.name].hyperparameter(key)
         return value != 0 and described is not None and described.kind == "number"
     return isinstance(value, float) and value != 0
-
-
-def adds_trace(losses: Sequence[HessianTrace]) -> bool:
-    """Return whether the lanes' weights of the trace are not 0, which they are in all or in none."""
-    return not any(is_zero(loss.weight) for loss in losses)
 
 
 def with_trace(values: Tensor, held: Sequence[Tensor], losses: Sequence[HessianTrace]) -> Tensor:
