@@ -1,7 +1,8 @@
 """No step of an epoch waits for the device: each runs on tensors without numbers, of which nothing can be asked.
 
 A meta tensor raises whenever the host wants a value of it (`item`, `nonzero`, an `if`, a copy to the host), and when it
-meets a tensor of the host. So what runs on it neither synchronises with a card nor mixes devices.
+meets a tensor of the host. So what runs on it neither synchronises with a card nor mixes devices. A copy of a tensor of
+the host, for which a card's stream is waited for, it allows: those are counted, and more steps must not have more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainables.small_data import small_digits
 from tests.trainables.training.lanes.comparison import configuration
@@ -24,6 +26,25 @@ from trainables.training.loop import Replicate
 def without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast has no meta device; it changes types alone."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies from the host to the device within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        source = args[1] if func is torch.ops.aten.copy_.default else args[0] if args else None
+        if isinstance(source, torch.Tensor) and source.device.type == "cpu" and _is_on_meta(found):
+            self.count += 1
+        return found
+
+
+def _is_on_meta(found: object) -> bool:
+    return isinstance(found, torch.Tensor) and found.device.type == "meta"
 
 
 def replicates(values, count, *, augmented=False) -> list[Replicate]:
@@ -82,3 +103,21 @@ def test_no_optimiser_and_no_augmentation_waits(train, optimizer):
 @pytest.mark.parametrize("recipe", [{"ema": 0.9}, {"sharpness": "sam"}, {"mixup": 0.2}])
 def test_no_further_recipe_waits(recipe):
     assert alone(configuration(**recipe)).device.type == "meta"
+
+
+def copies_of_an_epoch(train, values, batch_size) -> int:
+    changed = [{**each, "optimizer": {**each["optimizer"], "batch_size": batch_size}} for each in values]
+    lanes = [replicate for each in changed for replicate in replicates(each, 1)]
+    cohort = Cohort(lanes[0], len(lanes))
+    for replicate in lanes if train is together else []:
+        cohort.join(replicate)
+    rates = [replicate.begin_epoch() for replicate in lanes]
+    with Copies() as copies:
+        cohort.train_batches(rates) if train is together else [lane.train_batches() for lane in lanes]
+    return copies.count
+
+
+@pytest.mark.parametrize("train", [alone, together])
+def test_more_steps_copy_no_more_from_the_host(train):
+    values = of_every_loss("mlp")
+    assert copies_of_an_epoch(train, values, 16) == copies_of_an_epoch(train, values, 64)
