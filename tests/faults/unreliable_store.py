@@ -59,6 +59,10 @@ class UnreliableStore:
         self._back = time.monotonic() + seconds
         return True
 
+    def wait_until_back(self) -> None:
+        """Return once no outage is going on."""
+        time.sleep(max(0.0, self._back - time.monotonic()))
+
     def be_busy(self, share: float) -> None:
         """Answer this share of the requests with 503."""
         self._share = share
