@@ -28,7 +28,7 @@ LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
 # The memory that chunks are cut for, whatever is free: their size decides the last digits. A processor's caches make
 # small ones faster (resnet8 on 3×32×32: 18.4 s with chunks of 128, 22.9 s with 768), a card waits for each one's start.
 _CPU_PLAN, _CUDA_PLAN = 2**29, 2**32
-_CPU_SHARE, _CPU_LIMIT = 0.25, 2**30  # of what is free: other trials run there, and kept graphs save a tenth to a quarter
+_CPU_SHARE, _CPU_LIMIT = 0.25, 2**30  # of what is free: other trials run there, kept graphs save 10 to 25 %
 _CUDA_SHARE = 0.6  # of what is left of the process's share of the card
 
 
