@@ -168,7 +168,7 @@ STUCK = """
 import os, signal, sys, time
 from multiprocessing import Pipe
 import psutil
-from trainables.training.ranks import Forget
+from trainables.training.ranks.group import Forget
 from trainables.worker import ranks
 from trainables.worker.ranks import forked_crew
 from trainables.worker.trial_settings import TrialSettings
