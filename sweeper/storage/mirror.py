@@ -167,13 +167,13 @@ class Mirror:
 
     def trials_with_checkpoints(self) -> set[str]:
         """Return the names of the trials that have checkpoints in the store."""
-        return {name.split("/")[1] for name in self.store.entries(CHECKPOINTS)}
+        return {name.split("/")[1] for name in patiently(lambda: self.store.entries(CHECKPOINTS))}
 
     def set_aside(self, names: Sequence[str]) -> None:
         """Quarantine in the store the records that were quarantined in the folder: a new term leaves them out."""
         if names:
             kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
-            self.store.put_all(dict(kept))
+            patiently(lambda: self.store.put_all(dict(kept)))
             self._lease.begin_again(last_sequence(self._paths.journal) + 1)
 
     def collect(self) -> None:

@@ -91,6 +91,7 @@ class Nights:
             if process.wait(patient(400)) == 0:
                 return True
         assert "cannot be used" in _said(folder) and "Traceback" not in _said(folder), _said(folder)
+        print(f"{name}, machine {machine} gave up: {_said(folder)}", flush=True)
         self.given_up += 1
         return False
 
