@@ -174,7 +174,7 @@ class Mirror:
         if names:
             kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
             patiently(lambda: self.store.put_all(dict(kept)))
-            self._lease.begin_again(last_sequence(self._paths.journal) + 1)
+            patiently(lambda: self._lease.begin_again(last_sequence(self._paths.journal) + 1))
 
     def collect(self) -> None:
         """Download or publish all requested tables now. Raises SweeperError when the store cannot be reached."""

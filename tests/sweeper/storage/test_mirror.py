@@ -13,7 +13,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.storage.mirror import Mirror
 from sweeper.tables.large_tables import StoreArrivals
 from tests.memory_store import use_memory_store
-from trainables.files.stores.base import Entry, StoreError
+from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store
 
 FILE = "c00001-r0-e00003.parquet"
@@ -90,31 +90,25 @@ def test_what_an_earlier_driver_puts_late_is_put_again_at_equal_size_too(store: 
         assert store.get("tables/epochs/c00001.parquet") == b"ours"
 
 
+@pytest.mark.parametrize(("request_name", "first"), [("entries", "checkpoints"), ("put_all", None), ("create", None)])
 def test_a_driver_that_begins_waits_for_a_store_that_leaves_just_then(
-    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request_name: str, first: str | None
 ) -> None:
-    paths = _sweep(tmp_path, {})
-    entries, put_all = Store.entries, Store.put_all
-    away = ["entries", "put_all"]
+    refused: list[object] = []
+    answered = getattr(Store, request_name)
 
-    def listing(store: Store, prefix: str = "", *, recursive: bool = True) -> dict[str, Entry]:
-        if prefix == "checkpoints" and "entries" in away:
-            away.remove("entries")
+    def refused_once(store: Store, *arguments: object, **options: object) -> object:
+        if not refused and first in (None, *arguments):
+            refused.append(arguments)
             raise StoreError("out of reach", "wait")
-        return entries(store, prefix, recursive=recursive)
+        return answered(store, *arguments, **options)
 
-    def putting(store: Store, contents: Mapping[str, bytes | Path]) -> dict[str, str]:
-        if any(name.endswith(".damaged") for name in contents) and "put_all" in away:
-            away.remove("put_all")
-            raise StoreError("out of reach", "wait")
-        return put_all(store, contents)
-
-    with Mirror(paths, store) as mirror:
-        monkeypatch.setattr(Store, "entries", listing)
-        monkeypatch.setattr(Store, "put_all", putting)
-        store.put("checkpoints/t00001/e00001.pt", b"weights")
-        assert mirror.trials_with_checkpoints() == {"t00001"}
-        paths.journal.mkdir(exist_ok=True)
-        (paths.journal / "000001.damaged").write_bytes(b"?")
+    with Mirror(_sweep(tmp_path, {}), store) as mirror:
+        store.put("checkpoints/c00001/e00001.pt", b"weights")
+        (tmp_path / "journal").mkdir(exist_ok=True)
+        (tmp_path / "journal" / "000001.damaged").write_bytes(b"?")
+        terms = len(store.entries("terms"))
+        monkeypatch.setattr(Store, request_name, refused_once)
+        assert mirror.trials_with_checkpoints() == {"c00001"}
         mirror.set_aside(["000001"])
-        assert store.get("journal/000001.damaged") == b"?" and away == []
+        assert refused and store.get("journal/000001.damaged") == b"?" and len(store.entries("terms")) == terms + 1
