@@ -139,10 +139,10 @@ class FocalScheduled(FocalByEpoch):
 
     Args:
         variant: [mukhoti App. E].
-        first_switch: it is a share of the run's epochs [mukhoti App. E: epoch 100 of 350; Tiny-ImageNet 30 of
-            100].
-        second_switch: it is a share of the run's epochs [mukhoti App. E: epoch 250 of 350; Tiny-ImageNet 70 of
-            100].
+        first_switch: it is a share of the run's epochs [mukhoti App. E: epoch 100 of 350; the released script has 30
+            of 100 for Tiny-ImageNet].
+        second_switch: it is a share of the run's epochs [mukhoti App. E: epoch 250 of 350; the released script has 70
+            of 100 for Tiny-ImageNet].
     """
 
     variant: Annotated[str, tuple(SCHEDULES)] = "flsc_532"

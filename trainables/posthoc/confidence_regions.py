@@ -180,7 +180,11 @@ def line_through(fits: Sequence[ClosestTemperature]) -> tuple[float, float]:
 
 
 def theoretical_bounds(gamma: float) -> TemperatureBounds:
-    """Return properness Prop. 3's bounds for γ ≥ 0: 1/T = γ + 1 and γ + 1 − ln(γ + 1)/2."""
+    """Return the temperatures 1/(γ + 1) and 1/(γ + 1 − ln(γ + 1)/2) that bound the binary map, for γ ≥ 0.
+
+    σ((γ + 1 − ½ ln(γ + 1)) s) ≤ Ψ^γ(σ(s)) ≤ σ((γ + 1) s) for logits s ≥ 0, mirrored below. Properness Prop. 3 prints
+    quotients s/(γ + 1) for the products and the two sides exchanged, which is false.
+    """
     return TemperatureBounds(gamma, 1 / (gamma + 1), float(1 / (gamma + 1 - 0.5 * np.log1p(gamma))))
 
 

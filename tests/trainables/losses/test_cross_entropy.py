@@ -66,6 +66,17 @@ def test_the_two_forms_agree_at_epsilon_alpha_k_over_k_minus_1(reference):
         torch.testing.assert_close(others, uniform, rtol=1e-12, atol=1e-12)
 
 
+def test_released_brier_summed_over_a_batch_has_the_gradients_of_the_mean(reference):
+    for seed in range(8):
+        logits, targets = reference.batch(seed)
+        paper, released = (logits.clone().requires_grad_() for _ in range(2))
+        build_loss("brier")(paper, targets).backward()
+        loss = build_loss("brier", form="released")
+        (len(targets) * loss(released, targets)).backward()  # what `reduction: sum` makes of a loss
+        torch.testing.assert_close(released.grad, paper.grad)
+        assert loss.frozen(logits, targets)(logits, targets) == build_loss("brier")(logits, targets)
+
+
 def test_brier_lies_between_0_and_2():
     logits = torch.tensor([[100.0, 0.0], [100.0, 0.0]])
     values = build_loss("brier").per_sample(logits, torch.tensor([0, 1]))

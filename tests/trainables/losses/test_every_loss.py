@@ -33,6 +33,7 @@ CASES = {
     "adafocal": ("adafocal", {}, {"gamma": [0.5, 1.0, 3.0]}),
     "adafocal smoothed": ("adafocal", {}, {"gamma": [0.5, 1.0, 3.0], "smoothing": [0.0, 0.1, 0.2]}),
     "mmce": ("mmce", {}, {"weight": [0.0, 2.0, 8.0]}),
+    "mmce released": ("mmce", {"form": "released"}, {"weight": [0.0, 2.0, 8.0]}),
     "mmce plain": ("mmce", {"variant": "plain"}, {"weight": [0.0, 2.0, 8.0]}),
     "kde_xe": ("kde_xe", {}, {"weight": [0.0, 0.3, 0.5]}),
     "kde_xe top_label": ("kde_xe", {"variant": "top_label", "norm": 2}, {"weight": [0.0, 0.3, 0.5]}),

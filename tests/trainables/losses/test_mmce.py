@@ -34,6 +34,24 @@ def naive_weighted(rows, right):
     return math.sqrt(max(total, 0.0))
 
 
+def naive_released(rows, right):
+    """Focal_calibration's weighted form: means over the pairs, divided by the numbers of pairs once more."""
+    correct = [max(p) for p, r in zip(rows, right, strict=True) if r]
+    wrong = [max(p) for p, r in zip(rows, right, strict=True) if not r]
+    m, n = len(correct), len(wrong)
+    if m == 0 or n == 0:
+        return 0.0
+
+    def mean(weight, left, others):
+        pairs = [weight(c, d) * math.exp(-abs(c - d) / 0.4) for c in left for d in others]
+        return sum(pairs) / len(pairs)
+
+    total = mean(lambda c, d: (1 - c) * (1 - d), correct, correct) / (m * m + 1e-5)
+    total += mean(lambda c, d: c * d, wrong, wrong) / (n * n + 1e-5)
+    total -= 2 * mean(lambda c, d: (1 - c) * d, correct, wrong) / (m * n + 1e-5)
+    return math.sqrt(max(total, 0.0) + 1e-10)
+
+
 def naive(penalty, weight):
     def value(rows, targets):
         right = [p.index(max(p)) == y for p, y in zip(rows, targets, strict=True)]
@@ -49,6 +67,33 @@ def test_equals_reference(reference, variant, penalty, weight):
     loss = build_loss("mmce", variant=variant, weight=weight)
     reference.check(loss, naive(penalty, weight), per_sample=False)
     reference.check_gradient(loss)
+
+
+def test_the_released_weighted_form_equals_its_double_sums(reference):
+    loss = build_loss("mmce", form="released", weight=2.0)
+    for seed in range(20):
+        logits, targets = reference.batch(seed, shape=(12, 3))
+        right = (logits.argmax(-1) == targets).tolist()
+        penalty = loss(logits, targets) - torch.nn.functional.cross_entropy(logits, targets)
+        expected = 2 * naive_released(logits.softmax(-1).tolist(), right)
+        assert penalty.item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    reference.check_gradient(loss)
+
+
+def test_the_released_plain_form_is_the_square(reference):
+    logits, targets = reference.batch(4, shape=(12, 3))
+    cross_entropy = torch.nn.functional.cross_entropy(logits, targets)
+    paper, released = (build_loss("mmce", variant="plain", form=form, weight=1.0) for form in ("paper", "released"))
+    square = (paper(logits, targets) - cross_entropy) ** 2
+    torch.testing.assert_close(released(logits, targets) - cross_entropy, square)
+
+
+def test_with_half_a_batch_right_the_released_penalty_is_weaker_by_half_the_batch(reference):
+    logits, _ = reference.batch(5, shape=(128, 10))
+    targets = torch.where(torch.arange(128) < 64, logits.argmin(-1), logits.argmax(-1))
+    cross_entropy = torch.nn.functional.cross_entropy(logits, targets)
+    paper, released = (build_loss("mmce", form=form)(logits, targets) - cross_entropy for form in ("paper", "released"))
+    assert (paper / released).item() == pytest.approx(64)
 
 
 @pytest.mark.parametrize("variant", ["plain", "weighted"])

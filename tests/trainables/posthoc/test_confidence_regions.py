@@ -143,6 +143,13 @@ def test_four_classes_are_further_from_temperature_scaling() -> None:
     assert 0.08 < fits[-1].max_error < 0.14
 
 
+def test_the_upper_bound_that_properness_prints_is_false():
+    s = np.linspace(0.1, 10, 50)
+    for gamma in (0.5, 2.0, 5.0):
+        printed = sigmoid(s / (gamma + 1 - 0.5 * np.log1p(gamma)))
+        assert (sigmoid(binary_focal_margin(s, gamma)) > printed).all()
+
+
 @pytest.mark.parametrize("gamma", [0.5, 2.0, 6.0])
 @pytest.mark.parametrize("classes, step", [(2, 0.05), (3, 0.25)])
 def test_no_temperature_of_a_fine_grid_is_closer(gamma: float, classes: int, step: float) -> None:
