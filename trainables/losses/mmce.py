@@ -27,7 +27,7 @@ class MaximumMeanCalibrationError(Loss):
 
     `form="released"` is the penalty of focal_calibration's code, behind mukhoti's tables. Its weighted variant divides
     by |C|², |W|² and |C||W| twice, so a_i is (1 − c_i)/|C|² or −c_i/|W|², and is 0 where a group is empty: 64 times
-    weaker on a batch of 128 of which half are right, 4 to 20 times where nine tenths are. Its plain variant has no root.
+    weaker on a batch of 128 with half of it right, 4 to 20 times with nine tenths. Its plain variant has no root.
 
     Source: Kumar et al. 2018; mukhoti §5.1; `Losses/mmce.py` of github.com/torrvision/focal_calibration.
 
