@@ -81,8 +81,8 @@ def test_the_small_resolver_agrees_with_kustomize(overlay: str) -> None:
     worker = built["RayCluster", "sweeper"]["spec"]["workerGroupSpecs"][0]
     image = worker["template"]["spec"]["containers"][0]["image"]
     assert (worker["groupName"], worker["maxReplicas"], image) == {
-        "local": ("cpu", 2, "calibration-sweeper:0.3.0-cpu"),
-        "spot": ("gpu", 16, "registry.example.com/calibration-sweeper:0.3.0-cuda"),
+        "local": ("cpu", 2, "calibration-sweeper:0.4.0.dev0-cpu"),
+        "spot": ("gpu", 16, "registry.example.com/calibration-sweeper:0.4.0.dev0-cuda"),
     }[overlay]
     kubectl = shutil.which("kubectl")
     if kubectl is not None:
