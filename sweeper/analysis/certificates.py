@@ -37,7 +37,6 @@ from trainables.metrics.evaluate import confidence_metrics
 from trainables.metrics.refinement import refinement
 from trainables.metrics.smooth import smooth_calibration_error
 from trainables.posthoc import POSTHOC, fit
-from trainables.posthoc.base import needs_network
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, HyperparameterValue, hyperparameter_values
 from trainables.registry.names import did_you_mean
@@ -319,7 +318,7 @@ def _methods(results: Results) -> Methods:
     for each in results.posthoc:
         name, fitted_on = str(each.pop("name")), each.pop(FITTED_ON_SPLIT, FITTED_ON)
         each.pop(LABEL, None)
-        if fitted_on == FITTED_ON and not POSTHOC.is_own(name) and not needs_network(name):
+        if fitted_on == FITTED_ON and not POSTHOC.is_own(name):
             method = (name, options_that_differ(POSTHOC[name], each))
             ours += [method] if method not in ours else []
     return [(UNCALIBRATED, {}), *ours]

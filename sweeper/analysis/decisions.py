@@ -24,7 +24,7 @@ from sweeper.text.cells import grouped
 from sweeper.text.display import plain_table
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.metrics.evaluate import evaluate_probabilities
-from trainables.posthoc.base import PosthocUnavailable, cross_fitted, fault_on_logits
+from trainables.posthoc.base import POSTHOC, PosthocUnavailable, cross_fitted
 
 NONE = "none"
 
@@ -173,7 +173,7 @@ def decide_by_costs(results: Results, methods: Sequence[str], costs: Costs) -> D
         SweeperError: costs out of order, an unknown method, no finished trial with predictions, or no method that fits.
     """
     costs.require()
-    unknown = [fault for method in methods if method != NONE and (fault := fault_on_logits(method))]
+    unknown = [fault for method in methods if method != NONE and (fault := POSTHOC.fault(method))]
     if unknown:
         raise SweeperError(unknown[0], "see `sweeper spaces --posthoc`")
     found = candidates(finished_members(results, most=10**9, every_split=True), methods, costs)

@@ -80,10 +80,9 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
         SweeperError: with every unknown name, misplaced option and value out of range at once.
     """
     from trainables.posthoc import POSTHOC
-    from trainables.posthoc.base import fault_on_logits
 
     wanted = [name for name in dict.fromkeys(methods) if name != UNCALIBRATED]
-    faults = [f"--method {fault}" for name in wanted if (fault := fault_on_logits(name))]
+    faults = [f"--method {fault}" for name in wanted if (fault := POSTHOC.fault(name))]
     faults += [f"--bins {count} is outside 1 … {MOST_BINS}" for count in bins if not 1 <= count <= MOST_BINS]
     chosen = {name: POSTHOC[name] for name in wanted if name in POSTHOC}
     values: dict[str, dict[str, object]] = {name: {} for name in chosen}

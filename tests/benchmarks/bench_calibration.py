@@ -26,7 +26,6 @@ from trainables.metrics.binning import consistency_band, decomposition
 from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.metrics.refinement import refinement
 from trainables.posthoc import POSTHOC, fit, fit_many
-from trainables.posthoc.base import needs_network
 from trainables.posthoc.conformal import SCORES, fit_sets
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
@@ -76,7 +75,7 @@ def of_metrics(given: Given) -> Rows:
 
 def of_posthoc(given: Given) -> Rows:
     """Measure the fit of each method, and applying it."""
-    for name in (name for name in POSTHOC if not POSTHOC.is_own(name) and not needs_network(name)):
+    for name in (name for name in POSTHOC if not POSTHOC.is_own(name)):
         options = OPTIONS.get(name, {})
         fitted = fit(name, given.logits, given.targets, **options)
         spent = given.seconds(partial(fit, name, given.logits, given.targets, **options))

@@ -14,23 +14,18 @@ Adding one: a file of this folder with a function of validation logits [N, K], t
 
 `tests/trainables/posthoc/test_base.py` tests what holds for every method. Users' own need no file here: this module
 adapts what their import paths name, and checks their probabilities before anything is measured.
-
-A method that needs the network, not only its logits, is added with `needs_network`: its function takes a
-`TrainedNetwork` and a seed, and returns a `NetworkPosterior` (`mc_dropout`, `laplace`). Evaluations alone can apply it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import nn
 
 from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.metrics.base import (
@@ -96,44 +91,6 @@ class Calibrator(ABC):
 
 
 @dataclass(frozen=True)
-class TrainedNetwork:
-    """What a method that needs the network gets.
-
-    Attributes:
-        model: the network, on its device.
-        last_layer: its last linear layer; `None` where it has none.
-        samples: of the split `train`.
-        batches: yields inputs [B, …] and targets [B] of the split of a name, in order and not augmented.
-        features: yields features [B, D] entering the last linear layer, logits [B, K] and targets [B] of a split.
-    """
-
-    model: nn.Module
-    last_layer: nn.Linear | None
-    samples: int
-    batches: Callable[[str], Iterator[tuple[Tensor, Tensor]]]
-    features: Callable[[str], Iterator[tuple[Tensor | None, Tensor, Tensor]]]
-
-    @contextmanager
-    def drawing(self, seed: int) -> Iterator[None]:
-        """Within this context torch draws from `seed`, not from training's random numbers, and takes no gradients."""
-        device = next(self.model.parameters()).device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
-            torch.manual_seed(seed)
-            yield
-
-
-@dataclass(frozen=True)
-class NetworkPosterior:
-    """Networks around a trained one: what was fitted, as a calibrator's `parameters`, and their mean.
-
-    `mean` returns the mean of their probabilities of the split of a name, [N, K] in float64.
-    """
-
-    parameters: Mapping[str, float]
-    mean: Callable[[str], Floats]
-
-
-@dataclass(frozen=True)
 class PosthocMethod(Component):
     """A method that is fitted on validation predictions; its `columns` are the keys of its calibrators' `parameters`.
 
@@ -142,13 +99,11 @@ class PosthocMethod(Component):
         layer: makes of a fitted calibrator the torch module that computes it in an exported model; `None` where torch
             cannot.
         takes_gamma: whether with these options it takes the training loss's γ where a search space gives none.
-        needs_network: whether logits are not enough.
     """
 
     label: str = ""
     layer: Callable[[Any], nn.Module] | None = None
     takes_gamma: Callable[[Options], bool] = lambda options: False
-    needs_network: bool = False
 
     @property
     def words(self) -> str:
@@ -258,23 +213,8 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
         PosthocUnavailable: a ValueError too; the data do not allow it (non-finite logits, labels outside [0, K),
             one class only, fewer samples than bins, a request MetaCal cannot meet).
     """
-    if needs_network(name):
-        raise PosthocUnavailable(f"{name} needs the network: name it in evaluation.posthoc of a sweep")
     calibrator: Calibrator = POSTHOC.build(name, logits, targets, **options)
     return calibrator
-
-
-def needs_network(name: str) -> bool:
-    """Return whether logits are not enough for a method, so that evaluations alone can apply it."""
-    component = POSTHOC.get(name)
-    return isinstance(component, PosthocMethod) and component.needs_network
-
-
-def fault_on_logits(name: str) -> str | None:
-    """Return why there is no method of that name for stored predictions, or `None`."""
-    if needs_network(name):
-        return f"{name!r} needs the network, not only its predictions: name it in evaluation.posthoc of a sweep"
-    return POSTHOC.fault(name)
 
 
 def fit_many(

@@ -23,8 +23,7 @@ from trainables.curvature.hessian import LossFunction
 from trainables.curvature.lanes import Curvature
 from trainables.curvature.measure import Tempered, measure_by_block
 from trainables.curvature.statistics.base import TEMPERED, temperature_labels
-from trainables.datasets.base import DataSet, Split, evaluation_batches
-from trainables.datasets.splits.base import EvaluationSplit
+from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import Metrics, further_metric_columns
@@ -34,7 +33,7 @@ from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
 from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
-from trainables.posthoc.base import POSTHOC, NetworkPosterior, TrainedNetwork, cross_fitted, needs_network
+from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_grid import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
@@ -42,13 +41,10 @@ from trainables.registry import FITTED_ON as SPLIT_KEY, LABEL, Options, entry_la
 from trainables.registry.names import CROSS_FITTED
 from trainables.training.fine_tuning import layer_numbers
 from trainables.training.prediction import (
-    FEATURE_SAMPLES,
     EpochRow,
     Predicting,
     State,
     TrajectorySettings,
-    features_and_logits,
-    last_linear,
     logits_and_norms,
     on_host,
     shifted_data,
@@ -215,9 +211,8 @@ def evaluate(
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
     with grids_on(dataset.val.targets.device):
         comparable = {name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes}
-        network = _trained_network(model, dataset, {name: of for name, (_, _, of) in shifted.items()})
-        recalibrated = measuring.posthoc_columns({**measured, **comparable}, known, network)
-        held_out = measuring.cross_fitted_columns(*measured[FITTED_ON], recalibrated[FITTED_ON])
+        recalibrated = measuring.posthoc_columns({**measured, **comparable}, known)
+        held_out = measuring.cross_fitted_columns(*measured[FITTED_ON])
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
     temperatures = temperatures_of(recalibrated[FITTED_ON], settings)
@@ -281,22 +276,6 @@ def _fitting_data(
     return found
 
 
-def _trained_network(model: nn.Module, dataset: DataSet, shifts: Mapping[str, EvaluationSplit]) -> TrainedNetwork:
-    """Return what a post-hoc method that needs the network gets, which finds the splits of shifts by name, too."""
-    layer = last_linear(model)
-
-    def split(name: str) -> Split:
-        return shifts[name].split(dataset, name) if name in shifts else dataset.splits[name]
-
-    return TrainedNetwork(
-        model,
-        layer,
-        len(dataset.splits["train"]),
-        lambda name: evaluation_batches(split(name), FEATURE_SAMPLES),
-        lambda name: features_and_logits(model, layer, split(name), FEATURE_SAMPLES),
-    )
-
-
 @dataclass(frozen=True)
 class _Measuring:
     """What a split's metrics and post-hoc columns are computed with, in one evaluation.
@@ -323,62 +302,37 @@ class _Measuring:
         row.update(further_metric_columns(self.settings.metrics, probabilities, targets))
         return row
 
-    def calibrated(
-        self,
-        method: str,
-        options: Options,
-        fitting: tuple[np.ndarray, np.ndarray],
-        measured: Measured,
-        network: TrainedNetwork,
-    ) -> tuple[Mapping[str, float], dict[str, tuple[np.ndarray, np.ndarray | None]]]:
-        """Return what a method fitted, and by split its probabilities and, where they underflowed, their logits."""
-        if needs_network(method):
-            posterior: NetworkPosterior = POSTHOC.build(method, network, self.seed, **options)
-            return posterior.parameters, {name: (posterior.mean(name), None) for name in measured}
-        calibrator = fit(method, *fitting, **options)
-        found = {}
-        for name, (logits, _) in measured.items():
-            probabilities = calibrator(logits)
-            found[name] = (probabilities, calibrator.underflowed(logits, probabilities))
-        return calibrator.parameters, found
-
-    def posthoc_columns(self, measured: Measured, known: Measured, network: TrainedNetwork) -> dict[str, Row]:
+    def posthoc_columns(self, measured: Measured, known: Measured) -> dict[str, Row]:
         """Return by split the columns of every post-hoc method, fitted on one of the `known` splits."""
         columns: dict[str, Row] = {name: {} for name in measured}
         for entry in self.settings.posthoc:
             method, options, fitted_on = as_asked(entry, self.trained_with)
             prefix = f"posthoc_{entry_label(entry)}_"
             try:
-                parameters, calibrated = self.calibrated(method, options, known[fitted_on], measured, network)
+                calibrator = fit(method, *known[fitted_on], **options)
+                calibrated = {name: calibrator(logits) for name, (logits, _) in measured.items()}
             except PosthocUnavailable as error:
                 for row in columns.values():
                     row[f"{prefix}unavailable"] = str(error)
                 continue
             for name, row in columns.items():
-                (probabilities, logits), targets = calibrated[name], measured[name][1]
-                row.update({prefix + key: value for key, value in parameters.items()})
-                row.update(self.recalibrated_columns(prefix, probabilities, targets, logits))
+                (logits, targets), probabilities = measured[name], calibrated[name]
+                row.update({prefix + key: value for key, value in calibrator.parameters.items()})
+                underflowed = calibrator.underflowed(logits, probabilities)
+                row.update(self.recalibrated_columns(prefix, probabilities, targets, underflowed))
                 row.update(further_metric_columns(self.settings.metrics, probabilities, targets, prefix))
                 distances = posterior_metrics(_posterior(self.dataset, name), probabilities)
                 row.update({prefix + metric: value for metric, value in distances.items()})
         return columns
 
-    def cross_fitted_columns(self, logits: np.ndarray, targets: np.ndarray, recalibrated: Row) -> Row:
-        """Return metrics on validation data by methods that other folds fitted; of those that none fits, as they are.
-
-        `recalibrated` are the columns of methods that were fitted on all validation data.
-        """
+    def cross_fitted_columns(self, logits: np.ndarray, targets: np.ndarray) -> Row:
+        """Return metrics on validation data of methods fitted on the other folds."""
         columns: Row = {}
         for entry in self.settings.posthoc:
             if entry_label(entry) not in self.settings.cross_fitted:
                 continue
             method, options, _ = as_asked(entry, self.trained_with)
             prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
-            if needs_network(method):
-                of_val = f"posthoc_{entry_label(entry)}_"
-                names = [key for key in (*RECALIBRATED, "unavailable") if of_val + key in recalibrated]
-                columns |= {prefix + key: recalibrated[of_val + key] for key in names}
-                continue
             try:
                 probabilities, exact = cross_fitted(method, logits, targets, options)
                 columns |= self.recalibrated_columns(prefix, probabilities, targets, exact)

@@ -9,12 +9,11 @@ from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import METRIC_NAMES, softmax64
 from trainables.metrics.refinement import FOLDS, folds_of
 from trainables.posthoc import POSTHOC, PosthocUnavailable, fit
-from trainables.posthoc.base import cross_fitted, needs_network, parameter_names
+from trainables.posthoc.base import cross_fitted, parameter_names
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.7}}
 REORDERING = {"vector", "matrix", "structured_matrix", "dirichlet", "isotonic", "histogram_binning", "venn_abers"}
 
-ON_LOGITS = [name for name in sorted(POSTHOC) if not needs_network(name)]
 
 MIXTURES = {"ensemble_temperature", "isotonic", "histogram_binning", "venn_abers"}
 
@@ -27,7 +26,7 @@ def logits_and_targets(samples=400):
     return logits, targets
 
 
-@pytest.fixture(scope="module", params=ON_LOGITS)
+@pytest.fixture(scope="module", params=sorted(POSTHOC))
 def fitted(request):
     return fit(request.param, *logits_and_targets(), **OPTIONS.get(request.param, {}))
 
@@ -69,7 +68,7 @@ def test_only_underflowed_probabilities_need_their_logits(fitted):
     assert (found is None) == (fitted.name in MIXTURES)
 
 
-@pytest.mark.parametrize("name", ON_LOGITS)
+@pytest.mark.parametrize("name", sorted(POSTHOC))
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
