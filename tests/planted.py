@@ -25,7 +25,6 @@ ENVIRONMENT = {
     "MLFLOW_TRACKING_PASSWORD": "planted-mlflow-Wq5sX8eF3",
     "MLFLOW_TRACKING_TOKEN": "planted-tracking-Uo2kJ7aP9",
     "RAY_AUTH_TOKEN": "planted-ray-" + "4b7e9c1d" * 6,
-    "SWEEP_HOOK_TOKEN": "planted-hook-Gy6tM4zB8",
     "WANDB_API_KEY": "planted-wandb-Cx1nE5rS2",
 }
 IN_ADDRESSES = {"user": "planteduser", "password": "planted-url-Lp9dK3fY6"}

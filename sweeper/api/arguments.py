@@ -121,15 +121,6 @@ RunsOn = Annotated[
 WaitForNodes = Annotated[
     float, CommandOption(help="Minutes to wait for the autoscaler to add the first node that fits a trial.", least=0)
 ]
-Notify = Annotated[
-    Sequence[str],
-    CommandOption(
-        help="Notify on completion, failure or exhausted budget: '${SWEEP_WEBHOOK}' or a command; repeatable."
-    ),
-]
-AllowNotify = Annotated[
-    bool, CommandOption(help="Send the notifications that the file asks for; remembered for its directory.")
-]
 Trust = Annotated[bool, CommandOption(help="Run the code that came with the sweep; remembered for this code.")]
 Format = Annotated[
     str, CommandOption(("--format",), "Output format: table, json, csv or parquet.", complete="complete_format")

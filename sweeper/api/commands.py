@@ -49,8 +49,6 @@ def run(
     reuse: bool = False,
     reuse_from: Annotated[arguments.Several, CommandOption(metavar="NAME")] = (),
     wait_for_nodes: arguments.WaitForNodes = 30.0,
-    notify: arguments.Notify = (),
-    allow_notify: arguments.AllowNotify = False,
     resume_existing: Annotated[bool, CommandOption(("--continue",))] = False,
 ) -> FinishedRun:
     """Run a sweep: train the search space's configurations and write tables and a report.
@@ -74,7 +72,7 @@ def run(
         if known and not (address or "").startswith("http"):  # what `resume` alone takes; `run` says so below
             done = resume(
                 name, output=output, tracking_uri=tracking_uri, mlflow=mlflow, address=address, cpus=cpus,
-                executor=executor, wait_for_nodes=wait_for_nodes, notify=notify, allow_notify=allow_notify,
+                executor=executor, wait_for_nodes=wait_for_nodes,
             )  # fmt: skip
             assert isinstance(done, FinishedRun)
             return done
@@ -93,8 +91,6 @@ def run(
             reuse=reuse,
             reuse_from=listed(reuse_from),
             wait_for_nodes=60 * wait_for_nodes,
-            notify=notify,
-            allow_notify=allow_notify,
             progress=arguments.progress_view(),
             executor=executor,
         )
@@ -116,8 +112,6 @@ def resume(
     cpus: arguments.Cpus = None,
     executor: arguments.RunsOn = "auto",
     wait_for_nodes: arguments.WaitForNodes = 30.0,
-    notify: arguments.Notify = (),
-    allow_notify: arguments.AllowNotify = False,
     trust: arguments.Trust = False,
     slurm: bool = False,
 ) -> FinishedRun | Submitted | SlurmSubmission:
@@ -142,11 +136,7 @@ def resume(
         return submit_again(name, output_folder(output))
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None and address.startswith("http"):
-        if notify:
-            raise SweeperError(
-                "--notify works only for sweeps driven from this machine", "put it into the sweep: --set 'notify=[…]'"
-            )
-        return _resume_remotely(name, address, failed, overrides(set), wait_for_nodes, trust, allow_notify)
+        return _resume_remotely(name, address, failed, overrides(set), wait_for_nodes, trust)
     from sweeper.storage.places import split_name
 
     name, place = split_name(name, output_folder(output))
@@ -172,8 +162,6 @@ def resume(
             discard_damaged=discard_damaged,
             settings=overrides(set),
             wait_for_nodes=60 * wait_for_nodes,
-            notify=notify,
-            allow_notify=allow_notify,
             trust=trust,
             progress=arguments.progress_view(),
             executor=executor,
@@ -217,7 +205,7 @@ def import_(
 
 
 def _resume_remotely(
-    name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool, allow_notify: bool
+    name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool
 ) -> Submitted:
     """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
     from sweeper.remote.submission import Request, submit_resume
@@ -231,7 +219,7 @@ def _resume_remotely(
     own = sweep.submitter == user_and_host()
     request = Request(
         sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
-        trust=trust or own, allow_notify=allow_notify or own,
+        trust=trust or own,
     )  # fmt: skip
     return Submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
 
@@ -454,7 +442,6 @@ def submit(
     mlflow: arguments.Mlflow = True,
     ship_code: bool = True,
     wait_for_nodes: arguments.WaitForNodes = 30.0,
-    allow_notify: arguments.AllowNotify = False,
 ) -> Submitted | SlurmSubmission:
     """Run a sweep on a remote cluster. Results go to an object store or a shared directory.
 
@@ -480,7 +467,7 @@ def submit(
     if isinstance(space, Mapping):
         raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
+    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes)
     if slurm:
         from sweeper.slurm.submission import submit_sweep as submit_to_slurm
 

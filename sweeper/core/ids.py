@@ -231,23 +231,22 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "sweeper"
 
 
-# Code and notifications that came with a folder somebody else may have written are asked about, and what was allowed is
-# marked: by an empty file whose name is a digest of it. Whoever loses the cache is asked again.
-CODE, NOTIFICATIONS = "code", "notify"
+# Code that came with a folder somebody else may have written is asked about, and what was allowed is marked: by an
+# empty file whose name is a digest of it. Whoever loses the cache is asked again.
 
 
-def is_allowed(kind: str, what: str) -> bool:
-    """Return whether this user has allowed `what`, a text that identifies it, as a thing of this `kind`."""
-    return _mark(kind, what).exists()
+def is_allowed(code: str) -> bool:
+    """Return whether this user has allowed code, given by a text that identifies it."""
+    return _mark(code).exists()
 
 
-def allow(kind: str, what: str) -> None:
-    """Remember that this user allows `what`; where the cache cannot be written, it is asked for again."""
-    mark = _mark(kind, what)
+def allow(code: str) -> None:
+    """Remember that this user allows this code; where the cache cannot be written, it is asked for again."""
+    mark = _mark(code)
     with contextlib.suppress(OSError):
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         mark.touch(mode=0o600)
 
 
-def _mark(kind: str, what: str) -> Path:
-    return cache_folder() / "allowed" / f"{kind}-{hashlib.sha256(what.encode()).hexdigest()}"
+def _mark(code: str) -> Path:
+    return cache_folder() / "allowed" / f"code-{hashlib.sha256(code.encode()).hexdigest()}"

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -34,12 +34,10 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import FreshReport, redirect_output
-from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.planning.user_code_checks import loop_settings
 from sweeper.search.base import Searcher
-from sweeper.space.notify import Target
 from sweeper.space.spec import Budget
 from sweeper.space.user_code import code_settings
 from sweeper.steering.requests import GOES_ON, POLL_SECONDS, done, follows, pending
@@ -90,12 +88,7 @@ def endings_told(named: str) -> Iterator[None]:
 
 
 def drive(
-    sweep: Sweep,
-    dataset: DataSet,
-    options: RunOptions,
-    mirror: Mirror | SharedFolder,
-    targets: Sequence[Target],
-    executor: Executor,
+    sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder, executor: Executor
 ) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished on an executor, and bring what follows up to date."""
     started, paths = time.monotonic(), sweep.paths
@@ -113,8 +106,8 @@ def drive(
         if options.settings:
             keep(sweep)  # not before the lease: the file may be another driver's until then
         paths.stop_marker.unlink(missing_ok=True)
-        attempt = Attempt(sweep, dataset, options, mirror, targets, lease, terminal)
-        with attempt.interrupts.listening(), attempt.progress, attempt.follower, attempt.notifier:
+        attempt = Attempt(sweep, dataset, options, mirror, lease, terminal)
+        with attempt.interrupts.listening(), attempt.progress, attempt.follower:
             ended = attempt.run_unfinished(executor)
             try:
                 with attempt.interrupts.skippable():
@@ -142,7 +135,6 @@ class Attempt:
         notes: things that the user should know at the end, one sentence each.
         progress: shows the run.
         follower: logs the run where it is tracked.
-        notifier: tells people of it.
         interrupts: hears of Ctrl-C.
     """
 
@@ -152,7 +144,6 @@ class Attempt:
         dataset: DataSet,
         options: RunOptions,
         mirror: Mirror | SharedFolder,
-        targets: Sequence[Target],
         lease: Lease,
         terminal: Console,
     ) -> None:
@@ -174,7 +165,6 @@ class Attempt:
             resuming.remove_checkpoints_ahead(paths, self.state)
         self.follower = Follower(paths, options.tracker)
         self.progress = options.progress(terminal, self.state, schedule, sweep.describe)
-        self.notifier = Notifier(targets, sweep, self.state, mirror.address)
         self.interrupts = Interrupts(self.progress.say)
 
     def tick(self, steering: object) -> None:
@@ -219,7 +209,7 @@ class Attempt:
         return driver
 
     def write_end(self, ended: tuple[str, str | None] | None, started: float) -> list[str]:
-        """Write tables and report, notify of the end, and give the tracker a bounded time; return things to know."""
+        """Write tables and report, and give the tracker a bounded time; return things to know."""
         options, state, mirror = self._options, self.state, self.mirror
         self.progress.stage("writing tables and report")
         mirror.collect()
@@ -229,16 +219,13 @@ class Attempt:
         lacking = _report_lacking(self.sweep)
         options.timings.note("tables and report written")
         mirror.complete(ended=not state.unfinished())
-        if ended is not None:
-            self.notifier.ended(*ended)
         if options.tracker is not None:
             self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
         lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started))
-        notes = lacking + self.notifier.wait()
         options.timings.note("tracking complete")
         if mirror.store is None and not lacking and not state.unfinished() and not self.sweep.spec.confirm.count:
             mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
-        return notes
+        return lacking
 
     def _settings(self, resources: dict[str, float]) -> dict[str, Any]:
         spec, paths, store = self.sweep.spec, self.sweep.paths, self.mirror.store
@@ -281,9 +268,9 @@ class Attempt:
         self.progress.stage("running")
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
-        limits, told = self.sweep.spec.budget or Budget(), self.notifier.budget_reached
+        limits = self.sweep.spec.budget or Budget()
         of_trial = {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
-        return BudgetWatch(limits, self._spending, self._worked, of_trial, os.environ, tell=told)
+        return BudgetWatch(limits, self._spending, self._worked, of_trial, os.environ)
 
     def _searcher(self) -> Searcher | None:
         """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
@@ -321,7 +308,7 @@ class Attempt:
             shares=session.shares,
             state=self.state,
             rungs=self._rungs,
-            sinks=[self._tables, self.progress, self.notifier, *session.sinks, *sinks],
+            sinks=[self._tables, self.progress, *session.sinks, *sinks],
             controllers=[self, *watches, *session.controllers],
             folds=[self._worked, self._spending],
             failed_too=self._options.failed_too,

@@ -194,7 +194,7 @@ def import_predictions(file: Path, overrides: Sequence[str], name: str | None, o
     own = Configurations(len(found.configurations), found.configurations.__getitem__, sweep.paths.journal)
     try:
         dataset = predicted_before(manifest)
-        return first_attempt(replace(sweep, configurations=own), dataset, options, place, [], _FromFile(found))
+        return first_attempt(replace(sweep, configurations=own), dataset, options, place, _FromFile(found))
     except LoopError as error:
         raise SweeperError(f"{file}: {error}") from error
 

@@ -46,9 +46,7 @@ class RunOptions:
         reuse_from: take them over from these sweeps.
         settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.attempt`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
-        notify: webhooks and commands to tell of this run, besides those of the search space.
         trust: on resume, run the code that came with the sweep's folder.
-        allow_notify: send the notifications that a file asks for, from now on.
         progress: what shows the run while it lasts.
         timings: takes how long each phase takes.
     """
@@ -64,9 +62,7 @@ class RunOptions:
     reuse: bool = False
     reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
-    notify: Sequence[str] = ()
     trust: bool = False
-    allow_notify: bool = False
     progress: type[Progress] = Progress
     executor: str = "auto"
     timings: Timings = field(default_factory=Timings)

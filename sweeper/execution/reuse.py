@@ -108,7 +108,7 @@ def _keys(trial: str, evaluations: Iterable[Row]) -> list[tuple[str, int, int]]:
 #: The manifest's list of sweeps that this one takes trials over from.
 MANIFEST_KEY = "reuse"
 
-_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "checkpoint", "keep", "notify"}
+_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "checkpoint", "keep"}
 _HARMLESS |= {"confirm", "searcher", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 

@@ -14,13 +14,11 @@ with `confirm: {count: 1, instead_of: m}` those get them of which it is still op
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from search_spaces import locate
 from sweeper.analysis.selection import candidates, confirmations_of, confirmed_name, left_after, next_seed
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
@@ -38,7 +36,6 @@ from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_data
 from sweeper.planning.user_code_checks import loop_part
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.space import notify
 from sweeper.space.configurations import pool_notes
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import Resources, SchedulerSettings
@@ -85,7 +82,6 @@ def confirming_spec(spec: SweepSpec, name: str, trials: list[int], number: int =
             "replicates": spec.replicates.model_copy(update={"count": spec.confirm.count, **given}),
             "evaluation": spec.evaluation.model_copy(update={"curvature": False, "trajectory": None}),
             "constraints": [],
-            "notify": [],
         }
     )
 
@@ -148,8 +144,7 @@ def run_sweep(
         spec = load_spec(space, overrides, rehearse=options.rehearse)
         stem = "sweep"
         if not isinstance(space, Mapping):
-            stem, asked = Path(space).stem, notify.asked_by_file(spec.notify, overrides)
-            notify.require_allowed(asked, notify.folder_of(locate(space)), allowed=options.allow_notify)
+            stem = Path(space).stem
         if spec.is_rehearsal:
             stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
         outcome = _run_spec(running, spec, stem, name, options)
@@ -175,7 +170,7 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
     assert spec.confirms is not None
     name = confirmed_name(outcome.sweep.name, spec.confirms.round)
     count, seeds = len(spec.confirms.configurations), spec.replicates.count
-    again = replace(options, settings=(), notify=(), reuse=False, reuse_from=(), rehearse=False)
+    again = replace(options, settings=(), reuse=False, reuse_from=(), rehearse=False)
     if (outcome.paths.root.parent / name).exists():
         done = resume_sweep(name, again)
     else:
@@ -191,7 +186,6 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     """Claim a name for a checked search space and run it to its end."""
     executor = chosen_executor(options, spec.resources, server)
     executor.check(spec.resources)
-    targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
         place.store.check()
@@ -213,24 +207,16 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
-    outcome = first_attempt(sweep, dataset, options, place, targets, executor)
+    outcome = first_attempt(sweep, dataset, options, place, executor)
     return replace(outcome, notes=[*notes, *own_notes, *outcome.notes])
 
 
-def first_attempt(
-    sweep: Sweep,
-    dataset: DataSet,
-    options: RunOptions,
-    place: Place,
-    targets: Sequence[notify.Target],
-    executor: Executor,
-) -> Outcome:
+def first_attempt(sweep: Sweep, dataset: DataSet, options: RunOptions, place: Place, executor: Executor) -> Outcome:
     """Drive a sweep whose name was claimed just now; give the name back where it fails before it begins."""
     mirror = mirror_of(sweep.paths, place)
     try:
         with mirror:
-            notify.remember_allowed(sweep.spec.notify, mirror.location)
-            return drive(sweep, dataset, options, mirror, targets, executor)
+            return drive(sweep, dataset, options, mirror, executor)
     except (SweeperError, StoreError) as error:
         if _gives_name_back(sweep, place, held=mirror.held):
             error.message += "; nothing was started"
@@ -283,16 +269,8 @@ def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outco
         sweep = amended(sweep, options.settings) if options.settings else sweep
         executor = chosen_executor(options, sweep.spec.resources, running)
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
-        asked = notify.asked_by_file(sweep.spec.notify, options.settings)
-        notify.require_allowed(asked, mirror.location, allowed=options.allow_notify)
-        targets = notification_targets(sweep.spec, options)
         dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
-        return drive(sweep, dataset, options, mirror, targets, executor)
-
-
-def notification_targets(spec: SweepSpec, options: RunOptions) -> list[notify.Target]:
-    """Return who is notified of a run. Raises SweeperError when what they need is missing on this machine."""
-    return notify.resolve_targets([*spec.notify, *notify.option_notifications(options.notify)], os.environ)
+        return drive(sweep, dataset, options, mirror, executor)
 
 
 #: Keys that no resume may change: a sweep with others is another sweep.

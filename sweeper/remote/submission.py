@@ -20,7 +20,6 @@ import trainables
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import require_sweep_name
 from sweeper.space.loading import load_spec
-from sweeper.space.notify import asked_by_file, folder_of, require_allowed
 from sweeper.space.user_code import code_of
 from sweeper.storage.metadata import user_and_host
 from sweeper.storage.places import READING, place_of
@@ -52,7 +51,6 @@ class Request:
         no_mlflow: keep results in Parquet only.
         ship: send this package along; else the cluster's own is used.
         settings: the `--set` overrides.
-        allow_notify: send the notifications that the search space file asks for.
         trust: on resume, run the code that came with the sweep.
         wait_for_nodes: minutes that the cluster's autoscaler has to start a first node that holds a trial.
     """
@@ -63,7 +61,6 @@ class Request:
     ship: bool = True
     settings: Sequence[str] = ()
     wait_for_nodes: float = 30.0
-    allow_notify: bool = False
     trust: bool = False
 
     def options(self) -> list[str]:
@@ -102,23 +99,21 @@ def submit(jobs: Jobs, space: str, name: str | None, taken: Callable[[str], bool
     """
     path = search_spaces.locate(space)
     spec = load_spec(path, list(request.settings))
-    require_allowed(asked_by_file(spec.notify, request.settings), folder_of(path), allowed=request.allow_notify)
     own = code_of(spec)
-    options = [*request.options(), *(["--allow-notify"] if spec.notify else [])]
     name = _free_name(path.stem, name, lambda each: taken(each) or _stored(request.output, each))
     overrides = [word for setting in request.settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="sweeper-submit-") as folder:
         shutil.copyfile(path, Path(folder) / SPACE_FILE)
         if own is not None:
             unpack_into(own.archive, Path(folder))
-        command = ["python", "-m", "sweeper", "run", SPACE_FILE, "--name", name, *options, *overrides]
+        command = ["python", "-m", "sweeper", "run", SPACE_FILE, "--name", name, *request.options(), *overrides]
         return name, jobs.submit(name, command, _metadata(name, request), Path(folder), _modules(request))
 
 
 def submit_resume(jobs: Jobs, name: str, request: Request, *, failed: bool = False) -> str:
     """Submit a driver that resumes an interrupted sweep; return its job."""
     more = ["--failed"] if failed else []
-    more += [word for word, given in (("--trust", request.trust), ("--allow-notify", request.allow_notify)) if given]
+    more += ["--trust"] if request.trust else []
     more += [word for setting in request.settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="sweeper-submit-") as folder:
         command = ["python", "-m", "sweeper", "resume", name, *request.options(), *more]

@@ -248,10 +248,9 @@ def checked(space: str, settings: list[str]) -> SweepSpec:
     with importing_nothing():
         spec = load_spec(space, settings)
         own = [name for _, name in own_names(spec)]
-    if own or spec.notify:
+    if own:
         raise SweeperError(
-            f"an agent's sweep runs no code of its own, and notifies nobody: {', '.join(own) or 'notify'}",
-            "leave it out, or have a person run it",
+            f"an agent's sweep runs no code of its own: {', '.join(own)}", "leave it out, or have a person run it"
         )
     return spec
 

@@ -21,7 +21,6 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, part_of
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
-from sweeper.space import notify as notify_targets
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.configurations import falls_back, in_one_pool, size_faults, within_faults
@@ -263,7 +262,7 @@ def _invalid(node: Node) -> bool:
 
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
-    faults = notify_targets.notification_faults(values.get("notify"))
+    faults = []
     for index, claim in enumerate(listed(part_of(values, "header", "claims"))):
         if isinstance(claim, str) and claim not in registries.claims:
             place = join_path("header.claims", index)

@@ -22,10 +22,9 @@ from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import WARM_START
-from sweeper.space import notify, parts
+from sweeper.space import parts
 from sweeper.space.configurations import configurations
 from sweeper.space.file import SHORT_FORMS
-from sweeper.space.notify import Notification
 from sweeper.space.parts import Part
 from trainables.registry import entry_label
 from trainables.registry.names import CROSS_FITTED, hint, measured_as
@@ -37,7 +36,7 @@ MOST_CONFIRMED = 8
 
 #: Keys that a resolved search space holds only where they say something.
 LEFT_OUT_IF_EMPTY = (
-    "confirm", "confirms", "constraints", "header", "loop", "narrowed", "notify", "objectives", "rehearsal",
+    "confirm", "confirms", "constraints", "header", "loop", "narrowed", "objectives", "rehearsal",
     "rehearsed", "searcher",
 )  # fmt: skip
 
@@ -205,7 +204,6 @@ class SweepSpec(Part):
         budget: what may be spent; `null` for no limit.
         keep: whose checkpoints are kept at the end.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
-        notify: who is notified of the end, of failures and of an exhausted budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
         confirm: seeds on which the configurations that may be the best are trained again after the sweep.
         confirms: in a sweep that does so, which configurations of which sweep; written by the program.
@@ -237,7 +235,6 @@ class SweepSpec(Part):
     keep: parts.Keep = parts.Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
-    notify: list[Notification] = Field(default_factory=list)
     confirm: Confirm = Confirm()
     confirms: Confirms | None = None
     narrowed: list[Narrowed] = Field(default_factory=list)
@@ -327,8 +324,6 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     for part, key in LISTS:
         if isinstance(alone := part_of(written, part, key), str):
             written[part] = {**part_of(written, part), key: [alone]}
-    if "notify" in written:
-        written["notify"] = notify.written_out(written["notify"])
     return written
 
 
@@ -365,8 +360,7 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
     rule = detail["msg"].removeprefix("Value error, ")
     rule = re.sub("Input should be a valid dictionary or instance of .*", "must be a mapping of keys to values", rule)
     rule = rule.replace("Input should be", "must be")
-    shown = repr(detail["input"]) if keys[:1] != ["notify"] else "its value"  # which may be a secret
-    return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")
+    return Fault(path, rule if "=" in rule else f"{repr(detail['input'])[:60]} {rule}")
 
 
 def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:

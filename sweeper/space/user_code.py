@@ -11,7 +11,7 @@ from typing import Any
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import CODE, SweepPaths, allow, is_allowed
+from sweeper.core.ids import SweepPaths, allow, is_allowed
 from sweeper.core.json_types import Plain
 from sweeper.space.catalogue import installed_registries
 from sweeper.space.spec import SweepSpec
@@ -65,7 +65,7 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
     """Write the code into a sweep's folder, from where its processes and `resume` take it."""
     if own is not None:
         write_bytes(paths.extensions, own.archive)
-        allow(CODE, _identified(own.archive, own.components))
+        allow(_identified(own.archive, own.components))
 
 
 def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]) -> bytes | None:
@@ -109,13 +109,13 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, obje
         return
     archive = kept_archive(paths, spec, manifest)
     identified = _identified(archive or b"", names)
-    if not trust and not is_allowed(CODE, identified):
+    if not trust and not is_allowed(identified):
         raise SweeperError(
             f"the sweep {paths.name!r} would run code that came with its folder: {', '.join(names)}",
             f"it was not run; review it ({paths.extensions}), and give --trust if you trust its author "
             "(remembered for this code)",
         )
-    allow(CODE, identified)
+    allow(identified)
     if archive is not None:
         take_up(archive, names, [Path.cwd()])
         _forget()

@@ -50,7 +50,6 @@ class SharedFolder:
         """Stand in for a mirror of the sweep in `paths`."""
         self._paths = paths
         self.address = paths.name
-        self.location = str(paths.root.resolve())
 
     def __enter__(self) -> SharedFolder:
         """Begin."""
@@ -98,7 +97,7 @@ class Mirror:
     def __init__(self, paths: SweepPaths, store: Store) -> None:
         """Prepare to mirror the sweep in the folder `paths` to `store`, the sweep's own."""
         self.store: Store = store
-        self.address = self.location = store.uri
+        self.address = store.uri
         self.arrivals = StoreArrivals(store, paths.generations / INCOMING)
         self._paths = paths
         self._lease = StoreLease(store, paths.name)

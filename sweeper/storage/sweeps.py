@@ -143,7 +143,7 @@ def _name_of(stem: str) -> str:
 _LIMITS = ("max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout")
 
 #: The keys of a search space that say nothing about what is measured.
-AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "notify", "resources")
+AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "resources")
 
 #: The key that may become larger: the configurations so far stay what they are, and more follow.
 GROWING = "samples"

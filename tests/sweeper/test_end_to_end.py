@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,42 +19,32 @@ from sweeper.results import load
 from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.mlflow.pages import questions
 from tests.patience import patient
-from tests.receiver import receiver
 from tests.running import in_process, metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
 from tests.sweeper.records import fields
-
-SECRET = "b0ld-s3cr3t-path"
-
-TELL = "import sys, pathlib; pathlib.Path('told.json').open('ab').write(sys.stdin.buffer.read() + b'\\n')"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished sweep, what its command printed, what an onlooker saw, what was told of it, and its folder."""
+    """A finished sweep, what its command printed, what an onlooker saw, and its folder."""
 
     folder: Path
     paths: SweepPaths
     stdout: str
     stderr: str
     watched: subprocess.CompletedProcess[str]
-    posted: list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("end-to-end")
     paths = SweepPaths(folder / "results" / "small")
-    (folder / "tell.py").write_text(TELL)
-    told = ["--notify", "${SWEEP_HOOK}", "--notify", f"{sys.executable} tell.py"]
-    with receiver() as hook:
-        environment = {**os.environ, "SWEEP_HOOK": f"{hook.url}/{SECRET}", "no_proxy": "127.0.0.1"}
-        with started("run", write_space(folder), *told, cwd=folder, environment=environment) as process:
-            wait_for_records(paths, 1, process)
-            watched = sweeper("status", "small", "--watch", cwd=folder)
-            code = process.wait(patient(60))
+    with started("run", write_space(folder), cwd=folder) as process:
+        wait_for_records(paths, 1, process)
+        watched = sweeper("status", "small", "--watch", cwd=folder)
+        code = process.wait(patient(60))
     stdout, stderr = (folder / "driver.out").read_text(), (folder / "driver.err").read_text()
     assert code == 0, stdout + stderr
-    return Finished(folder, paths, stdout, stderr, watched, hook.messages)
+    return Finished(folder, paths, stdout, stderr, watched)
 
 
 def test_an_onlooker_sees_it_until_its_driver_has_left(finished: Finished) -> None:
@@ -68,25 +55,6 @@ def test_an_onlooker_sees_it_until_its_driver_has_left(finished: Finished) -> No
     assert " · process " in lines[0], "its driver was there"
     assert lines[-1].startswith("small · finished · ") and "best val_nll" in lines[-1] and "epochs/s" in lines[-1]
     assert "\x1b[" not in finished.watched.stdout
-
-
-def test_a_webhook_and_a_command_are_notified_of_the_end(finished: Finished) -> None:
-    [(path, message)] = finished.posted
-    assert path == f"/{SECRET}"
-    assert (message["event"], message["outcome"], message["sweep"]) == ("end", "finished", "small")
-    assert sum(message["trials"].values()) == 10 and message["best"]["metric"] == "val_nll"
-    told = json.loads((finished.folder / "told.json").read_text())
-    assert {**told, "time": ""} == {**message, "time": ""}
-
-
-def test_the_webhooks_secret_is_written_nowhere(finished: Finished) -> None:
-    files = [path for path in finished.folder.rglob("*") if path.is_file()]
-    assert len(files) > 30
-    for path in files:
-        assert SECRET.encode() not in path.read_bytes(), path
-    assert SECRET not in finished.stdout + finished.stderr
-    command = json.loads(finished.paths.manifest.read_text())["command"]
-    assert "${SWEEP_HOOK}" in command, "what was written on the command line is no secret"
 
 
 def test_every_trial_ends_once(finished: Finished) -> None:

@@ -1,7 +1,7 @@
 """What steers a running sweep: controllers, which the driver asks on every turn, its budget, and Ctrl-C.
 
 A controller looks at the budget, at the cluster, at other sweeps or at the lease, and says in `Steering` what should
-follow; only the driver acts on it. Projections (tables, trackers, metrics, notifications) take records and say nothing.
+follow; only the driver acts on it. Projections (tables, trackers, metrics) take records and say nothing.
 
 A budget that is reached ends a sweep gently: no trial starts any more, running ones continue to their next rung, where
 they are evaluated like any other, and the sweep ends as stopped, with the reason. So what is spent can exceed the
@@ -195,8 +195,7 @@ class BudgetWatch:
         worked: the time that drivers have worked, kept up to date by this one.
         resources: of one trial, `{"cpu": …, "gpu": …}`; the share of a GPU is for reports that name none.
         environment: names a GPU-hour's price where the budget does not.
-        tell: hears, once, that the budget is reached.
-        clock: Unix time in seconds.
+            clock: Unix time in seconds.
     """
 
     budget: Budget
@@ -204,7 +203,6 @@ class BudgetWatch:
     worked: WorkingTime
     resources: Mapping[str, float]
     environment: Mapping[str, str]
-    tell: Callable[[str], None] = lambda reason: None
     clock: Callable[[], float] = time.time
     _looked: float = field(default=0.0, init=False)
 
@@ -233,8 +231,6 @@ class BudgetWatch:
         if steering.closing is None and now - self._looked >= LOOK_SECONDS:
             self._looked = now
             steering.winding_down = self.reached()
-            if steering.winding_down is not None:
-                self.tell(steering.winding_down)
 
     def spent(self) -> dict[str, float]:
         """Return what has been spent of each kind, trials up to their last reports."""

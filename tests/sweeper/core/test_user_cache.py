@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sweeper.core.ids import CODE, NOTIFICATIONS, allow, is_allowed
+from sweeper.core.ids import allow, is_allowed
 
 
 def test_what_was_allowed_is_remembered_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "cache"))
-    assert not is_allowed(CODE, "../../x")
-    allow(CODE, "../../x")
-    assert is_allowed(CODE, "../../x") and not is_allowed(NOTIFICATIONS, "../../x") and not is_allowed(CODE, "x")
+    assert not is_allowed("../../x")
+    allow("../../x")
+    assert is_allowed("../../x") and not is_allowed("x")
     [mark] = (tmp_path / "cache" / "allowed").iterdir()
     assert mark.stat().st_mode & 0o077 == 0
 
@@ -17,5 +17,5 @@ def test_what_was_allowed_is_remembered_and_nothing_else(tmp_path, monkeypatch):
 def test_a_cache_that_cannot_be_written_asks_again(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SWEEPER_CACHE", str(tmp_path / "file" / "cache"))
-    allow(CODE, "x")
-    assert not is_allowed(CODE, "x")
+    allow("x")
+    assert not is_allowed("x")

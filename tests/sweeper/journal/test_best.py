@@ -18,7 +18,6 @@ from sweeper.journal.best import Objective, Spending, best_trial, rank_of
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Decision, Record, Reported
 from sweeper.journal.state import SweepState, TrialState, fold
-from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.snapshot import MetricsSink, Tally, progress_line
 from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.results import load
@@ -27,7 +26,6 @@ from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import Scheduler, decide_on
 from sweeper.scheduling.ranking import Constraint
 from sweeper.scheduling.strata import stratified
-from sweeper.space.notify import Target
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking.artifacts import artifacts
@@ -88,13 +86,6 @@ def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     state = fold(read_journal(sweep.paths.journal), 3)
     schedule = sweep.spec.schedule
     now = Tally(state, schedule).snapshot(seconds=0.0, epochs_before=0)
-    sent: list[dict[str, Any]] = []
-
-    def send(target: Target, message: bytes) -> None:
-        sent.append(json.loads(message))
-
-    with Notifier([Target("webhook 1", frozenset({"end"}), url="http://x")], sweep, state, "x", send=send) as notifier:
-        notifier.ended("finished")
     published: dict[str, float] = {}
     sink = MetricsSink(
         "s", state, schedule, lambda n, _, v: published.update({n: v}),
@@ -110,7 +101,6 @@ def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     return {
         "snapshot": now.best and now.best.configuration,
         "status": list(statuses_table(status_of(sweep.paths.root.parent, "small")).columns[7].cells),
-        "webhook": (sent[0]["best"]["trial"], sent[0]["text"].partition("; ")[2]),
         "prometheus": published["sweeper_best_objective"],
         "checkpoint": kept.names - {trial_name(FAILED)},
         "mlflow": (titled, "so far" in diagrams[0].read_text()),
@@ -124,7 +114,6 @@ def test_all_who_name_the_best_trial_name_the_completed_one(tmp_path: Path) -> N
     found = named(written(tmp_path, EARLY_STOPPED, COMPLETED, FAILED), tmp_path / "files")
     assert found["snapshot"] == COMPLETED
     assert found["status"] == ["val_nll 0.0200"]
-    assert found["webhook"][0] == "c00001" and found["webhook"][1].startswith("best val_nll 0.0200: c00001 ")
     assert found["prometheus"] == 0.020
     assert found["checkpoint"] == {"c00001"}, "that of a failed trial is kept for a retry"
     assert found["mlflow"] == (COMPLETED, False)
@@ -137,7 +126,6 @@ def test_while_none_has_completed_it_is_the_best_so_far_and_never_a_failed_one(t
     found = named(written(tmp_path, EARLY_STOPPED, FAILED), tmp_path / "files")
     assert found["snapshot"] == EARLY_STOPPED
     assert found["status"] == ["val_nll 0.0100 so far"]
-    assert found["webhook"][0] == "c00000" and found["webhook"][1].startswith("best so far val_nll 0.0100: c00000 ")
     assert found["prometheus"] == 0.010
     assert found["mlflow"] == (EARLY_STOPPED, True)
     assert found["report"] == "c00000"

@@ -221,7 +221,7 @@ def test_a_budget_is_changed_and_one_that_cannot_be_is_refused(begun: Sweep) -> 
         ("extend", (), {"samples": 10}, "the sweep has 10 samples"),
         ("extend", (), {"samples": 10**9}, "samples"),
         ("budget", (), {}, "budget takes gpu_hours"),
-        ("budget", ("notify=x",), {}, "budget takes gpu_hours"),
+        ("budget", ("keep=x",), {}, "budget takes gpu_hours"),
         ("budget", ("gpu_hours=-1",), {}, "must be greater than 0"),
         ("clone", (), {}, "clone needs a trial"),
         ("clone", ("c00099", "optimizer.lr=1"), {}, "configuration 99 of 10"),
@@ -252,7 +252,7 @@ def test_what_cannot_be_asked_is_refused_with_its_reason(
 def test_a_file_that_is_no_request_is_set_aside(begun: Sweep) -> None:
     begun.paths.steering.mkdir()
     request = {"identity": "a", "time": 0, "by": "x", "asked": "y", "trials": {}, "added": []}
-    (begun.paths.steering / "a.json").write_text(json.dumps({**request, "settings": {"notify": ["curl"]}}))
+    (begun.paths.steering / "a.json").write_text(json.dumps({**request, "settings": {"keep": ["curl"]}}))
     (begun.paths.steering / "b.json").write_text("{")
     assert pending(begun.paths) == []
     assert {file.name for file in begun.paths.steering.iterdir()} == {"a.refused", "b.refused"}
