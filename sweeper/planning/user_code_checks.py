@@ -35,7 +35,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.extensions.targets import describe_error
 from trainables.losses import LOSSES, Loss
 from trainables.metrics import RECALIBRATED
-from trainables.metrics.base import METRICS, softmax64
+from trainables.metrics.base import METRICS, are_probabilities, softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.registry import FITTED_ON, LABEL, OWN
@@ -183,6 +183,8 @@ def _check_architecture(values: Values, dataset: DataSet) -> None:
         raise _Fault(f"it gives {shown} for 2 samples of {classes} classes, which must be (2, {classes})")
     if not logits.is_floating_point() or not torch.isfinite(logits).all():
         raise _Fault(f"its logits are not finite floating-point numbers ({logits.dtype})")
+    if are_probabilities(logits.detach()):
+        raise _Fault("its outputs are probabilities, each row sums to 1: leave its softmax out, losses take logits")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained or not logits.requires_grad:
         raise _Fault("it has no parameters that its logits depend on: nothing would be trained")

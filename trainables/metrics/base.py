@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,9 +40,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-#: A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite.
+#: A probability of 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite.
 #:
-#: From logits the nll needs no such limit, and has none.
+#: From finite logits the nll needs no such limit, and has none.
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
 
 
@@ -73,14 +73,35 @@ def softmax64(logits: ArrayLike) -> Floats:
     return weights
 
 
+def finite_logits(logits: ArrayLike) -> NDArray[Any]:
+    """Return `logits` [..., K], −inf as log `SMALLEST_PROBABILITY` below the largest of its row.
+
+    −inf is the logarithm of a probability of exactly 0, as forests and masks give it. A row of nothing else stays.
+    """
+    values = np.asarray(logits)
+    if not values.size or values.min() != -math.inf:
+        return values
+    floor = values.max(axis=-1, keepdims=True) + values.dtype.type(math.log(SMALLEST_PROBABILITY))
+    return np.asarray(np.where(np.isneginf(values), floor, values))
+
+
+def are_probabilities(rows: ArrayLike) -> bool:
+    """Return whether all `rows` [N, K] are probabilities: none is negative, and each sums to 1 within .001."""
+    values = np.asarray(rows, dtype=np.float64)
+    return bool(values.size and values.min() >= 0.0 and (np.abs(values.sum(axis=-1) - 1.0) <= 1e-3).all())
+
+
 def require_logits(
     logits: ArrayLike, targets: ArrayLike, error: type[UnusablePredictions] = UnusablePredictions
 ) -> None:
-    """Raise `error`, naming every fault at once, unless logits [N, K] are finite and targets [N] lie in [0, K)."""
+    """Raise `error`, naming every fault at once, unless logits [N, K] can be used and targets [N] lie in [0, K).
+
+    A logit may be −inf, but not all of a sample.
+    """
     scores, labels = np.asarray(logits), np.asarray(targets)
     faults = _shape_faults(scores, labels, "logits")
     if not faults:
-        faults += _finite_faults(scores, "logits") + _label_faults(labels, scores.shape[1])
+        faults += _finite_faults(finite_logits(scores), "logits") + _label_faults(labels, scores.shape[1])
     if faults:
         raise error("; ".join(faults))
 

@@ -21,6 +21,7 @@ from trainables.metrics.base import (
     Floats,
     Integers,
     always_measured,
+    finite_logits,
     log_softmax64,
     require_probabilities,
 )
@@ -92,7 +93,7 @@ def _likelihood_metrics(
     nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
     lost = np.flatnonzero(of_target[:, 0] < SMALLEST_PROBABILITY)
     if logits is not None and len(lost):
-        nll[lost] = -log_softmax64(np.asarray(logits)[lost])[np.arange(len(lost)), labels[lost]]
+        nll[lost] = -log_softmax64(finite_logits(np.asarray(logits)[lost]))[np.arange(len(lost)), labels[lost]]
     ahead = values > of_target
     ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
     entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))

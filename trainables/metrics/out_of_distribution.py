@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import METRICS, Floats, log_softmax64
+from trainables.metrics.base import METRICS, Floats, finite_logits, log_softmax64
 from trainables.metrics.selective import area_under_roc
 
 #: Splits of the network's own distribution; a data set's further splits are compared with `test`.
@@ -68,7 +68,7 @@ def other_splits(splits: tuple[str, ...] | list[str]) -> list[str]:
 
 def ood_columns(own: ArrayLike, other: ArrayLike) -> dict[str, float]:
     """Return the columns of `OOD_COLUMNS` for logits [N, K] of the network's own test split and [M, K] of another."""
-    both = [np.asarray(logits, dtype=np.float64) for logits in (own, other)]
+    both = [finite_logits(np.asarray(logits, dtype=np.float64)) for logits in (own, other)]
     found: dict[str, float] = {}
     for name, score in SCORES.items():
         inside, outside = (score(logits) for logits in both)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainables.metrics.base import METRICS, Floats, Integers
+from trainables.metrics.base import METRICS, Floats, Integers, finite_logits
 
 #: K: of five folds, a temperature is fitted on 80 % of the samples, and probmetrics takes as many.
 FOLDS = 5
@@ -92,7 +92,7 @@ def refinement_columns(logits: ArrayLike, targets: ArrayLike, scores: Mapping[st
     """Return the columns of `REFINEMENT_COLUMNS`, all NaN where there are fewer samples than folds.
 
     Args:
-        logits: [N, K], finite.
+        logits: [N, K].
         targets: [N] class indices.
         scores: `nll` (nats) and `brier` (Σ_k (p_k − 1[k=y])²) of the logits' softmax, which each pair adds up to.
     """
@@ -117,7 +117,7 @@ class Refinement:
 
 def refinement(logits: ArrayLike, targets: ArrayLike) -> Refinement:
     """Return the scores of logits [N, K] after cross-fitted temperature scaling; NaN with fewer samples than folds."""
-    given, labels = np.asarray(logits), np.asarray(targets, dtype=np.int64)
+    given, labels = finite_logits(logits), np.asarray(targets, dtype=np.int64)
     if len(labels) < FOLDS:
         return Refinement(float("nan"), float("nan"), ())
     precision = np.float32 if given.size >= SINGLE_PRECISION else np.float64

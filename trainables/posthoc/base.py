@@ -33,7 +33,9 @@ from trainables.metrics.base import (
     Floats,
     Integers,
     UnusablePredictions,
+    are_probabilities,
     bin_faults,
+    finite_logits,
     require_logits,
     require_probabilities,
     softmax64,
@@ -68,7 +70,7 @@ class Calibrator(ABC):
 
         Raises PosthocUnavailable for non-finite logits or another number of classes than fitted on.
         """
-        values = np.asarray(logits, dtype=np.float64)
+        values = finite_logits(np.asarray(logits, dtype=np.float64))
         require_logits(values, np.zeros(values.shape[:1], dtype=np.int64), PosthocUnavailable)
         if values.shape[1] != self.classes:
             raise PosthocUnavailable(
@@ -114,12 +116,14 @@ class PosthocMethod(Component):
 def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> LogitsAndTargets:
     """Return float64 logits [N, K] and int64 targets [N] that a method can be fitted on.
 
-    Raises PosthocUnavailable for NaN or infinite logits, labels outside [0, K), targets of one class only and,
-    where the method bins, fewer samples than `bins`.
+    Raises PosthocUnavailable for logits that are NaN, +inf or probabilities, labels outside [0, K), targets of one
+    class only and, where the method bins, fewer samples than `bins`.
     """
     require_logits(logits, targets, PosthocUnavailable)
     labels = np.asarray(targets, dtype=np.int64)
     faults = bin_faults(len(labels), bins) if bins is not None else []
+    if are_probabilities(logits):
+        faults.append("the logits are probabilities, each row sums to 1: pass their logarithms")
     if (labels == labels[0]).all():
         faults.append(
             f"all {len(labels)} validation samples are of class {labels[0]}: calibration needs at least two "
@@ -127,7 +131,7 @@ def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = No
         )
     if faults:
         raise PosthocUnavailable("; ".join(faults))
-    return np.asarray(logits, dtype=np.float64), labels
+    return finite_logits(np.asarray(logits, dtype=np.float64)), labels
 
 
 class SoftmaxCalibrator(Calibrator):
@@ -139,7 +143,7 @@ class SoftmaxCalibrator(Calibrator):
     def underflowed(self, logits: ArrayLike, probabilities: Floats) -> Floats | None:
         """Return the logits whose softmax `probabilities` are, if one of them underflowed."""
         lost = probabilities.min() < SMALLEST_PROBABILITY
-        return self._mapped(np.asarray(logits, dtype=np.float64)) if lost else None
+        return self._mapped(finite_logits(np.asarray(logits, dtype=np.float64))) if lost else None
 
     @abstractmethod
     def _mapped(self, logits: Floats) -> Floats:

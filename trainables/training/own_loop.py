@@ -4,6 +4,7 @@
         def __init__(self, configuration, *, seed, device, max_epochs): ...
         def train_epoch(self): ...                     # → {"train_loss": 0.3, "grad_norm": 1.2}: columns of `epochs`
         def predict(self, split): ...                  # → logits [N, K], targets [N]; `val` and `test` at least
+        predicts = "probabilities"                     # only where these are in the place of logits
         def state_dict(self): ...
         def load_state_dict(self, state): ...
 
@@ -36,6 +37,7 @@ from trainables.datasets.base import DataSet, Split, hash_of_splits
 from trainables.extensions.libraries import register_missing_operators
 from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.losses import LOSSES, Loss, build_loss
+from trainables.metrics.base import are_probabilities
 from trainables.registry import FITTED_ON as SPLIT_KEY, OWN, Component, ExtensionError, Registry, hyperparameters_of
 from trainables.training.evaluation import (
     FITTED_ON,
@@ -61,6 +63,9 @@ STANDARD = ("train_loss", "lr")
 
 IMPORTED = "imported"
 
+#: What a loop may predict.
+LOGITS, PROBABILITIES = "logits", "probabilities"
+
 #: Lines that a loop may print in one call; the log of a sweep is for people. Our choice.
 MOST_LINES = 10_000
 
@@ -68,14 +73,20 @@ Given = TypeVar("Given")
 
 
 class TrainingLoop:
-    """A training loop of one's own, see the module's docstring. All state that training depends on is in its state."""
+    """A training loop of one's own, see the module's docstring. All state that training depends on is in its state.
+
+    Attributes:
+        predicts: what `predict` returns: `logits`, or `probabilities`, whose logarithms are then the logits.
+    """
+
+    predicts: str = LOGITS
 
     def train_epoch(self) -> Mapping[str, float]:
         """Train one epoch; return its metrics, the same names every time."""
         raise NotImplementedError
 
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return logits [N, K] and classes int64 [N] of a split, in the same order every time."""
+        """Return logits [N, K], or probabilities, and classes int64 [N] of a split, in the same order every time."""
         raise NotImplementedError
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -387,7 +398,20 @@ class LoopReplicate:
         if self._classes not in (None, classes):
             raise LoopError(f"{where} returns {classes} logits a sample, and {self._classes} elsewhere")
         self._classes = classes
-        return logits.float(), targets.long()
+        return self._logits(logits, where), targets.long()
+
+    def _logits(self, rows: Tensor, where: str) -> Tensor:
+        """Return logits float32 [N, K] of what a loop predicts. Raises LoopError where it says otherwise than it is."""
+        kind, sound = getattr(self.loop, "predicts", LOGITS), are_probabilities(rows.double().numpy())
+        if kind not in (LOGITS, PROBABILITIES):
+            raise LoopError(f"{self._name}: predicts = {kind!r} must be {LOGITS!r} or {PROBABILITIES!r}")
+        if kind == PROBABILITIES and not sound and bool(torch.isfinite(rows).all()):
+            rule = f"returns rows that are no probabilities, from {float(rows.min()):g} to {float(rows.max()):g}"
+            raise LoopError(f"{where} {rule}; none is negative, and each row sums to 1")
+        if kind == LOGITS and sound:
+            remedy = f'set predicts = "{PROBABILITIES}" in its class, or return the logits'
+            raise LoopError(f"{where} returns rows that sum to 1, probabilities in the place of logits; {remedy}")
+        return (rows.double().log() if kind == PROBABILITIES else rows).float()
 
     def _part(self, name: str) -> Any:
         """Return an optional part: what its method returns, or the attribute that a loop has in its place."""

@@ -22,7 +22,7 @@ from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.datasets.splits.base import EvaluationSplit, build_split
 from trainables.losses import Loss
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.base import log_softmax64
+from trainables.metrics.base import finite_logits, log_softmax64
 from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
 from trainables.registry import Options
 
@@ -186,7 +186,7 @@ def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float
 
 def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: int) -> list[dict[str, float]]:
     """Return `epoch_metrics` of every lane of `logits` [L, N, K], for targets [N]."""
-    arrays, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
+    arrays, labels = finite_logits(logits.float().cpu().numpy()), targets.cpu().numpy()
     with np.errstate(invalid="ignore"):  # a diverged lane's are not looked at
         log_probabilities = log_softmax64(arrays)
     prediction = log_probabilities.argmax(axis=2)

@@ -78,6 +78,9 @@ class Narrow(nn.Module):
         self.linear = nn.Linear(64, classes + 1)
     def forward(self, inputs): return self.linear(inputs.flatten(1))
 
+class Softmaxed(Narrow):
+    def forward(self, inputs): return self.linear(inputs.flatten(1))[:, :-1].softmax(1)
+
 def mapping(probabilities, targets): return {}
 def undefined(probabilities, targets): return float("nan")
 def unchanged(logits, targets): return lambda values: values
@@ -166,7 +169,7 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
     losses = [f"bad:{name}" for name in ("raises", "detached", "flat", "Forgets", "Pickled", "Liar")]
     space = _space(
         folder,
-        space={"loss": {"choice": losses}, "architecture": {"choice": ["mlp", "bad:Narrow"]}},
+        space={"loss": {"choice": losses}, "architecture": {"choice": ["mlp", "bad:Narrow", "bad:Softmaxed"]}},
         evaluation={"metrics": ["bad:mapping", "bad:undefined"], "posthoc": ["bad:unchanged"]},
     )
     said = _faults(lambda: prepare_dataset(load_spec(space)))
@@ -175,11 +178,12 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
         "bad:flat: its gradient is zero everywhere", "bad:Forgets: its state 'n' changes after load_state_dict",
         "bad:Pickled: its state_dict cannot be read from a checkpoint",
         "bad:Liar: a sample's value depends on the others",
-        "bad:Narrow: it gives shape (2, 11) for 2 samples", "bad:mapping: TypeError", "bad:undefined: it gives nan",
+        "bad:Narrow: it gives shape (2, 11) for 2 samples", "bad:Softmaxed: its outputs are probabilities",
+        "bad:mapping: TypeError", "bad:undefined: it gives nan",
         "bad:unchanged: its probabilities from",
     ):  # fmt: skip
         assert words in said, said
-    assert "10 errors" in said and "Traceback" not in said
+    assert "11 errors" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize(

@@ -133,3 +133,30 @@ def test_each_fold_is_calibrated_by_a_fit_on_the_others(method, options):
 def test_fewer_samples_than_folds_are_refused():
     with pytest.raises(PosthocUnavailable, match="4 samples are fewer than the 5 folds"):
         cross_fitted("temperature", np.zeros((4, 2)), [0, 1, 0, 1], {})
+
+
+def with_zeros(logits, targets):
+    """Return log-probabilities with zeros: a masked class, and a sample whose own class has probability 0."""
+    masked = np.where(np.arange(4) == (targets[:, None] + 1) % 4, -np.inf, logits)
+    masked[0, targets[0]] = -np.inf
+    return np.log(softmax64(masked), where=masked != -np.inf, out=np.full_like(masked, -np.inf))
+
+
+@pytest.mark.parametrize("name", ON_LOGITS)
+def test_a_logit_of_minus_infinity_is_a_probability_of_zero(name):
+    logits, targets = logits_and_targets()
+    found = fit(name, with_zeros(logits, targets), targets, **OPTIONS.get(name, {}))
+    assert all(np.isfinite(value) for value in found.parameters.values())
+    probabilities = found(with_zeros(logits, targets))
+    assert np.isfinite(probabilities).all() and np.allclose(probabilities.sum(1), 1.0)
+    found.underflowed(with_zeros(logits, targets), probabilities)
+    (values, _) = cross_fitted(name, with_zeros(logits, targets), targets, OPTIONS.get(name, {}))
+    assert np.isfinite(values).all()
+
+
+def test_a_sample_needs_a_logit_and_probabilities_are_not_logits():
+    logits, targets = logits_and_targets()
+    with pytest.raises(PosthocUnavailable, match=r"logits hold -inf \(sample 3, class 0; 1 of 400 samples"):
+        fit("temperature", np.where(np.arange(400)[:, None] == 3, -np.inf, logits), targets)
+    with pytest.raises(PosthocUnavailable, match="the logits are probabilities, each row sums to 1: pass their log"):
+        fit("temperature", softmax64(logits), targets)

@@ -89,12 +89,12 @@ def test_gammas_outside_the_range_are_refused(gamma):
     with pytest.raises(PosthocUnavailable, match=r"gamma = .* outside \[-1, inf\)"):
         focal_map(np.array([[0.5, 0.5]]), gamma)
     with pytest.raises(ValueError, match="gamma"):
-        fit("focal_map", np.eye(2), [0, 1], gamma=gamma)
+        fit("focal_map", 2 * np.eye(2), [0, 1], gamma=gamma)
 
 
 def test_without_a_gamma_the_remedy_is_named():
     with pytest.raises(PosthocUnavailable, match="give posthoc focal_map a gamma, or train with focal"):
-        fit("focal_map", np.eye(2), [0, 1])
+        fit("focal_map", 2 * np.eye(2), [0, 1])
 
 
 def test_log_complement_is_exact_where_probabilities_round_to_one():

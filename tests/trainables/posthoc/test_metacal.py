@@ -132,7 +132,7 @@ def test_requests_that_cannot_be_met_are_explained():
         fit("metacal_acc", logits[:190], targets[:190])
     with pytest.raises(PosthocUnavailable, match="at least 10 correct predictions on validation data and has 0"):
         fit("metacal_mis", logits, (logits.argmax(1) + 1) % 4)
-    same = np.tile([1.0, 0.0, 0.0, 0.0], (40, 1))
+    same = np.tile([2.0, 0.0, 0.0, 0.0], (40, 1))
     with pytest.raises(PosthocUnavailable, match="metacal_mis accepts none of 38 validation samples"):
         fit("metacal_mis", same, np.arange(40) % 2)
     with pytest.raises(ValueError, match=r"alpha = 1 is outside \(0, 1\)"):

@@ -16,6 +16,7 @@ import sweeper
 from trainables.curvature import CurvatureSettings
 from trainables.extensions.targets import look_in
 from trainables.losses import build_loss
+from trainables.metrics import evaluate_probabilities
 from trainables.registry import ExtensionError
 from trainables.training import own_loop
 from trainables.training.evaluation import EvaluationSettings
@@ -74,6 +75,16 @@ class Bad(Loop):
             "two": (logits[:, :3 if split == "val" else 2], targets % 2),
         }.get(self.how, (logits, targets))
 
+class Forest(Loop):
+    predicts = "probabilities"
+    def __init__(self, configuration, *, seed):
+        super().__init__(configuration, seed=seed)
+        self.predicts = configuration["predicts"]
+    def predict(self, split):
+        logits, targets = super().predict(split)
+        votes = torch.softmax(logits, 1) * (torch.arange(3) != (targets[:, None] + 1) % 3)
+        return votes / votes.sum(1, keepdim=True), targets
+
 class Named(Loop):
     def __init__(self, *, lr: float, rank: int = 8, seed, max_epochs):
         super().__init__({"lr": lr, "rank": rank, "epochs": max_epochs}, seed=seed)
@@ -83,6 +94,7 @@ def function(): ...
 
 CONFIGURATION = {"lr": 0.1, "loss": {"name": "own"}, "architecture": {"name": "own"}, "optimizer": {"name": "own"}}
 SETTINGS = EvaluationSettings(bootstrap=0)
+SETTINGS_WITH_TEMPERATURE = EvaluationSettings(bootstrap=0, posthoc=({"name": "temperature"}, {"name": "vector"}))
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +183,28 @@ def test_a_state_continues_to_the_bit_with_the_generators_of_three_libraries():
 def test_what_is_wrong_is_a_sentence_with_its_place(how, said):
     with pytest.raises(LoopError, match=said):
         replicate("Bad", how=how, columns=[]).train_epoch()
+
+
+def test_probabilities_are_measured_as_they_are_with_zeros_and_not_taken_for_logits():
+    trained = replicate("Forest", predicts="probabilities")
+    row, found = trained.train_epoch(), trained.evaluate(SETTINGS_WITH_TEMPERATURE, "rung").rows[0]
+    probabilities, targets = trained.loop.predict("val")
+    expected = evaluate_probabilities(probabilities.detach().double(), targets, names=("nll", "ece"))
+    assert (row["val_nll"], row["val_ece"]) == pytest.approx((expected["nll"], expected["ece"]), abs=1e-6)
+    assert (found["nll"], found["ece"]) == pytest.approx((expected["nll"], expected["ece"]), abs=1e-6)
+    assert trained.predicted("val")[0].isneginf().sum() == 60
+    assert math.isfinite(found["posthoc_temperature_nll"]) and math.isfinite(found["refinement_nll"])
+    with pytest.raises(LoopError, match=r"probabilities in the place of logits; set predicts = \"probabilities\""):
+        replicate("Forest", predicts="logits").train_epoch()
+    with pytest.raises(LoopError, match="predicts = 'odds' must be 'logits' or 'probabilities'"):
+        replicate("Forest", predicts="odds").train_epoch()
+
+
+def test_logits_are_not_taken_for_probabilities():
+    trained = replicate()
+    trained.loop.predicts = "probabilities"
+    with pytest.raises(LoopError, match=r"returns rows that are no probabilities, from -.* each row sums to 1"):
+        trained.train_epoch()
 
 
 def test_splits_agree_on_the_number_of_classes():
