@@ -5,8 +5,11 @@
     one_of: [{…}, {…}]        one of the branches, each a mapping with its own domains
     uniform: [low, high]      a real number, evenly
     loguniform: [low, high]   a real number, its logarithm evenly; 0 < low
-    quniform: [low, high, step]   low, low + step, … high, each equally likely
+    quniform: [low, high, step]   low, low + step, … high, each equally likely; real numbers
     randint: [low, high]      a whole number, both ends included
+
+Whole ends do not make whole numbers: only `choice`, `grid` and `randint` give integers, unless the hyperparameter is an
+integer by type, which takes `quniform` with whole steps and refuses `uniform` and `loguniform`.
 
 A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice, grid, one_of) and `Interval`. A domain
 is known by its path in the file (`loss.one_of[1].gamma`), so hyperparameters of one name in two branches stay two, and
@@ -18,6 +21,7 @@ makes those; `choices_of` finds the choices that lead to a configuration.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -57,7 +61,7 @@ class Members:
 class Interval:
     """`uniform`, `loguniform`, `quniform` (with a step) or `randint` between two ends, both included.
 
-    What is drawn has the type of `low`.
+    Its ends, its step and every draw have one type: int for `randint`, else float, or the hyperparameter's own type.
     """
 
     kind: str
@@ -174,14 +178,16 @@ def _interval(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
         rule = f"{kind} needs finite numbers, not {value!r}"
     else:
         rule = _ends_fault(kind, ends)
+    typed = [(int if kind == "randint" else float)(end) for end in ends] if rule is None else []
+    rule = rule or _ends_fault(kind, typed)  # two ends beyond 2⁵³ may become one float
     if rule is not None:
         faults.append(_interval_fault(kind, path, rule))
         return INVALID
-    return Interval(kind, *ends)
+    return Interval(kind, *typed)
 
 
 def _is_finite(value: Plain) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _interval_fault(kind: str, path: str, rule: str) -> Fault:

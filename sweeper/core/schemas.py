@@ -175,6 +175,10 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, obje
             "every column is declared in sweeper/core/schemas.py when the sweep starts"
         )
     measured = [field for field in schema if not (field.metadata and _CONSTANT in field.metadata)]
+    for name in (field.name for field in measured if pa.types.is_integer(field.type)):
+        for value in (row.get(name) for row in rows):
+            if isinstance(value, float) and not value.is_integer():  # Arrow would cut its fraction off, silently
+                raise ValueError(f"a value of {table}.{name} is not a whole number: {value!r}")
     try:
         # Arrow reads the rows itself, in a tenth of the time that a list a column takes.
         columns = dict(zip((f.name for f in measured), pa.array(rows, pa.struct(measured)).flatten(), strict=True))

@@ -65,3 +65,9 @@ def test_an_unknown_column_and_an_unfit_value_are_named() -> None:
         record_batch("epochs", SCHEMA, [{"value": "high"}])
     with pytest.raises(ValueError, match=r"a value of epochs\.count is not int64"):
         record_batch("epochs", SCHEMA, [{"count": 2**63}])
+
+
+def test_a_fraction_is_never_cut_off() -> None:
+    with pytest.raises(ValueError, match=r"table\.count is not a whole number: 0\.345"):
+        record_batch("table", SCHEMA, [{"count": 1}, {"count": 0.345}])
+    assert record_batch("table", SCHEMA, [{"count": 2.0}]).to_pylist()[0]["count"] == 2

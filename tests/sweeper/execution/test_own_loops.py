@@ -11,8 +11,10 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from sweeper.scheduling.base import audit
+from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import reopened_spec
 from sweeper.storage.metadata import read_specification
+from sweeper.text.labels import number
 from tests.patience import patient
 from tests.running import in_process, started, sweeper, wait_for_records
 from tests.trainables.training.test_own_loop import LOOPED
@@ -128,3 +130,41 @@ def test_a_killed_loop_resumes_to_the_bit_on_both_executors(tmp_path):
     spec = reopened_spec(read_specification(paths.sweep_file, required=True), "killed")
     checked, differences = audit(spec.schedule, list(read_journal(paths.journal)))
     assert checked >= 6 and not differences
+
+
+WHOLE_ENDS = """
+loop: "looped:Told"
+scheduler: {name: none, max_epochs: 1}
+samples: 4
+seed: 3
+searcher: SEARCHER
+space: {lr: {uniform: [0, 1]}, width: {loguniform: [1, 10]}, step: {quniform: [0, 1, 0.25]}, rank: {randint: [1, 8]}}
+resources: {gpu: 0}
+evaluation: {bootstrap: 0, posthoc: []}
+"""
+
+TOLD = """
+class Told(Loop):
+    def train_epoch(self):
+        return {**super().train_epoch(), **{"told_" + k: float(v) for k, v in self.given.items() if k != "seed"}}
+"""
+
+
+@pytest.mark.parametrize("searcher", ["random", "{name: optuna, startup: 2}"])
+def test_what_is_trained_is_what_journal_tables_and_show_say_with_whole_ends(tmp_path, searcher):
+    (tmp_path / "looped.py").write_text(LOOPED + TOLD)
+    (tmp_path / "whole.yaml").write_text(WHOLE_ENDS.replace("SEARCHER", searcher))
+    done = in_process("run", "whole.yaml", "--no-mlflow", cwd=tmp_path)
+    assert "4 trials: 4 finished" in done.stdout, done.stdout + done.stderr
+    output = tmp_path / "results"
+    trials = {row["trial"]: row for row in load("whole", output=output, table="trials").to_pylist()}
+    spec = reopened_spec(read_specification(SweepPaths(output / "whole").sweep_file, required=True), "whole")
+    kept = configurations_of(spec, SweepPaths(output / "whole").journal)
+    for row in load("whole", output=output, table="epochs").to_pylist():
+        own = kept[int(row["trial"][1:])]
+        text = in_process("show", "whole", row["trial"], cwd=tmp_path).stdout
+        for key, value in ((key, own[key]) for key in ("lr", "width", "step", "rank")):
+            assert value == row[f"told_{key}"] == trials[row["trial"]][f"config_{key}"]
+            assert number(value) in text
+            assert type(value) is (int if key == "rank" else float)
+    assert any(not row["config_lr"].is_integer() for row in trials.values())

@@ -10,15 +10,19 @@ import sys
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core import domains
-from sweeper.core.domains import Uniforms, draw, grid_size, parse, plain
+from sweeper.core.domains import Uniforms, choices_of, draw, grid_size, parse, plain
 from sweeper.core.ids import flatten_configuration
+from sweeper.core.schemas import record_batch
+from sweeper.space.components import resolve_component
 from sweeper.space.configurations import column_types, configurations, examples, named_components, varying_columns
 from sweeper.space.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
+from trainables.registry import Component, Hyperparameter, Registry
 
 
 def _spec(samples=None, seed=0, **parts):
@@ -240,6 +244,44 @@ def test_drawn_values_are_plain_python():
         flat = flatten_configuration(drawn)
         assert flat.keys() == types.keys()
         assert all(type(value) is types[column] for column, value in flat.items())
+
+
+REAL = ("uniform", "loguniform", "quniform")
+
+
+@pytest.mark.parametrize("typed", [None, "number", "integer"])
+@pytest.mark.parametrize("kind", [*REAL, "randint", "choice", "grid"])
+@pytest.mark.parametrize("ends", [[0, 1], [1, 10], [0.0, 2], [1, 2.5], [-3, 2], [1.0, 3.0]])
+def test_a_value_is_one_in_draw_journal_and_table_whatever_its_ends(ends, kind, typed):
+    """Whole ends do not make whole numbers: only `randint`, `choice` and `grid` do, or a type."""
+    domain = {kind: [*ends, 0.25] if kind == "quniform" else ends}
+    node = parse({"x": domain}, "space", faults := [])
+    if typed is not None:
+        registry = Registry("part")
+        registry.register(Component("a", build=dict, hyperparameters=(Hyperparameter("x", typed, required=True),)))
+        node = resolve_component({"name": "a", "x": domain}, registry, "part", faults)
+    whole = all(float(end).is_integer() for end in ends)
+    refused = (typed == "integer" and (kind in REAL or not whole)) or (kind == "randint" and not whole)
+    assert bool(faults) == (refused or (kind == "loguniform" and ends[0] <= 0))
+    if faults:
+        return
+    assert parse(json.loads(json.dumps(plain(node))), "space", []) == node
+    drawn = [draw(node, "", i % grid_size(node), Uniforms(lambda _, i=i: (i * 0.37 + 0.29) % 1)) for i in range(9)]
+    kept = json.loads(json.dumps(drawn))
+    schema = pa.schema([("config_x", pa.int64() if column_types(node)["config_x"] is int else pa.float64())])
+    table = record_batch("trials", schema, [{"config_x": each["x"]} for each in kept]).to_pylist()
+    assert [row["config_x"] for row in table] == [each["x"] for each in kept] == [each["x"] for each in drawn]
+    assert all(choices_of(node, each) is not None for each in kept)
+    if kind in REAL:
+        assert {type(each["x"]) for each in drawn} == {float} and len({each["x"] for each in drawn}) > 3
+    elif kind == "randint":
+        assert {type(each["x"]) for each in drawn} == {float if typed == "number" else int}
+
+
+@pytest.mark.parametrize("ends", [[2**53, 2**53 + 1], [0, 10**400]])
+def test_ends_that_no_float_holds_are_refused(ends):
+    parse({"uniform": ends}, "x", faults := [])
+    assert len(faults) == 1
 
 
 def test_column_types_cover_every_branch():
