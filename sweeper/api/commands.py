@@ -7,6 +7,7 @@ Environment variables count as they do there: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -231,14 +232,14 @@ def plan(
     rehearse: arguments.Rehearse = False,
     cluster: str | Path | None = None,
     slurm: bool = False,
-    prices: str | Path | None = None,
+    price_per_gpu_hour: Annotated[float | None, CommandOption(least=0)] = None,
 ) -> Shown[Plan]:
     """Estimate trials, time and cost before training.
 
     Args:
-        cluster: Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there.
+        cluster: Ray launcher file or KubeRay manifest: also estimate nodes and hours there.
         slurm: Also estimate jobs and hours by slurm.yaml.
-        prices: Price table for --cluster. (default: sweeper/planning/prices.yaml)
+        price_per_gpu_hour: Multiply GPU-hours by this price. (default: show no price)
 
     Returns:
         Trials, epochs, time and cost, with what they are estimated from.
@@ -257,9 +258,10 @@ def plan(
     if cluster is not None:
         from sweeper.planning.on_cluster import cluster_plan
 
-        planned, there = cluster_plan(spec, Path(cluster), None if prices is None else Path(prices))
+        planned, there = cluster_plan(spec, Path(cluster))
+        planned = dataclasses.replace(planned, price_per_gpu_hour=price_per_gpu_hour)
         return Shown(planned, Group(planned, there), json={**planned.to_dict(), "cluster": there.to_dict()})
-    planned = measured_plan(spec)
+    planned = dataclasses.replace(measured_plan(spec), price_per_gpu_hour=price_per_gpu_hour)
     fault = SweeperError(f"the sweep cannot start here: {planned.obstacle}") if planned.obstacle else None
     return Shown(planned, planned, json=planned.to_dict(), fault=fault)
 

@@ -251,17 +251,21 @@ LAYERS = 11
 
 @dataclass(frozen=True)
 class Card:
-    """A graphics card: what it reaches on the anchor, operations a second, and where that is known from."""
+    """A graphics card: what it reaches on the anchor, operations a second, where that is known from, and machines."""
 
     name: str
     operations_per_second: float
     anchor: str
+    machines: list[str]
 
 
 def cards() -> tuple[list[Card], float]:
     """Return the GPUs of `hardware.yaml`, and by which factor small images may be slower than the anchor."""
     table = yaml.safe_load(resources.files("sweeper.planning").joinpath("hardware.yaml").read_text("utf-8"))
-    found = [Card(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"]) for row in table["cards"]]
+    found = [
+        Card(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"], row["machines"])
+        for row in table["cards"]
+    ]
     return found, float(table["slowest"])
 
 

@@ -1,4 +1,4 @@
-"""Estimates for a sweep on a cluster: concurrent trials, nodes, hours and a range of prices. Starts nothing.
+"""Estimates for a sweep on a cluster: concurrent trials, nodes and hours. Starts nothing.
 
 Hours on GPUs follow from `sweeper.planning.costs` (operations over a GPU's speed), those on cores from a
 measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing. The cluster is described by a
@@ -12,21 +12,20 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.planning.costs import measured_plan, trials_each, with_estimate
+from sweeper.planning.costs import cards, measured_plan, trials_each, with_estimate
 from sweeper.planning.plan import Cost, Plan, PlanView, plan
 from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.text.labels import duration
 
-#: The annotation of a pod template that names the machine its pods run on, for its price.
+#: The annotation of a pod template that names the machine its pods run on, for its card.
 MACHINE = "sweeper/machine"
 
 #: A mapping of a YAML file: `read_cluster` turns whatever is missing or of another kind into one message.
@@ -43,7 +42,7 @@ class NodeGroup:
         name: the node type, or worker group.
         cpu, gpu: cores and GPUs of one node that trials may take.
         most: how many the autoscaler may start.
-        machine: the machine type, where the file names it.
+        machine: the machine type or card, where the file names it.
     """
 
     name: str
@@ -55,15 +54,13 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """A cluster as its file describes it: head, workers, the most of them over all groups, and when idle ones go.
+    """A cluster as its file describes it: workers, and the most of them over all groups.
 
     `jobs` is how many jobs Slurm is asked for at once and the hours that each may run, `None` elsewhere.
     """
 
-    head: NodeGroup
     workers: Sequence[NodeGroup]
     most_workers: int
-    idle_minutes: float
     jobs: tuple[int, float] | None = None
 
     @property
@@ -107,7 +104,8 @@ def _launcher(document: Document) -> ClusterFile:
     head = document["head_node_type"]
     groups = {name: _node_type(name, node, document) for name, node in document["available_node_types"].items()}
     most = int(document.get("max_workers", 2))  # Ray's own default
-    return ClusterFile(groups.pop(head), list(groups.values()), most, float(document.get("idle_timeout_minutes", 5)))
+    del groups[head]
+    return ClusterFile(list(groups.values()), most)
 
 
 def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
@@ -122,14 +120,12 @@ def _slurm(asked: SlurmSettings) -> ClusterFile:
     name = "node" if asked.nodes is not None else "job"
     group = NodeGroup(name, asked.cpus, asked.gpus, slots, card and card.upper())
     jobs = (1 if asked.nodes is not None else slots, seconds_of(asked.time) / 3600)
-    return ClusterFile(NodeGroup("head", 0, 0, 1, None), [group], slots, 0.0, jobs)
+    return ClusterFile([group], slots, jobs)
 
 
 def _kuberay(spec: Document) -> ClusterFile:
     workers = [_group(group["groupName"], group, int(group["maxReplicas"])) for group in spec["workerGroupSpecs"]]
-    idle = spec.get("autoscalerOptions", {}).get("idleTimeoutSeconds", 60) / 60  # KubeRay's own default
-    head = _group("head", spec["headGroupSpec"], 1)
-    return ClusterFile(head, workers, sum(group.most for group in workers), idle)
+    return ClusterFile(workers, sum(group.most for group in workers))
 
 
 def _group(name: str, group: Document, most: int) -> NodeGroup:
@@ -159,25 +155,6 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Price:
-    """What a machine costs an hour, and the GPU it has."""
-
-    on_demand: float
-    spot: float
-    card: str | None = None
-
-
-@dataclass(frozen=True)
-class Prices:
-    """A price table: machine → price; when and where the figures are from."""
-
-    machines: Mapping[str, Price]
-    currency: str
-    date: str
-    source: str
-
-
-@dataclass(frozen=True)
 class NodesAsked:
     """Nodes of one group that the autoscaler will ask for, and how many trials run on each.
 
@@ -200,8 +177,6 @@ class ClusterPlan(PlanView):
         at_once: trials, or such processes, that run at once when every node that is asked for is there.
         nodes: by group.
         hours: from the first node's start to the last trial's end, low and high; `None` where nothing tells.
-        price: low (spot prices) and high (on-demand prices), the head's included; `None` where hours or prices lack.
-        idle_price: of an hour in which only the head is up.
         notes: what the figures rest on, and what is missing.
         each: trials that a process trains at once.
     """
@@ -210,14 +185,11 @@ class ClusterPlan(PlanView):
     at_once: int
     nodes: tuple[NodesAsked, ...]
     hours: tuple[float, float] | None
-    price: tuple[float, float] | None
-    idle_price: float | None
-    currency: str
     notes: tuple[str, ...]
     each: int = 1
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield trials at once, nodes, time and price."""
+        """Yield trials at once, nodes and time."""
         needs = ", ".join(f"{amount:g} {name}" for name, amount in self.trial.items() if amount)
         what = f"processes at once, of up to {self.each} trials" if self.each > 1 else "trials at once"
         yield "on the cluster", f"{self.at_once:,} {what}, each with {needs}"
@@ -227,33 +199,10 @@ class ClusterPlan(PlanView):
             yield "nodes requested", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each:g} {unit} per node"
         if self.hours is not None:
             yield "time on the cluster", " to ".join(duration(3600 * hours) for hours in self.hours)
-        if self.price is not None:
-            low, high = self.price
-            yield "price", f"{low:,.2f} (spot) to {high:,.2f} (on demand) {self.currency}"
-        if self.idle_price is not None:
-            yield "while idle", f"{self.idle_price:,.2f} {self.currency} per hour for the head"
 
     def grounds(self) -> Iterator[str]:
         """Yield what the figures rest on, and what is missing."""
         yield from self.notes
-
-
-def read_prices(path: Path | None) -> Prices:
-    """Read a price table; the one that ships for `None`. Raises SweeperError when it cannot be read or used."""
-    name = path or "prices.yaml"
-    try:
-        source = resources.files("sweeper.planning").joinpath("prices.yaml") if path is None else path
-        if path is not None and path.exists() and not path.is_file():
-            raise ValueError("it is not a regular file")
-        table = yaml.safe_load(source.read_text("utf-8"))
-        machines = {str(machine): Price(**row) for machine, row in table["machines"].items()}
-        if any(not 0 <= price.spot <= price.on_demand < math.inf for price in machines.values()):
-            raise ValueError("each machine needs 0 ≤ spot ≤ on_demand")
-        return Prices(machines, str(table["currency"]), str(table["date"]), str(table["source"]))
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        remedy = "see sweeper/planning/prices.yaml for the format"
-        raise SweeperError(f"the price table {name} cannot be used: {reason}", remedy) from None
 
 
 def nodes_asked(
@@ -287,12 +236,12 @@ def nodes_asked(
     return tuple(asked)
 
 
-def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[Plan, ClusterPlan]:
+def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
     """Plan a sweep on the cluster that a file describes: the sweep's own plan, and what it asks of the cluster.
 
     Raises SweeperError when a file cannot be used, or no worker holds a trial.
     """
-    described, table = read_cluster(cluster), read_prices(prices)
+    described = read_cluster(cluster)
     worker, workers = spec.resources.of_worker(cards=described.has_cards), spec.resources.workers
     # No more wait at once than may run at once, so no more nodes are asked for.
     limit = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
@@ -303,7 +252,7 @@ def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[P
 
     planned = with_estimate(spec, plan(spec, workers=at_once({}))) if worker["gpu"] else measured_plan(spec, at_once)
     each = trials_each(spec, planned.costs)
-    return planned, plan_on_cluster(planned, worker, described, table, math.ceil(limit / each), workers, each)
+    return planned, plan_on_cluster(planned, worker, described, math.ceil(limit / each), workers, each)
 
 
 def trials_on(nodes: tuple[NodesAsked, ...]) -> int:
@@ -315,7 +264,6 @@ def plan_on_cluster(
     planned: Plan,
     worker: Mapping[str, float],
     cluster: ClusterFile,
-    prices: Prices,
     waiting: int | None = None,
     workers: int = 1,
     each: int = 1,
@@ -326,7 +274,6 @@ def plan_on_cluster(
         planned: the sweep's own plan.
         worker: resources of one worker.
         cluster: that it would run on.
-        prices: of its machines.
         waiting: trials, or processes for several, that wait or run at once; all trials if `None`.
         workers: of each trial.
         each: trials that a process trains at once.
@@ -335,28 +282,11 @@ def plan_on_cluster(
     nodes = nodes_asked(worker, waiting, cluster, workers)
     at_once = min(waiting, trials_on(nodes))
     trial = {name: amount * workers for name, amount in worker.items()}
-    work, notes = _hours(planned, waiting, trial, nodes, prices)
+    work, notes = _hours(planned, waiting, trial, nodes)
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
-    known = [prices.machines.get(asked.machine or "") for asked in nodes]
-    head = prices.machines.get(cluster.head.machine or "")
-    unknown = [asked.machine or f"the machine of {asked.group}" for asked, p in zip(nodes, known, strict=True) if not p]
-    if head is None:
-        unknown.append(cluster.head.machine or "the head's machine")
-    price = None
-    if cluster.jobs is not None:  # Slurm's hours have no price
-        busy = sum(asked.nodes for asked in nodes)
-        notes += _jobs(hours, cluster.jobs, cluster.workers[0], busy) if hours is not None else []
-    elif unknown:
-        notes.append(f"no price: {', '.join(unknown)} is not in the price table; give your own with --prices")
-    elif hours is not None and head is not None:
-        pairs = [(asked.nodes, p) for asked, p in zip(nodes, known, strict=True) if p is not None]
-        paid = [h + cluster.idle_minutes / 60 for h in hours]  # idle nodes stay for so long
-        low = paid[0] * (head.on_demand + sum(count * p.spot for count, p in pairs))
-        high = paid[1] * (head.on_demand + sum(count * p.on_demand for count, p in pairs))
-        price = (low, high)
-        notes.append(f"prices: {prices.source}, {prices.date}; give your own with --prices")
-    idle = head.on_demand if head else None
-    return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes), each)
+    if cluster.jobs is not None and hours is not None:
+        notes += _jobs(hours, cluster.jobs, cluster.workers[0], sum(asked.nodes for asked in nodes))
+    return ClusterPlan(dict(trial), at_once, nodes, hours, tuple(notes), each)
 
 
 def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup, busy: int) -> Iterator[str]:
@@ -371,7 +301,7 @@ def _jobs(hours: tuple[float, float], jobs: tuple[int, float], group: NodeGroup,
 
 
 def _hours(
-    planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...], prices: Prices
+    planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...]
 ) -> tuple[tuple[float, float] | None, list[str]]:
     """Return the hours of training, low and high, and notes on what they rest on."""
     if not trial["gpu"]:
@@ -381,12 +311,12 @@ def _hours(
     if planned.estimate is None:
         return None, ["no hours: the data set's size is unknown without its files"]
     speed_low, speed_high, known = 0.0, 0.0, f"known: {', '.join(planned.estimate.gpu_hours)}"
+    has = {machine: card.name for card in cards()[0] for machine in card.machines}
     for asked in nodes:
-        price = prices.machines.get(asked.machine or "")
-        card = planned.estimate.gpu_hours.get((price.card if price else asked.machine) or "")
+        card = planned.estimate.gpu_hours.get(has.get(asked.machine or "", asked.machine or ""))
         if card is None:
             which = f"which GPU {asked.machine or 'a ' + asked.group} has"
-            return None, [f"no hours: neither the price table nor `card` of slurm.yaml says {which}; {known}"]
+            return None, [f"no hours: the cluster's file does not say {which}; {known}"]
         busy = min(asked.cards, waiting * trial["gpu"])
         speed_low, speed_high = speed_low + busy / card[0], speed_high + busy / card[1]
     return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; GPUs idle during the last trials"]

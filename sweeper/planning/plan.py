@@ -190,6 +190,7 @@ class Plan(PlanView):
         shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
         confirm: epochs that training the best again on fresh seeds takes at most; 0 where that is not asked for.
         confirm_seconds: how long that takes; `None` when costs were not measured.
+        price_per_gpu_hour: by which GPU-hours are multiplied; `None` shows none.
     """
 
     trials: int
@@ -214,6 +215,7 @@ class Plan(PlanView):
     shifted_share: float = 0.0
     confirm: int = 0
     confirm_seconds: float | None = None
+    price_per_gpu_hour: float | None = None
 
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
@@ -261,7 +263,9 @@ class Plan(PlanView):
             yield "evaluation splits", f"{share} is for corrupted and other data; {fewer}"
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
-                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
+                each = self.price_per_gpu_hour
+                price = "" if each is None else f", {low * each:,.2f} to {high * each:,.2f} at {each:g} an hour"
+                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}{price}"
 
     def _shown_strata(self) -> list[tuple[str, Stratum]]:
         """Return strata in the order of the space, or where there are many the smallest of them."""

@@ -132,10 +132,13 @@ def test_a_plan_shows_hours_where_a_card_is_worth_it(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "focal", "dataset={name: digits}", "space.architecture=mlp")
     small = with_estimate(spec, plan(spec))
     shown = []
-    for planned in (large, dataclasses.replace(small, rehearsed=("everything smaller",))):
+    priced = dataclasses.replace(large, price_per_gpu_hour=2.0)
+    for planned in (large, dataclasses.replace(small, rehearsed=("everything smaller",)), priced):
         console = Console(width=100)
         with console.capture() as captured:
             console.print(planned)
         shown.append(captured.get())
     assert "GPU-hours, A100" in shown[0] and "REHEARSAL" not in shown[0]
     assert "GPU-hours" not in shown[1] and "REHEARSAL" in shown[1]
+    low, high = large.estimate.gpu_hours["A100"]
+    assert " at 2 an hour" not in shown[0] and f", {2 * low:,.2f} to {2 * high:,.2f} at 2 an hour" in shown[2]

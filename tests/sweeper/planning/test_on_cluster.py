@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import cards
@@ -15,20 +14,15 @@ from sweeper.planning.on_cluster import (
     NODE_START_HOURS,
     ClusterFile,
     NodeGroup,
-    Price,
-    Prices,
     nodes_asked,
     plan_on_cluster,
     quantity,
     read_cluster,
-    read_prices,
 )
 from sweeper.planning.plan import Estimate, Plan, Range
 from sweeper.space.parts import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-HEAD = NodeGroup("head", 0, 0, 1, "small")
-PRICES = Prices({"small": Price(0.2, 0.1), "big": Price(1.0, 0.4, "L4")}, "USD", "2026-01-01", "a test")
 ONE = Range(1.0, 1.0, 1.0)
 GPU_TRIAL = {"cpu": 1.0, "gpu": 0.25}
 
@@ -38,41 +32,33 @@ def _planned(trials: int, hours: tuple[float, float] | None = (8.0, 32.0)) -> Pl
     return Plan(trials, 1, {1: ONE}, ONE, ONE, 1, None, {}, "", found)
 
 
-def _cluster(*workers: NodeGroup, most: int = 1000, idle: float = 6) -> ClusterFile:
-    return ClusterFile(HEAD, workers, most, idle)
+def _cluster(*workers: NodeGroup, most: int = 1000) -> ClusterFile:
+    return ClusterFile(workers, most)
 
 
 def test_the_files_that_ship_are_read() -> None:
     aws, gcp = (read_cluster(DEPLOY / f"ray/{name}.yaml") for name in ("aws", "gcp"))
     assert aws.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g6.2xlarge")]
     assert gcp.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g2-standard-8")]
-    assert (aws.head.machine, aws.head.cpu, aws.idle_minutes) == ("m7i.xlarge", 0, 5)
     for name in ("base/raycluster.yaml", "jobs/rayjob.yaml"):
         cluster = read_cluster(DEPLOY / "kubernetes" / name)
         assert cluster.workers == [NodeGroup("gpu", 8, 1, 16, "g6.2xlarge")]
-        assert (cluster.head.cpu, cluster.most_workers, cluster.idle_minutes) == (0, 16, 2)
+        assert cluster.most_workers == 16
 
 
-def test_every_machine_of_the_files_has_a_price_and_every_card_a_speed() -> None:
-    prices, known = read_prices(None), {card.name for card in cards()[0]}
+def test_every_machine_of_the_files_has_a_known_card() -> None:
+    known = {machine for card in cards()[0] for machine in card.machines}
     for path in [*(DEPLOY / "ray").glob("*.yaml"), DEPLOY / "kubernetes/base/raycluster.yaml"]:
-        cluster = read_cluster(path)
-        for group in [cluster.head, *cluster.workers]:
-            assert group.machine in prices.machines, f"{path.name}: {group.machine}"
-            assert group.gpu == 0 or prices.machines[group.machine].card in known
-    assert "examples" in prices.source
+        assert {group.machine for group in read_cluster(path).workers if group.gpu} <= known, path.name
 
 
-def test_nodes_and_price_as_computed_by_hand() -> None:
-    cluster = _cluster(NodeGroup("gpu", 8, 1, 16, "big"))
-    there = plan_on_cluster(_planned(40), GPU_TRIAL, cluster, PRICES)
+def test_nodes_and_hours_as_computed_by_hand() -> None:
+    cluster = _cluster(NodeGroup("gpu", 8, 1, 16, "L4"))
+    there = plan_on_cluster(_planned(40), GPU_TRIAL, cluster)
     assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 4)]  # four quarters of a card on each
     assert there.at_once == 40
     low, high = 8 / 10 + NODE_START_HOURS[0], 32 / 10 + NODE_START_HOURS[1]
     assert there.hours == pytest.approx((low, high))
-    # The head is on demand in both; six minutes more for nodes that wait before they go.
-    assert there.price == pytest.approx(((low + 0.1) * (0.2 + 10 * 0.4), (high + 0.1) * (0.2 + 10 * 1.0)))
-    assert there.idle_price == 0.2
 
 
 def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
@@ -97,12 +83,12 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
 
 
 def test_several_workers_a_trial_fill_nodes_that_share_it() -> None:
-    cluster, each = _cluster(NodeGroup("gpu", 8, 2, 16, "big")), {"cpu": 1.0, "gpu": 1.0}
-    there = plan_on_cluster(_planned(5), each, cluster, PRICES, workers=4)
+    cluster, each = _cluster(NodeGroup("gpu", 8, 2, 16, "L4")), {"cpu": 1.0, "gpu": 1.0}
+    there = plan_on_cluster(_planned(5), each, cluster, workers=4)
     assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 0.5)], "two of a trial's four cards on each node"
     assert (there.at_once, there.trial) == (5, {"cpu": 4.0, "gpu": 4.0})
     assert there.hours == pytest.approx((8 / 20 + NODE_START_HOURS[0], 32 / 20 + NODE_START_HOURS[1])), "on 20 cards"
-    alone = plan_on_cluster(_planned(1), each, cluster, PRICES, workers=4)
+    alone = plan_on_cluster(_planned(1), each, cluster, workers=4)
     assert [n.nodes for n in alone.nodes] == [2] and alone.hours[0] == pytest.approx(8 / 4 + NODE_START_HOURS[0])
     assert Resources(workers=4).of_worker(cards=cluster.has_cards) == each, "auto is a whole card for each"
     with pytest.raises(SweeperError, match="fits a trial of 33 workers of 1 CPU, 1 GPU"):
@@ -116,18 +102,15 @@ def test_auto_is_a_quarter_of_a_card_where_there_are_cards() -> None:
 
 def test_cores_take_the_time_measured_here() -> None:
     planned = replace(_planned(8, None), seconds=Range(3600.0, 7200.0, 10800.0))
-    cluster = _cluster(NodeGroup("cpu", 4, 0, 8, "small"), idle=0)
-    there = plan_on_cluster(planned, {"cpu": 1.0, "gpu": 0.0}, cluster, PRICES)
+    cluster = _cluster(NodeGroup("cpu", 4, 0, 8, None))
+    there = plan_on_cluster(planned, {"cpu": 1.0, "gpu": 0.0}, cluster)
     assert there.hours == pytest.approx((1 + NODE_START_HOURS[0], 3 + NODE_START_HOURS[1]))
 
 
 def test_what_is_not_known_is_said() -> None:
-    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine")), PRICES)
-    assert there.hours is there.price is None
-    assert there.notes == (
-        "no hours: the data set's size is unknown without its files",
-        "no price: mine is not in the price table; give your own with --prices",
-    )
+    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine")))
+    assert there.hours is None
+    assert there.notes == ("no hours: the data set's size is unknown without its files",)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +127,8 @@ def test_what_is_not_known_is_said() -> None:
 def test_slurm_s_jobs_and_hours_as_computed_by_hand(tmp_path: Path, text: str, nodes: int, said: list[str]) -> None:
     file = tmp_path / "slurm.yaml"
     file.write_text(f"{text}\ngpus: 1\ncpus: 8")
-    there = plan_on_cluster(_planned(40), GPU_TRIAL, read_cluster(file), PRICES)
-    assert [each.nodes for each in there.nodes] == [nodes] and there.price is None
+    there = plan_on_cluster(_planned(40), GPU_TRIAL, read_cluster(file))
+    assert [each.nodes for each in there.nodes] == [nodes]
     notes = [note for note in there.notes if not note.startswith("hours: ")]
     assert len(notes) == len(said)
     for note, expected in zip(notes, said, strict=True):
@@ -170,16 +153,6 @@ def test_a_file_that_is_no_cluster_is_refused(text: str, message: str, tmp_path:
         read_cluster(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize(
-    "machines", [{"a": {"on_demand": 1, "spot": 2}}, {"a": {"spot": 1}}, {"a": {"on_demand": "x", "spot": 0}}, []]
-)
-def test_a_price_table_that_cannot_be_right_is_refused(machines: object, tmp_path: Path) -> None:
-    path = tmp_path / "prices.yaml"
-    path.write_text(yaml.safe_dump({"machines": machines, "currency": "USD", "date": "d", "source": "s"}))
-    with pytest.raises(SweeperError, match="cannot be used"):
-        read_prices(path)
-
-
 def test_quantities() -> None:
     assert [quantity(q) for q in ("500m", "2", 3, "1.5Gi")] == [0.5, 2, 3, 1.5 * 2**30]
     with pytest.raises(ValueError, match="not a quantity"):
@@ -191,7 +164,7 @@ def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path
     from sweeper.space.loading import load_spec
 
     spec = load_spec("quickstart", ["max_concurrent=6", "resources.gpu=0.5"])
-    planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml", None)
+    planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml")
     assert (planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (6, 6, [3])
 
 
@@ -200,7 +173,7 @@ def test_lanes_not_trials_are_what_nodes_are_asked_for() -> None:
     from sweeper.space.loading import load_spec
 
     packed = ["replicates={count: 2, packing: cohort, lanes: 16}", "resources.gpu=0.5"]
-    planned, there = cluster_plan(load_spec("quickstart", packed), DEPLOY / "ray/aws.yaml", None)
+    planned, there = cluster_plan(load_spec("quickstart", packed), DEPLOY / "ray/aws.yaml")
     assert (planned.trials, planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (48, 6, 6, [3])
     told = dict(there.lines())
     assert told["on the cluster"].startswith("6 processes at once, of up to 8 trials, each with ")
