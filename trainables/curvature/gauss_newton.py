@@ -39,6 +39,7 @@ LAYERS = (nn.Linear, nn.Conv2d, *BATCH_NORMS)
 _PIECEWISE_AFFINE = {
     "AccumulateGrad", "AdaptiveAvgPool2DBackward0", "AddBackward0", "AvgPool2DBackward0", "CatBackward0",
     "CloneBackward0", "ConstantPadNdBackward0", "ExpandBackward0", "HardtanhBackward0", "LeakyReluBackward0",
+    "LeakyReluBackward1",
     "MaxPool2DWithIndicesBackward0", "MeanBackward0", "MeanBackward1", "NegBackward0", "PermuteBackward0",
     "ReluBackward0", "ReshapeAliasBackward0", "SelectBackward0", "SliceBackward0", "SqueezeBackward0",
     "SqueezeBackward1", "SqueezeBackward2", "SubBackward0", "SumBackward0", "SumBackward1", "TBackward0",
@@ -89,13 +90,18 @@ def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, t
 def _recorded(
     network: nn.Module, inputs: Tensor, watched: Iterable[nn.Module]
 ) -> tuple[list[tuple[nn.Module, Tensor, Tensor]], Tensor]:
-    """Run `network` and return the calls of its modules `watched` as (module, input, output), and the logits."""
+    """Run `network` and return the calls of its modules `watched` as (module, input, output), and the logits.
+
+    Outputs are the modules' own: the network goes on with a copy, which an in-place operation may change, and hooks of
+    the network's own come later.
+    """
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
-    def after(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        calls.append((module, arguments[0], output))
+    def after(module: nn.Module, arguments: tuple[Tensor, ...], given: dict[str, Tensor], output: Tensor) -> Tensor:
+        calls.append((module, next(iter((*arguments, *given.values()))), output))
+        return output.clone()
 
-    handles = [module.register_forward_hook(after) for module in watched]
+    handles = [module.register_forward_hook(after, prepend=True, with_kwargs=True) for module in watched]
     try:
         return calls, network(inputs)
     finally:
@@ -198,15 +204,16 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     watched = [m for m in network.modules() if type(m) is nn.Conv2d or isinstance(m, BATCH_NORMS)]
     calls, logits = _recorded(network, example, watched)
     times = Counter(module for module, _, _ in calls)
-    convolutions = {id(output): module for module, _, output in calls if isinstance(module, nn.Conv2d)}
+    convolutions = {output.grad_fn: module for module, _, output in calls if isinstance(module, nn.Conv2d)}
     uses = graph_uses([logits])
     pairs: list[tuple[nn.Conv2d, BatchNorm]] = []
     for norm, features, _ in calls:
-        convolution = convolutions.get(id(features))
-        if convolution is None or not isinstance(norm, BATCH_NORMS) or norm.running_mean is None:
+        copied = features.grad_fn  # a CloneBackward0 where nothing has changed the convolution's output in place
+        if copied is None or not isinstance(norm, BATCH_NORMS) or norm.running_mean is None:
             continue
-        used_once = features.grad_fn is not None and uses.get(features.grad_fn, 0) == 1
-        if used_once and times[convolution] == times[norm] == 1:
+        convolution = convolutions.get(copied.next_functions[0][0])
+        used_once = short_name(copied) == "CloneBackward0" and uses.get(copied, 0) == 1
+        if convolution is not None and used_once and times[convolution] == times[norm] == 1:
             pairs.append((convolution, norm))
     return pairs
 
@@ -275,6 +282,23 @@ def logit_gram(
     size = max(1, _MAX_BYTES // (inputs.element_size() * directions.shape[2] * numbers))
     slices = zip(inputs.split(size), directions.split(size), strict=True)
     return torch.cat([_slice_gram(network, folded, part, ways, shares) for part, ways in slices])
+
+
+def gram_holds(network: nn.Module, folded: Folded, inputs: Tensor) -> bool:
+    """Whether `logit_gram` agrees with plain backward passes, a sample of `inputs` each, along one direction.
+
+    It does not where the network changes what a layer gives, in a way that the graph does not tell.
+    """
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for sample in inputs.split(1):
+        logits = network(sample)
+        way = torch.linspace(1.0, 2.0, logits.shape[1], dtype=logits.dtype, device=logits.device)[None]
+        rows = torch.autograd.grad(logits, parameters, way, allow_unused=True)
+        plain = sum(float(row.double().square().sum()) for row in rows if row is not None)
+        gram = float(logit_gram(network, folded, sample, way[:, :, None]))
+        if not abs(gram - plain) <= max(1e-3, 8 * torch.finfo(logits.dtype).eps) * plain:
+            return False
+    return True
 
 
 def _slice_gram(

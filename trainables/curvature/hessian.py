@@ -16,8 +16,20 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, cannot_differentiate, require_finite
-from trainables.curvature.gauss_newton import affine_in_each_parameter, fold_batch_norm, logit_gram, logit_hessian
+from trainables.curvature.failures import (
+    CurvatureUnavailable,
+    as_unavailable,
+    cannot_differentiate,
+    graph_leaves,
+    require_finite,
+)
+from trainables.curvature.gauss_newton import (
+    affine_in_each_parameter,
+    fold_batch_norm,
+    gram_holds,
+    logit_gram,
+    logit_hessian,
+)
 from trainables.registry import set_within
 
 # What autograd keeps for second derivatives, as a multiple of what it keeps for the forward pass: measured 1.6 for
@@ -66,6 +78,8 @@ def private_copy(model: nn.Module) -> nn.Module:
         network: nn.Module = copy.deepcopy(original).eval()
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise CurvatureUnavailable("the network has no trainable parameter, so there is no Hessian")
+    # A network may change its inputs in place, and is run on the same again and again.
+    network.register_forward_pre_hook(lambda _, given: tuple(each.clone() for each in given), prepend=True)
     return network
 
 
@@ -156,9 +170,12 @@ class Surface:
         inputs, targets = inputs.to(self.device).clone(), targets.to(self.device).clone()
         few = inputs[:3].clone()  # a view's storage would be counted with all samples
         with as_unavailable("the forward pass for curvature"):
+            if any(id(leaf) in {*map(id, model.parameters())} for leaf in graph_leaves(self.network(few))):
+                raise CurvatureUnavailable("a copy of the network computes with the original's parameters, not its own")
             with _saved_bytes(self.network) as saved:
                 self.affine = affine_in_each_parameter(self.network, few)
             self._folded = dict(fold_batch_norm(self.network, few))
+            self.affine = self.affine and gram_holds(self.network, self._folded, few)
         per_sample = _GRAPH_GROWTH * saved[0] / len(few)
         self.dimension = sum(p.numel() for p in self.parameters)
         self.basis_type = torch.float64 if self.dimension <= _DOUBLE_DIMENSION else self.parameters[0].dtype
@@ -188,12 +205,13 @@ class Surface:
     def mean_loss(self, loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor | None = None) -> Tensor:
         """Return some samples' share of the mean of `loss` over all, summed over their batches.
 
-        What the loss treats as constant is fixed at these logits, or at those of `at`.
+        What the loss treats as constant is fixed at these logits, or at those of `at`. It gets copies of them, which it
+        may change in place: the logits' graph is shared by all losses.
         """
         total = logits.new_zeros(())
         batches = (each.split(self.batch_size) for each in (logits, targets, (logits if at is None else at).detach()))
         for z, y, known in zip(*batches, strict=True):
-            total = total + frozen(loss, known, y)(z, y) * (len(y) / self.samples)
+            total = total + frozen(loss, known.clone(), y)(z.clone(), y) * (len(y) / self.samples)
         return total
 
     def gram(self, index: int) -> Tensor:

@@ -80,7 +80,8 @@ def _is_perceptron(network: nn.Module) -> bool:
     every = [layer for _, layer in network.named_modules(remove_duplicate=False)]
     once = len({*every}) == len(every)  # a layer that occurs twice is named, and would be stacked, once
     layers = type(network) is nn.Sequential and all(type(layer) in _LAYERS for layer in network)
-    return once and layers and all(parameter.requires_grad for parameter in network.parameters())
+    hooked = any(each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in every)
+    return once and layers and not hooked and all(parameter.requires_grad for parameter in network.parameters())
 
 
 def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettings) -> list[Curvature | None]:

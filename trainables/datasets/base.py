@@ -175,7 +175,7 @@ class Split:
     def head(self, count: int) -> Tensor:
         """Return the network inputs of the first `count` samples."""
         if self.source is None:
-            return self.prepare(self.inputs[:count])
+            return self.prepare(self.inputs[:count].clone())
         return self.prepare(self.stored(torch.arange(min(count, len(self)), device="cpu")))
 
     def prepare(self, stored: Tensor, draws: Tensor | None = None) -> Tensor:
@@ -395,7 +395,7 @@ def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.G
 
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B])."""
+    """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B]), which a network may change."""
     parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
     if split.source is not None or (split.streamed and len(parts) > 1):
         places = torch.arange(len(split))
@@ -403,7 +403,7 @@ def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, 
             yield split.prepare(found), split.targets[rows]
         return
     for rows in parts:
-        yield split.prepare(split.inputs[rows]), split.targets[rows]
+        yield split.prepare(split.inputs[rows].clone()), split.targets[rows]
 
 
 def batch_fault(dataset: DataSet, batch_size: int) -> str | None:

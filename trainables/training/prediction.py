@@ -115,8 +115,12 @@ def features_and_logits(
     model.eval()
     entered: list[Tensor] = []
     handle = None
+
+    def keep(_: nn.Module, arguments: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+        entered[:] = [next(iter((*arguments, *given.values()))).clone()]  # the network may go on with it in place
+
     if layer is not None:
-        handle = layer.register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
+        handle = layer.register_forward_pre_hook(keep, with_kwargs=True)
     try:
         for inputs, targets in evaluation_batches(split, batch_size):
             logits = model(inputs)

@@ -22,7 +22,7 @@ def dense_hessian(model, inputs, targets, loss):
     def value(vector):
         pieces = vector.split([shape.numel() for shape in shapes])
         named = {name: piece.view(shape) for name, piece, shape in zip(trainable, pieces, shapes, strict=True)}
-        return loss(torch.func.functional_call(model, named, (inputs,)), targets)
+        return loss(torch.func.functional_call(model, named, (inputs.clone(),)), targets)
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         if any(isinstance(module, nn.LayerNorm) and module.elementwise_affine for module in model.modules()):

@@ -67,6 +67,7 @@ class Fork(nn.Module):
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.BatchNorm2d(2), nn.Flatten()),
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2), nn.BatchNorm1d(2)),
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Hardtanh(-9e9, 9e9, True), nn.BatchNorm2d(2), nn.Flatten()),
     ],
 )
 def test_folds_nothing_else(build, reference):

@@ -344,6 +344,18 @@ def test_flat_loss_has_zero_curvature(reference):
     assert row["lambda_max"] == row["lambda_min"] == row["trace"] == row["gradient_norm"] == row["residual"] == 0
 
 
+def test_a_loss_may_change_its_logits_in_place(reference):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+
+    def halved(logits, targets):
+        return cross_entropy(logits.mul_(0.5), targets)
+
+    settings = replace(THOROUGH, statistics=("sharpness", "gauss_newton"))
+    losses = {"halved": halved, "again": lambda z, y: halved(z, y), "plain": lambda z, y: cross_entropy(z * 0.5, y)}
+    found = measure_curvature(model, inputs, targets, losses, settings=settings, seed=0)
+    assert found["halved"] == found["again"] == found["plain"]
+
+
 class FirstDerivativeOnly(torch.autograd.Function):
     @staticmethod
     def forward(ctx, inputs):
@@ -367,6 +379,7 @@ class NoSecondDerivative(nn.Module):
         (lambda model: model[1].weight.data.fill_(math.nan), "not finite"),
         (lambda model: model.requires_grad_(False), "no trainable parameter"),
         (lambda model: model.append(nn.Linear(7, 2).double()), "forward pass"),
+        (lambda model: setattr(model[1], "forward", lambda x: x @ model[1].weight.T), "the original's parameters"),
     ],
 )
 def test_failures_are_one_sentence(reference, spoil, words):

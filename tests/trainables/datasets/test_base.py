@@ -139,6 +139,14 @@ def test_evaluation_keeps_order_and_never_augments():
     torch.testing.assert_close(inputs, (images.float() / 255 - 0.5) / 0.25)
 
 
+def test_a_network_may_change_what_it_is_given():
+    split = Split(torch.rand(7, 4), torch.arange(7), None, None)
+    before = split.inputs.clone()
+    for inputs in (*(inputs for inputs, _ in evaluation_batches(split, 3)), split.head(2)):
+        inputs.zero_()
+    assert torch.equal(split.inputs, before)
+
+
 def crop_one(image, row, column, mirrored, padding, black):
     """The reference: pad, cut, mirror, one image in numpy."""
     channels, height, width = image.shape

@@ -184,6 +184,22 @@ def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
     assert norms["last_layer_weight_norm"] == float(last_linear(model).weight.detach().norm())
 
 
+def test_features_are_what_enters_the_layer_whatever_the_network_makes_of_them() -> None:
+    class Residual(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 64)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            features = inputs.flatten(1)
+            features += self.layer(input=features)
+            return features
+
+    split = load_dataset("digits").val
+    expected = float(split.head(prediction.FEATURE_SAMPLES).flatten(1).norm(dim=1).mean())
+    assert prediction.logits_and_norms(Residual(), split)[1]["feature_norm"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_network_without_a_linear_layer_has_no_norms() -> None:
     split = load_dataset("digits").val
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
