@@ -161,13 +161,19 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
     return images.view(np.uint8)
 
 
+def visible_folders(folder: Path) -> list[Path]:
+    """Return the sub-folders of `folder` by name, without those that a dot hides; none where it is no folder."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in inside if path.is_dir() and not path.name.startswith("."))
+
+
 def class_folders(folder: Path) -> list[Path]:
     """Return the sub-folders of `folder`, one per class, by name.
 
     Raises:
         DataSetUnavailableError: there are fewer than two.
     """
-    folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    folders = visible_folders(folder)
     if len(folders) < 2:
         raise DataSetUnavailableError(
             folder, "does not contain a sub-folder for each of two or more classes", "check the data set's folder"

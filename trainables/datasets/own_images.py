@@ -7,38 +7,75 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
 
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, Split, hash_of_splits, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, refused
-from trainables.datasets.image_files import StoredImages, class_folders, decoded_images, image_paths, listed_folders
+from trainables.datasets.image_files import (
+    EXTENSIONS,
+    StoredImages,
+    class_folders,
+    decoded_images,
+    image_paths,
+    listed_folders,
+    visible_folders,
+)
 from trainables.datasets.image_stream import IMAGENET, Decoders, ImageStream, View
 from trainables.datasets.images import Augment, ImageArrays, image_dataset
-from trainables.datasets.shards import indexed_shards, local_folder, shard_paths, shards_by_split
+from trainables.datasets.shards import SPLIT_WORDS, indexed_shards, local_folder, shard_paths, shards_by_split
 from trainables.registry import SPLITS, hyperparameters_of
 
 SPLIT_SEED = 42
 
+Images = TypeVar("Images", ImageArrays, StoredImages)
 
-def labelled_images(folder: Path, names: list[str], size: int) -> ImageArrays:
+
+def labelled_images(folder: Path, names: Sequence[str], size: int) -> ImageArrays:
     """Decode the images of every class folder below `folder`; classes are numbered as `names`.
 
     Raises:
-        DataSetUnavailableError: the class folders are other ones, or an image is broken.
+        DataSetUnavailableError: an image is broken.
     """
-    found = [path.name for path in class_folders(folder)]
-    if found != names:
-        odd = sorted(set(found) ^ set(names))
-        raise DataSetUnavailableError(
-            folder, f"has other classes than the training images: {', '.join(odd)}", "give both the same sub-folders"
-        )
     paths = [image_paths(folder / name) for name in names]
     targets = np.repeat(np.arange(len(names)), [len(group) for group in paths]).astype(np.int64)
     flat = [path for group in paths for path in group]
     return ImageArrays(decoded_images(f"image-folder-{folder.name}", flat, size), targets)
+
+
+def split_folders(root: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return split → the folder of its class folders, and the names of the classes.
+
+    Sub-folders named after splits are splits where they have sub-folders themselves; else each is a class, and `root`
+    is `train`.
+
+    Raises:
+        DataSetUnavailableError: there is no `train` among them, other images lie beside them, or classes differ.
+    """
+    inside = visible_folders(root)
+    divided = [path for path in inside if visible_folders(path)]
+    named = {part: [path for path in divided if path.name.lower() in words] for part, words in SPLIT_WORDS.items()}
+    folders = {part: paths[0] for part, paths in named.items() if paths}
+    if not folders:
+        return {"train": root}, [path.name for path in class_folders(root)]
+    remedy = "name the folders of splits train, val and test, each with the same sub-folders for its classes"
+    if doubled := [paths for paths in named.values() if len(paths) > 1]:
+        raise DataSetUnavailableError(root, f"has {' and '.join(path.name for path in doubled[0])}, one split", remedy)
+    if "train" not in folders:
+        raise DataSetUnavailableError(root, f"has {' and '.join(folders)}, and no train", remedy)
+    beside = [path for path in inside if path not in folders.values()]
+    if odd := next(
+        (path for path in beside if any(file.suffix.lower() in EXTENSIONS for file in path.rglob("*"))), None
+    ):
+        raise DataSetUnavailableError(root, f"has images in {odd.name} beside the splits {', '.join(folders)}", remedy)
+    names = [path.name for path in class_folders(folders["train"])]
+    for part, folder in folders.items():
+        if wrong := sorted({path.name for path in visible_folders(folder)} ^ set(names)):
+            rule = f"has other classes than the training images: {', '.join(wrong)}"
+            raise DataSetUnavailableError(folder, rule, f"give {part} and train the same sub-folders")
+    return folders, names
 
 
 @DATASETS.add("image_folder")
@@ -51,35 +88,34 @@ def load_image_folder(
 ) -> DataSet:
     """Your own images, a sub-folder for each class.
 
-    Load a folder of images: `folder/<class>/*.png`, or `folder/train/<class>/…` with `folder/test/<class>/…`.
+    Load a folder of images: `folder/<class>/*.png`, or `folder/train/<class>/…` with `folder/val/<class>/…` and
+    `folder/test/<class>/…`.
 
-    Without a `test` folder, a stratified share becomes the test set; validation is a stratified share of the rest.
-    Images are cut to their central square and resized to `image_size`.
+    Without a `val` or `test` folder, a stratified share becomes that split. Images are cut to their central square and
+    resized to `image_size`.
 
     Args:
         folder: the folder.
         image_size: side of the stored images and of the network's input [our choice].
-        validation_fraction: share for validation: of all images, or of `train` where there is a `test` folder.
-        test_fraction: share for testing where there is no `test` folder.
+        validation_fraction: share for validation, where there is no `val` folder.
+        test_fraction: share for testing, where there is no `test` folder.
         augment: crop and flip training images.
 
     Raises:
         DataSetUnavailableError: the folder is missing, has no class folders, or an image is broken.
     """
-    root = Path(folder).expanduser()
-    separate_test = (root / "test").is_dir() and (root / "train").is_dir()
-    source = root / "train" if separate_test else root
-    names = [path.name for path in class_folders(source)]
-    arrays = labelled_images(source, names, image_size)
-    if separate_test:
-        train, val = stratified_split(arrays.targets, (validation_fraction,), SPLIT_SEED)
-        test = labelled_images(root / "test", names, image_size)
-    else:
-        train, val, chosen = stratified_split(arrays.targets, (validation_fraction, test_fraction), SPLIT_SEED)
-        test = ImageArrays(arrays.images[chosen], arrays.targets[chosen])
+    folders, names = split_folders(Path(folder).expanduser())
+    groups = {part: labelled_images(path, names, image_size) for part, path in folders.items()}
+    parts = _parts(groups, {"val": validation_fraction, "test": test_fraction})
+    arrays, (train, val) = groups["train"], (parts[part][1] for part in ("train", "val"))
     if lacking := sorted(set(range(len(names))) - set(arrays.targets[train].tolist())):
-        rule = "has too few images to train on"
-        raise DataSetUnavailableError(root / names[lacking[0]], rule, "add images, or lower the fractions held out")
+        rule, remedy = "has too few images to train on", "add images, or lower the fractions held out"
+        raise DataSetUnavailableError(folders["train"] / names[lacking[0]], rule, remedy)
+    if "val" in groups:
+        val, own = val + len(arrays.targets), (arrays, groups["val"])
+        arrays = ImageArrays(*(np.concatenate([getattr(each, name) for each in own]) for name in ("images", "targets")))
+    images, rows = parts["test"]
+    test = ImageArrays(images.images[rows], images.targets[rows])
     return image_dataset("image_folder", arrays, test, (train, val), names, IMAGENET, augment)
 
 
@@ -203,19 +239,17 @@ def _shard_groups(root: Path, shards: Sequence[Path]) -> tuple[dict[str, StoredI
 
 
 def _folder_groups(root: Path) -> tuple[dict[str, StoredImages], list[str]]:
-    divided = (root / "train").is_dir()
-    folders = {part: root / part for part in SPLITS if (root / part).is_dir()} if divided else {"train": root}
-    names = [path.name for path in class_folders(folders["train"])]
+    folders, names = split_folders(root)
     return {part: listed_folders(f"{root.name}-{part}", path, names) for part, path in folders.items()}, names
 
 
-def _parts(groups: Mapping[str, StoredImages], shares: Mapping[str, float]) -> dict[str, tuple[StoredImages, Indices]]:
-    """Return the stored images of each split and which of them: its own, or a share of the training images."""
+def _parts(groups: Mapping[str, Images], shares: Mapping[str, float]) -> dict[str, tuple[Images, Indices]]:
+    """Return the images of each split and which of them: its own, or a share of the training images."""
     images = groups["train"]
     missing = [part for part in shares if part not in groups]
     train, *drawn = stratified_split(images.targets, [shares[part] for part in missing], SPLIT_SEED)
     parts = {"train": train, **dict(zip(missing, drawn, strict=True))}
-    own = {part: (each, np.arange(len(each))) for part, each in groups.items() if part != "train"}
+    own = {part: (each, np.arange(len(each.targets))) for part, each in groups.items() if part != "train"}
     return {part: (images, rows) for part, rows in parts.items()} | own
 
 

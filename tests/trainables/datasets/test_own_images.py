@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.preparation import prepare_dataset
@@ -48,6 +49,61 @@ def test_folders_that_are_divided_already_stay_so(tmp_path):
     found = _load(tmp_path / "photos")
     assert {name: len(split) for name, split in found.splits.items()} == {"train": 30, "val": 12, "test": 9}
     assert all(f"/{name}/" in str(s.source.images.place(0)[0]) for name, s in found.splits.items())
+
+
+def sizes(name, folder):
+    data = load_dataset(name, folder=str(folder), image_size=16)
+    return {part: len(split) for part, split in data.splits.items()}, data.class_names
+
+
+@pytest.mark.parametrize("name", ["image_folder", "streamed_images"])
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"train": 10, "val": 4, "test": 3}, {"train": 30, "val": 12, "test": 9}),
+        ({"train": 10, "val": 4}, {"train": 24, "val": 12, "test": 6}),
+        ({"Train": 10, "valid": 4, "testing": 3}, {"train": 30, "val": 12, "test": 9}),
+        ({"train": 10, "test": 3}, {"train": 27, "val": 3, "test": 9}),
+    ],
+)
+def test_the_folders_of_splits_are_splits_and_not_classes(tmp_path, name, parts, expected):
+    for part, count in parts.items():
+        write_tree(tmp_path / "photos" / part, NAMES, count)
+    (tmp_path / "photos" / "train" / ".ipynb_checkpoints").mkdir(parents=True)
+    assert sizes(name, tmp_path / "photos") == (expected, tuple(NAMES))
+    write_tree(tmp_path / "flat", ["train", "val"], 10)
+    assert sizes(name, tmp_path / "flat") == ({"train": 14, "val": 2, "test": 4}, ("train", "val"))
+
+
+def test_the_users_validation_images_are_those_measured_on(tmp_path):
+    for part, side in (("train", 0), ("val", 1)):
+        for label, own in enumerate(NAMES):
+            (tmp_path / part / own).mkdir(parents=True)
+            for number in range(4):
+                pixels = np.full((16, 16, 3), 100 * side + 10 * label + number, np.uint8)
+                Image.fromarray(pixels).save(tmp_path / part / own / f"{number}.png")
+    data = load_dataset("image_folder", folder=str(tmp_path), image_size=16)
+    assert data.val.inputs[:, 0, 0, 0].tolist() == [100 + 10 * label + n for label in range(3) for n in range(4)]
+    assert data.val.targets.tolist() == [label for label in range(3) for _ in range(4)]
+    assert data.train.inputs.max() < 100 and data.test.inputs.max() < 100
+
+
+@pytest.mark.parametrize("name", ["image_folder", "streamed_images"])
+@pytest.mark.parametrize(
+    ("folders", "rule"),
+    [
+        (["train", "val/extra"], "has other classes than the training images: extra"),
+        (["val", "test"], "has val and test, and no train"),
+        (["train", "valid", "val"], "has val and valid, one split"),
+        (["train", "more"], "has images in more beside the splits train"),
+    ],
+)
+def test_folders_that_are_neither_splits_nor_classes_are_named(tmp_path, name, folders, rule):
+    for folder in folders:
+        write_tree(tmp_path / folder.split("/")[0], NAMES, 2)
+        (tmp_path / folder).mkdir(exist_ok=True)
+    with pytest.raises(DataSetUnavailableError, match=rule):
+        sizes(name, tmp_path)
 
 
 def test_shards_are_divided_by_their_names_or_by_a_draw(tmp_path):
@@ -149,7 +205,7 @@ def test_a_class_without_a_folder_or_images_is_refused(tmp_path):
     with pytest.raises(DataSetUnavailableError, match="contains no images"):
         _load(tmp_path / "photos")
     (tmp_path / "photos" / "val" / "bee").rmdir()
-    with pytest.raises(DataSetUnavailableError, match="class's folder is missing"):
+    with pytest.raises(DataSetUnavailableError, match="has other classes than the training images: bee"):
         _load(tmp_path / "photos")
 
 
