@@ -27,6 +27,6 @@ def __getattr__(name: str) -> object:
     """Load what computes, and torch with it, when it is first asked for: readers of results only want the columns."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from trainables.curvature import measure
+    from trainables.curvature import failures, measure
 
-    return vars(measure)[name]
+    return (vars(failures) | vars(measure))[name]

@@ -36,20 +36,16 @@ def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
 
 @contextlib.contextmanager
 def as_unavailable(stage: str) -> Iterator[None]:
-    """Within this context torch's errors are raised as `unavailable` tells them."""
+    """Within this context every error is raised as `unavailable` tells it: network and loss may be anybody's.
+
+    An interruption of the trial, which says so by an attribute `interrupts`, is let through.
+    """
     try:
         yield
-    except RuntimeError as error:
-        raise unavailable(stage, error) from error
-
-
-@contextlib.contextmanager
-def memory_failures(stage: str) -> Iterator[None]:
-    """Within this context running out of memory, wherever it happens, is told like any other reason."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not ran_out_of_memory(error):
+    except CurvatureUnavailable:
+        raise
+    except Exception as error:
+        if getattr(error, "interrupts", False):
             raise
         raise unavailable(stage, error) from error
 

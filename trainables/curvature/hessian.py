@@ -270,14 +270,14 @@ def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor], rows: Sequ
 
     With `rows` = [m] each has m in front of its shape, and so has the result: [m, P].
     """
-    pieces = (p.new_zeros(*rows, *p.shape) if t is None else t for t, p in zip(tensors, like, strict=True))
-    return torch.cat([piece.reshape(*rows, -1) for piece in pieces], dim=-1)
+    pieces = (p.new_zeros((*rows, *p.shape)) if t is None else t for t, p in zip(tensors, like, strict=True))
+    return torch.cat([piece.reshape(*rows, p.numel()) for piece, p in zip(pieces, like, strict=True)], dim=-1)
 
 
 def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return `vector` [P] cut into pieces with the shapes and type of `like`; of rows [m, P], with m in front."""
     pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like], dim=-1)
-    return [piece.view(*vector.shape[:-1], *p.shape) for piece, p in zip(pieces, like, strict=True)]
+    return [piece.view((*vector.shape[:-1], *p.shape)) for piece, p in zip(pieces, like, strict=True)]
 
 
 def hessian_vector_product(

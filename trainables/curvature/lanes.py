@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from trainables.curvature.failures import CurvatureUnavailable, as_unavailable
 from trainables.curvature.gauss_newton import logit_hessian
 from trainables.curvature.hessian import (
     LARGEST_CHUNK,
@@ -65,14 +66,17 @@ def measure_lanes(
         return alone
     device = next(lanes[0].model.parameters()).device
     try:
-        with second_order(device):
+        with as_unavailable("the curvature of lanes"), second_order(device):
             surface = surface_of(lanes[0].model, inputs, targets, settings, settings.lanczos_steps)
             most = int(graph_budget(device) // surface.graph_bytes)
             if most < 2 or surface.samples > LARGEST_CHUNK:
                 return alone
             groups = [lanes[at : at + most] for at in range(0, len(lanes), most)]
             return [values for group in groups for values in _measured(group, surface, settings)]
-    except (RuntimeError, MemoryError):  # whatever it is, it is told of the lane that has it alone, too
+    except (
+        CurvatureUnavailable,
+        torch.OutOfMemoryError,
+    ):  # whatever it is, it is told of the lane that has it alone, too
         return alone
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.curvature.blocks import Blocks, block_rows
-from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
+from trainables.curvature.failures import as_unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, second_order
 from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, lanczos
 from trainables.curvature.sharpness import fisher_trace, sam_sharpness
@@ -65,7 +65,8 @@ def measure_curvature(
         that was probed.
 
     Raises:
-        CurvatureUnavailable: a product is not finite, an operator has no second derivative, or memory ran out.
+        CurvatureUnavailable: network or loss fail, a product is not finite, an operator has no second derivative, or
+            memory ran out.
     """
     found = measure_by_block(model, inputs, targets, losses, settings=settings, seed=seed, blocks=None)
     return {label: values for label, (values, _) in found.items()}
@@ -120,7 +121,7 @@ def of_each_loss(
     names the `stage`, when the model cannot be copied or run, or has no trainable parameter.
     """
     found: dict[str, Found] = {}
-    with memory_failures(stage), second_order(next(model.parameters()).device):
+    with as_unavailable(stage), second_order(next(model.parameters()).device):
         surface = surface_of(model, inputs, targets, settings, basis_rows)
         for label, loss, same in distinct_losses(losses, settings):
             found[label] = compute(surface, loss) if same is None else copy(found[same])
@@ -348,15 +349,10 @@ def spectral_density(
     def rows(surface: Surface, loss: LossFunction) -> list[dict[str, float]]:
         operator = HessianOperator(surface, loss)
         like, generator = operator.gradient.to(surface.basis_type), torch.Generator().manual_seed(seed)
-        try:
-            found = lanczos_quadrature(
-                operator.product, like, probes=probes, steps=steps, generator=generator,
-                precision=precision, most=SPECTRUM_PROBES,
-            )  # fmt: skip
-        except CurvatureUnavailable:
-            raise
-        except RuntimeError as error:
-            raise unavailable("the spectral density", error) from error
+        found = lanczos_quadrature(
+            operator.product, like, probes=probes, steps=steps, generator=generator,
+            precision=precision, most=SPECTRUM_PROBES,
+        )  # fmt: skip
         return density_rows(found)
 
     steps = settings.spectrum_steps

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable, memory_failures
+from trainables.curvature.failures import CurvatureUnavailable, as_unavailable
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Lanczos, gradient_start, lanczos
 from trainables.datasets.base import Split
@@ -71,7 +71,7 @@ class EdgeOfStability:
         samples = settings.samples or max(FEWEST, len(train.targets) // SHARE)
         data = curvature_subset(train, samples)
         try:
-            with memory_failures("sharpness"), second_order(next(model.parameters()).device):
+            with as_unavailable("sharpness"), second_order(next(model.parameters()).device):
                 surface = Surface(model, *data, batch_size=128, basis_rows=settings.products)
                 operator = HessianOperator(surface, getattr(loss, "base", loss))
                 row = self._measured(model, operator, optimizer, settings.products)

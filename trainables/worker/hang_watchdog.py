@@ -47,6 +47,8 @@ HUNG_FILE = "hung.txt"
 class TrialHungError(Exception):
     """A trial's process showed no sign of life for too long."""
 
+    interrupts = True  # what may fail without failing its trial lets it pass
+
 
 class Watchdog:
     """Watches the main thread while it is inside `watching`, from a separate thread."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainables.curvature import CurvatureSettings
+from trainables.curvature import CurvatureSettings, CurvatureUnavailable
 from trainables.curvature.blocks import block_names
 from trainables.curvature.measure import measure_by_block, measure_curvature
 from trainables.losses import build_loss
@@ -77,7 +77,7 @@ def test_many_classes_take_probes_of_their_own(reference):
 
 def test_a_parameter_without_a_block_is_refused(reference):
     model, data = reference.build("mlp"), reference.batch()
-    with pytest.raises(ValueError, match="has none"):
+    with pytest.raises(CurvatureUnavailable, match="has none"):
         measure_by_block(model, *data, {"loss": cross_entropy}, settings=THOROUGH, seed=0, blocks={})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,8 +21,16 @@ from trainables.curvature import (
     settings_faults,
     spectral_density,
 )
-from trainables.curvature.measure import SPECTRUM_PROBES, Quadrature, density_rows, evenly_spaced, lanczos_quadrature
+from trainables.curvature.measure import (
+    SPECTRUM_PROBES,
+    Quadrature,
+    density_rows,
+    evenly_spaced,
+    lanczos_quadrature,
+    measure_by_block,
+)
 from trainables.losses import build_loss
+from trainables.worker.hang_watchdog import TrialHungError
 
 
 def test_defaults_hold():
@@ -354,6 +363,73 @@ def test_a_loss_may_change_its_logits_in_place(reference):
     losses = {"halved": halved, "again": lambda z, y: halved(z, y), "plain": lambda z, y: cross_entropy(z * 0.5, y)}
     found = measure_curvature(model, inputs, targets, losses, settings=settings, seed=0)
     assert found["halved"] == found["again"] == found["plain"]
+
+
+class Scaled(nn.Module):
+    """Has a parameter without dimensions, as ReZero, logit scales and NFNets do, and one without entries."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.none = nn.Parameter(torch.tensor(1.3)), nn.Parameter(torch.zeros(0, 2))
+
+    def forward(self, inputs):
+        return inputs * self.scale + self.none.sum()
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_parameters_of_every_shape_are_parameters(reference, together):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+    model = model.append(Scaled().double())
+    settings = replace(THOROUGH, vectors_per_pass=together, statistics=("gauss_newton", "sharpness", "fisher"))
+    blocks = {name: name.partition(".")[0] for name, _ in model.named_parameters()}
+    given = (model, inputs, targets, {"t": cross_entropy})
+    values, rows = measure_by_block(*given, settings=settings, seed=0, blocks=blocks)["t"]
+    hessian = reference.dense_hessian(model, inputs, targets, cross_entropy)
+    assert values["lambda_max"] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-4)
+    assert abs(values["trace"] - float(hessian.trace())) <= 4 * values["trace_se"] + 1e-9
+    assert sum(row["parameters"] for row in rows) == len(hessian)
+    assert rows[-1]["lambda_max"] == pytest.approx(float(hessian[-1, -1]), rel=1e-6)
+    spectral_density(*given, settings=CurvatureSettings(spectrum_steps=4), seed=0)
+
+
+class Faulty:
+    """A loss that works in training, and raises an error when its second derivative is to be taken, or when frozen."""
+
+    def __init__(self, error, place):
+        self.error, self.place = error, place
+
+    def __call__(self, logits, targets):
+        if self.place == "call":
+            raise self.error
+        return cross_entropy(logits, targets)
+
+    def frozen(self, logits, targets):
+        if self.place == "frozen":
+            raise self.error
+        return self
+
+
+@pytest.mark.parametrize("error", [TypeError("no number"), ValueError("no number"), KeyError("no number")])
+@pytest.mark.parametrize("place", ["forward", "call", "frozen"])
+@pytest.mark.parametrize("compute", [measure_curvature, spectral_density])
+def test_whatever_fails_in_networks_and_losses_is_a_sentence(reference, compute, place, error):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+    if place == "forward":
+        model[1].register_forward_hook(partial(raise_it, error))
+    with pytest.raises(CurvatureUnavailable, match=f"failed with {type(error).__name__}: '?no number") as caught:
+        compute(model, inputs, targets, {"t": Faulty(error, place)}, settings=CurvatureSettings(), seed=0)
+    assert type(caught.value.__cause__) is type(error)
+
+
+def test_an_interruption_of_the_trial_is_none_of_curvatures(reference):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+    model[1].register_forward_hook(partial(raise_it, TrialHungError("hung")))
+    with pytest.raises(TrialHungError):
+        measure(model, inputs, targets, cross_entropy)
+
+
+def raise_it(error, *_):
+    raise error
 
 
 class FirstDerivativeOnly(torch.autograd.Function):
