@@ -57,14 +57,12 @@ class MetricComparison:
         split, metric: what is compared.
         means: of the first and of the second sweep over the same pairs.
         difference: second − first; its `p` is corrected for the number of metrics (Holm).
-        pairs: second − first of each pair, by what is paired, in their order.
     """
 
     split: str
     metric: str
     means: tuple[float, float]
     difference: PairedDifference
-    pairs: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -222,19 +220,18 @@ def _compare_metrics(
         if metric.startswith("hessian") and _sample_counts(first) != _sample_counts(second):
             left_out[metric] = "measured on different numbers of samples"
             continue
-        pairs = {
-            unit if isinstance(unit, str) else f"{unit[0]} {unit[1]}": (a, b)
+        pairs = [
+            (a, b)
             for unit in first
             if unit in second
             and (a := _mean(first[unit], column)) is not None
             and (b := _mean(second[unit], column)) is not None
-        }
+        ]
         if not pairs:
             continue
-        before, after = ([each[side] for each in pairs.values()] for side in (0, 1))
+        before, after = ([pair[side] for pair in pairs] for side in (0, 1))
         means = (sum(before) / len(pairs), sum(after) / len(pairs))
-        each = {unit: b - a for unit, (a, b) in pairs.items()}
-        found.append(MetricComparison(split, metric, means, paired_difference(before, after), each))
+        found.append(MetricComparison(split, metric, means, paired_difference(before, after)))
     corrected = statistics.holm([entry.difference.p for entry in found])
     smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in found])
     return [
@@ -258,8 +255,8 @@ def _mean(rows: Rows, column: str) -> float | None:
 SHOWN = 12
 
 
-def view(comparison: Comparison, said: Sequence[str] | None = None) -> RenderableType:
-    """Return the comparison as text for a terminal; on test data it says what was `said` by the ledger of looks."""
+def view(comparison: Comparison) -> RenderableType:
+    """Return the comparison as text for a terminal."""
     first, second = comparison.names
     parts: list[RenderableType] = [Text(f"{first} and {second}", style="bold")]
     parts += _differing("settings", comparison.asked) + _differing("environment", comparison.ran_on)
@@ -267,8 +264,7 @@ def view(comparison: Comparison, said: Sequence[str] | None = None) -> Renderabl
     if comparison.metrics:
         parts += [_table(comparison)]
         clear = [each for each in comparison.metrics if each.difference.p < SIGNIFICANT]
-        own = [verdict(comparison, each) for each in clear if said is None or each.split != "test"]
-        parts += [Text(line) for line in [*own, *(said or ())]]
+        parts += [Text(verdict(comparison, entry)) for entry in clear]
     best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
     parts += [Text(), *map(Text, best)] if best else []
     parts += [Text(f"{label(name)} not compared: {why}", style="dim") for name, why in comparison.left_out.items()]

@@ -117,11 +117,10 @@ def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
     return {(row["trial"], row["replicate"]): row["weight"] for row in results.rows(WEIGHTS_SQL, trials=trials)}
 
 
-def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False, steered: Sequence[str] = ()) -> list[str]:
-    """Return each verdict in one paragraph; a rehearsal's, and those of samples that were steered, say so."""
+def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False) -> list[str]:
+    """Return each verdict in one paragraph; a rehearsal's says so."""
     mark = "REHEARSAL, no evidence for or against the claim: " if rehearsal else ""
-    note = "".join(f" Note: {each}." for each in steered)
-    return [f"{mark}{CLAIMS[v.claim].statement} {v.verdict.capitalize()}: {v.sentence}.{note}" for v in verdicts]
+    return [f"{mark}{CLAIMS[v.claim].statement} {v.verdict.capitalize()}: {v.sentence}." for v in verdicts]
 
 
 def claims_table() -> Table:

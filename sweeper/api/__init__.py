@@ -5,14 +5,14 @@
 #: A command has its function's name, `_` written as `-`; one at the end keeps a function apart from a module or a type.
 GROUPS = {
     "Run": {
-        **dict.fromkeys(("run", "plan", "resume", "status", "stop", "steer"), "commands"),
+        **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
         **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
         "import_": "commands",
         "paper": "papers",
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
-        **dict.fromkeys(("compare", "certify", "ledger"), "analyses"),
+        **dict.fromkeys(("compare", "certify"), "analyses"),
         **dict.fromkeys(("figure", "table", "ui", "serve", "mcp"), "exports"),
     },
     "After training": {

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sweeper.analysis.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replays import Kept
     from sweeper.analysis.subgroups import Subgroups
-    from sweeper.steering.ledger import Look
 
 To = CommandOption(("--to",))
 Method = CommandOption(("--method", "-m"), complete="complete_method")
@@ -44,33 +43,13 @@ def compare(
         second: Name or path of the sweep to compare with.
 
     Returns:
-        What differs, and a comparison of each metric with its interval and p. What it says of test data is corrected
-        for all looks at the sweeps of this folder, and recorded: see `ledger`.
+        What differs, and a comparison of each metric with its interval and p.
     """
     from sweeper.analysis.comparison import compare as compare_sweeps, view
-    from sweeper.steering.ledger import look_at_comparison
 
     sweeps = opened(first, output), opened(second, output)
     found = compare_sweeps(*sweeps)
-    answer = look_at_comparison(found, sweeps)
-    return Shown(
-        found,
-        view(found, answer.lines()),
-        notes=[*answer.notes, *(f"{each.name}: {said}" for each in sweeps for said in each.steered)],
-    )
-
-
-def ledger(name: arguments.Name, *, output: arguments.Output = None) -> Shown[list[Look]]:
-    """List the looks at a sweep's test data: who compared what, and what it said.
-
-    Returns:
-        The looks in their order; `sweeper.steering.ledger` says how what is found is corrected for them.
-    """
-    from sweeper.steering.ledger import ledger_table, looks_at
-    from sweeper.storage.lookup import find_sweep
-
-    found = looks_at(find_sweep(*local_sweep(name, output_folder(output))))
-    return Shown(found, ledger_table(found) if found else "nobody has looked at its test data here")
+    return Shown(found, view(found))
 
 
 def certify(
@@ -86,18 +65,16 @@ def certify(
         network: Only this network. (default: every one that both were trained on)
 
     Returns:
-        A certificate for each network, and their table. It is no answer that was corrected for earlier looks at test
-        data: `ledger` lists it among them.
+        A certificate for each network, and their table.
 
     Raises:
         SweeperError: a side has no finished configuration, or there are no predictions.
     """
     from sweeper.analysis.certificates import certify as certified, view
-    from sweeper.steering.ledger import look_at_table
 
     results = opened(name, output)
     found = certified(results, first, second, network)
-    return Shown(found, view(found), notes=look_at_table([results], f"certify {first} {second}", 2 * len(found)).notes)
+    return Shown(found, view(found))
 
 
 def claims(
@@ -120,8 +97,8 @@ def claims(
     verdicts, rehearsal = judge_claims(found, list(claim) or None), bool(found.rehearsed)
     return Shown(
         verdicts,
-        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal, steered=found.steered))),
-        json=[{**verdict.to_dict(), "rehearsal": rehearsal, "steered": found.steered} for verdict in verdicts],
+        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal))),
+        json=[{**verdict.to_dict(), "rehearsal": rehearsal} for verdict in verdicts],
     )
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -293,38 +293,6 @@ def stop(name: arguments.Name, *, output: arguments.Output = None, address: argu
         # The results cannot be reached from here, or the driver is still starting: let Ray send it a signal.
         cluster.stop(sweep.job)
         return f"asked the job {sweep.job} to stop"
-
-
-def steer(
-    name: arguments.Name,
-    verb: str,
-    what: Sequence[str] = (),
-    *,
-    where: Annotated[str | None, CommandOption(metavar="SQL")] = None,
-    samples: Annotated[int | None, CommandOption(least=1)] = None,
-    replicates: Annotated[int | None, CommandOption(least=1)] = None,
-    output: arguments.Output = None,
-) -> str:
-    """Steer a running sweep, or one that is to be resumed. What was steered is journaled.
-
-    Args:
-        verb: stop, extend, boost, narrow, clone or budget.
-        what: Limits for budget: gpu_hours=2. For clone a trial and what differs: c00012 loss.gamma=3. A trial for
-            boost. For narrow an interval with ends for later draws: "space.loss.focal.gamma=[1,4]". (default: none)
-        where: Trials to stop, as SQL over the table trials: "config_loss_name = 'focal'". (default: none)
-        samples: Samples to extend the sweep to. (default: none)
-        replicates: Replicates on fresh seeds that boost adds to a configuration, as further trials. (default: none)
-
-    Returns:
-        When it is done, in a sentence.
-
-    Raises:
-        SweeperError: the sweep cannot be steered so; the message says why.
-    """
-    from sweeper.steering.requests import ask
-
-    words = [what] if isinstance(what, str) else what
-    return ask(name, output_folder(output), verb, words, where=where, samples=samples, replicates=replicates)
 
 
 def status(

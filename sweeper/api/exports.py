@@ -47,8 +47,7 @@ def results_(
 ) -> Shown[TrialsTable] | Shown[pa.Table]:
     """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
 
-    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded. Test data that are shown are
-    recorded: see `sweeper ledger`.
+    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded.
 
     Args:
         names: Names or paths of one or more sweeps.
@@ -65,7 +64,6 @@ def results_(
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.listing import best_trials, columns_table, listed
     from sweeper.results.results import load_several
-    from sweeper.steering.ledger import look_at_rows, look_at_table
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
@@ -82,14 +80,9 @@ def results_(
     else:
         board = leaderboard(found)
         table = listed(board, columns, sort, everything=everything)
-        if any(heading.column.startswith("test_") for heading in table.headings):
-            marks += look_at_table([found], "results", len(table.rows)).notes
         left_out = len(table.rows) < len(board.rows)
         note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
         return Shown(table, table, notes=[*([note] if left_out else []), *marks], width=WIDTH)
-    tested = any(name.startswith("test_") for name in rows.column_names)
-    query = sql or ("results: test data FROM final" if tested else "")
-    marks += look_at_rows(sweeps, query, rows).notes
     return Shown(rows, format_table(rows, form), notes=marks)
 
 
@@ -222,54 +215,37 @@ def ui(
 def serve(
     *,
     output: arguments.Output = None,
-    host: str = "127.0.0.1",
     port: Annotated[int, CommandOption(least=0, most=65535)] = 8337,
-    token_file: Annotated[str | Path | None, CommandOption(envvar="SWEEPER_TOKEN_FILE")] = None,
     say: arguments.Say = lambda line: None,
 ) -> Shown[None]:
-    """Show all sweeps in a browser, live.
-
-    It only reads, but for the ledger of looks and, with a token, what is steered: it can be ended at any time.
+    """Show all sweeps in a browser, live. The page is read-only, and this machine's own.
 
     Args:
-        host: Address to listen on. Any other than this machine's loopback needs a token.
         port: Port of this machine; 0 for any that is free.
-        token_file: File with the token that a browser is asked for (`sweeper cluster token FILE` makes one).
-            (default: none)
         say: takes the server's address.
 
     Returns:
         Nothing, once the server has ended.
 
     Raises:
-        SweeperError: no token where one is needed, the port is taken, or the extra `serve` is not installed.
+        SweeperError: the port is taken, or the extra `serve` is not installed.
     """
     try:
         from sweeper.serving.app import listen, serve as serve_pages
-        from sweeper.serving.guard import read_token
     except ModuleNotFoundError as error:
         raise _lacks("serve", error) from error
-    place, token = output_folder(output), read_token(token_file) if token_file is not None else None
-    with listen(host, port) as taken:
-        address = f"[{host}]" if ":" in host else host
-        say(f"sweeps of {place}: http://{address}:{taken.getsockname()[1]} (Ctrl-C to stop)")
-        serve_pages(place, taken, token, {"compare": analyses.compare, "steer": commands.steer})
+    place = output_folder(output)
+    with listen(port) as taken:
+        say(f"sweeps of {place}: http://127.0.0.1:{taken.getsockname()[1]} (Ctrl-C to stop)")
+        serve_pages(place, taken, analyses.compare)
     return Shown(None)
 
 
-def mcp(
-    *,
-    grant: Annotated[float, CommandOption(least=0, metavar="HOURS")] = 0.0,
-    author: str | None = None,
-    output: arguments.Output = None,
-) -> Shown[None]:
-    """Offer sweeps to an agent: the Model Context Protocol, on standard input and output.
-
-    Its tools: plan, run, steer, status, sql, compare, claims. Each call is a line of agents.jsonl in --output.
+def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> Shown[None]:
+    """Offer commands to an agent: the Model Context Protocol, on standard input and output. They only read.
 
     Args:
-        grant: Hours of this machine that the author's sweeps may take in all, those of earlier servers included.
-        author: Who acts. (default: agent of USER@HOST)
+        allow_run: Also let the agent start and stop sweeps.
 
     Returns:
         Nothing, once the agent has hung up.
@@ -277,17 +253,16 @@ def mcp(
     Raises:
         SweeperError: the extra `mcp` is not installed.
     """
-    from sweeper.steering.ledger import author as current_author
-
     try:
         from sweeper.serving.agent import serve_tools
     except ModuleNotFoundError as error:
         raise _lacks("mcp", error) from error
     tools: dict[str, Callable[..., Any]] = {
-        "plan": commands.plan, "steer": commands.steer, "status": commands.status, "results": results_,
-        "compare": analyses.compare, "claims": analyses.claims,
+        "plan": commands.plan, "status": commands.status, "results": results_, "show": show,
+        "compare": analyses.compare, "claims": analyses.claims, "ensemble": analyses.ensemble,
+        "conformal": analyses.conformal,
     }  # fmt: skip
-    serve_tools(output_folder(output), author or f"agent of {current_author()}", grant, tools)
+    serve_tools(output_folder(output), tools | ({"stop": commands.stop} if allow_run else {}), allow_run=allow_run)
     return Shown(None)
 
 

@@ -257,7 +257,7 @@ PRINTED: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("run", "resume"), finished),
     **dict.fromkeys(("plan", "claims", "what_if", "paper"), display_json),
     "submit": submitted,
-    **dict.fromkeys(("stop", "steer"), told),
+    "stop": told,
     "export": exported,
     "recalibrate": recalibrated,
 }

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol, TypeAlias, TypeGuard, cast
 
@@ -261,38 +261,6 @@ def extremes(node: Node) -> list[tuple[str, Plain]]:
         members = enumerate(node.nodes)
         return [(f".{node.kind}[{index}]{at}", value) for index, member in members for at, value in extremes(member)]
     return []
-
-
-def narrowed(node: Node, keys: Sequence[str], low: float, high: float) -> Node | None:
-    """Return a space in which an interval has ends within those that it had; `None` where there is no such interval.
-
-    Args:
-        node: the space, or a part of it.
-        keys: from `node` to the interval, with the names of components: `loss`, `focal`, `gamma`.
-        low: the new low end.
-        high: the new high end.
-
-    Raises:
-        ValueError: the ends are outside of the interval, or between its steps.
-    """
-    if isinstance(node, Interval) and not keys:
-        kind = type(node.low)
-        if not node.low <= low < high <= node.high or (kind(low), kind(high)) != (low, high):
-            raise ValueError(f"[{low:g}, {high:g}] does not lie in {node.kind}: [{node.low:g}, {node.high:g}]")
-        for start, end in ((node.low, low), (low, high)) if node.step is not None else ():
-            if start < end and (fault := _step_fault(start, end, node.step or 0)):
-                raise ValueError(fault)
-        return replace(node, low=kind(low), high=kind(high))
-    if isinstance(node, Members):
-        changed = [narrowed(each, keys, low, high) for each in node.nodes]
-        nodes = tuple(new or old for new, old in zip(changed, node.nodes, strict=True))
-        return replace(node, nodes=nodes) if any(changed) else None
-    if isinstance(node, Fields) and keys and keys[0] in node.nodes:
-        inner = narrowed(node.nodes[keys[0]], keys[1:], low, high)
-        return None if inner is None else Fields({**node.nodes, keys[0]: inner})
-    if isinstance(node, Fields) and keys and "name" in node.nodes and plain(node.nodes["name"]) == keys[0]:
-        return narrowed(node, keys[1:], low, high)
-    return None
 
 
 Choice = int | float

@@ -193,12 +193,6 @@ class SweepPaths:
     #: Its presence asks the driver to stop.
     stop_marker = _Below("stop")
 
-    #: The folder of looks at test data, one file each.
-    looks = _Below("looks")
-
-    #: The folder of requests that the driver takes up, one file each.
-    steering = _Below("steering")
-
     #: Who drives the sweep: host, pid, heartbeat.
     lease = _Below("driver.json")
 

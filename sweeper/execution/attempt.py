@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -26,7 +25,7 @@ from sweeper.execution import resuming
 from sweeper.execution.driver.context import DriverSettings, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.steering import BUDGET_REACHED, BudgetWatch, Interrupts, WorkingTime, answered, price_from
+from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTime, answered, price_from
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
 from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.best import Spending
@@ -40,7 +39,6 @@ from sweeper.planning.user_code_checks import loop_settings
 from sweeper.search.base import Searcher
 from sweeper.space.spec import Budget
 from sweeper.space.user_code import code_settings
-from sweeper.steering.requests import GOES_ON, POLL_SECONDS, done, follows, pending
 from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
@@ -115,14 +113,10 @@ def drive(
             except KeyboardInterrupt:
                 attempt.notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
-    outcome, reason = ended or ("finished", None)
-    late = outcome == "finished" or (reason or "").startswith(BUDGET_REACHED)
-    goes_on = reason == GOES_ON or (late and bool(pending(paths)))
+    outcome, _ = ended or ("finished", None)
     state, seconds = attempt.state, time.monotonic() - started
     counts, again, left = state.count(), retriable(state), len(state.unfinished())
-    return Outcome(
-        paths, counts, seconds, again, outcome, attempt.notes, left, sweep=sweep, state=state, goes_on=goes_on
-    )
+    return Outcome(paths, counts, seconds, again, outcome, attempt.notes, left, sweep=sweep, state=state)
 
 
 class Attempt:
@@ -177,7 +171,7 @@ class Attempt:
         state, options = self.state, self._options
         # Nothing may be left to do but to say so: the last driver died between the last report and the end.
         unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
-        if not unfinished and state.outcome is not None and not pending(self.sweep.paths):
+        if not unfinished and state.outcome is not None:
             return None
         begun = resuming.begun_trials(state)
         driver = self.run(executor) if unfinished else self.take_up()
@@ -194,7 +188,6 @@ class Attempt:
             budget = self._budget(session.resources)
             driver = self._driver(session, budget, report)
             self._begin(driver)
-            driver.steered(driver)  # before a spent budget could end it that was raised meanwhile
             ask = driver.steering.ask_to_stop  # `Interrupts` does the same for Ctrl-C
             with answered(signal.SIGTERM, lambda *_: ask(f"{signal.SIGTERM.name} was received")):
                 session.execute(driver)
@@ -205,7 +198,6 @@ class Attempt:
         prepare(self._options.address)  # a searcher imports Ray
         driver = self._driver(Session({}, 1, lambda driver: None))
         driver.begin()
-        driver.steered(driver)
         return driver
 
     def write_end(self, ended: tuple[str, str | None] | None, started: float) -> list[str]:
@@ -214,8 +206,6 @@ class Attempt:
         self.progress.stage("writing tables and report")
         mirror.collect()
         self._tables.close()
-        if ended is not None and ended[1] == GOES_ON:
-            return []
         lacking = _report_lacking(self.sweep)
         options.timings.note("tables and report written")
         mirror.complete(ended=not state.unfinished())
@@ -315,39 +305,7 @@ class Attempt:
             slots=session.slots,
             searcher=self._searcher(),
             other_nodes=session.other_nodes,
-            steered=SteeringController(self.sweep, self.progress.say, budget),
         )
-
-
-class SteeringController:
-    """Does what people ask of a sweep: `sweeper.steering.requests`."""
-
-    def __init__(self, sweep: Sweep, say: Callable[[str], object], budget: BudgetWatch | None = None) -> None:
-        """Steer a sweep whose `budget` is watched; `say` tells the user why a request is refused."""
-        self._sweep, self._say, self._budget = sweep, say, budget
-        self._looked = -math.inf
-
-    def __call__(self, driver: Driver) -> None:
-        """Look for requests, when it is due, and do them."""
-        if time.monotonic() - self._looked < POLL_SECONDS:
-            return
-        self._looked = time.monotonic()
-        for request in pending(self._sweep.paths):
-            try:
-                found, bodies = follows(request, self._sweep, driver.state)
-                if self._budget is not None:
-                    self._budget.allow(found.spec.budget or Budget())
-            except SweeperError as error:
-                self._say(f"not steered, {request.asked}: {error}")
-                done(self._sweep.paths, request)
-                continue
-            driver.steer(*bodies)
-            before, after = self._sweep.spec, found.spec
-            grows = (before.samples, before.narrowed) != (after.samples, after.narrowed)
-            self._sweep = keep(found)
-            done(self._sweep.paths, request)
-            if grows:
-                driver.steering.ask_to_stop(GOES_ON)
 
 
 def _report_lacking(sweep: Sweep) -> list[str]:

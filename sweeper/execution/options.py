@@ -110,12 +110,10 @@ class Outcome(Settled):
     Attributes:
         sweep: the sweep.
         state: of all trials.
-        goes_on: whether it ended to begin again at once, because it was steered.
     """
 
     sweep: Sweep
     state: SweepState
-    goes_on: bool
 
 
 def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracker: str | None, retriable: int = 0) -> None:
@@ -153,7 +151,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
         logged = tracker is None or (mark[TRACKED] == _digest(tracker) and kind_of(tracker).is_there(tracker))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not (sound and logged) or (failed_too and counts.get("failed", 0)) or any(paths.steering.glob("*.json")):
+    if not (sound and logged) or (failed_too and counts.get("failed", 0)):
         return None
     return Settled(paths, counts, time.monotonic() - began, retriable=retriable)
 

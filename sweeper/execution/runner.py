@@ -148,16 +148,7 @@ def run_sweep(
         if spec.is_rehearsal:
             stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
         outcome = _run_spec(running, spec, stem, name, options)
-    return _confirmed(_steered(outcome, outcome.sweep.name, options), options)
-
-
-def _steered(outcome: Outcome, name: str, options: RunOptions) -> Outcome:
-    """Go on with a sweep that ended for what was steered."""
-    while outcome.goes_on:
-        again = replace(options, settings=(), failed_too=False, discard_damaged=False)
-        done = _resumed(name, again, None)
-        outcome = replace(done, seconds=outcome.seconds + done.seconds)
-    return outcome
+    return _confirmed(outcome, options)
 
 
 def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
@@ -251,7 +242,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
 
     Raises SweeperError when there is no such sweep, or another driver has it.
     """
-    return _confirmed(_steered(_resumed(name, options, server), name, options), options)
+    return _confirmed(_resumed(name, options, server), options)
 
 
 def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outcome:

@@ -70,8 +70,7 @@ def write_report_figure(results: Results, name: str, to: Path) -> None:
         SweeperError: an unknown figure or format, one that does not apply to this sweep, or cannot be drawn on paper.
     """
     require_format(to)
-    notes = ["Rehearsal, no results."] if results.rehearsed else [f"Note: {each}." for each in results.steered]
-    write_figure(report_figure(results, name), to, " ".join(notes))
+    write_figure(report_figure(results, name), to, "Rehearsal, no results." if results.rehearsed else "")
 
 
 def report_figure(results: Results, name: str) -> Figure:

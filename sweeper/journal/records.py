@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, StrictInt
 
-from sweeper.core.ids import configuration_index, trial_name
+from sweeper.core.ids import trial_name
 from sweeper.journal.fields import (
     LATEST,
     LEFT_OUT,
@@ -321,45 +321,8 @@ class Ended(Written):
     reason: str
 
 
-@dataclass(frozen=True)
-class Steered(Written):
-    """Somebody steered the sweep while it ran.
-
-    Attributes:
-        request: identifies what was asked, so that it is done once.
-        by, asked: who, and what: `stop --where "config_loss_name = 'focal'"`.
-        after: the latest epoch at which a trial had been evaluated.
-        stopped: trials that end with it → their epochs.
-        settings: keys of the search space that it changes, with their values.
-        trials: how many configurations the sweep has from now on; `None` where that stays.
-    """
-
-    kind: ClassVar[str] = "steered"
-    attempt: Whole
-    request: str
-    by: str
-    asked: str
-    after: Whole
-    stopped: Mapping[TrialName, Annotated[Number, Field(ge=0, le=MOST)]]
-    settings: Values
-    trials: Annotated[Whole | None, LEFT_OUT] = None
-
-    @property
-    def indices(self) -> list[int]:
-        """The configurations that end with it."""
-        return [configuration_index(name) for name in self.stopped]
-
-    @property
-    def sentence(self) -> str:
-        """What was steered, when and by whom."""
-        when = f"after rung {self.after}" if self.after else "before the first rung"
-        return f"steered {when} by {self.by}: {self.asked}"
-
-
 #: What a record says happened.
-Body = (
-    Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended | Steered
-)
+Body = Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
 
 _KINDS: dict[str, type[Body]] = {each.kind: each for each in get_args(Body)}
 
@@ -373,7 +336,7 @@ def body_from_json(kind: str, fields: Json) -> Body:
 
 def configuration_of(body: Body) -> int | None:
     """Return the configuration that a record is about; `None` where it is about the whole sweep."""
-    return None if isinstance(body, Attempt | Learned | Drawn | Ended | Steered) else body.configuration
+    return None if isinstance(body, Attempt | Learned | Drawn | Ended) else body.configuration
 
 
 @dataclass(frozen=True)

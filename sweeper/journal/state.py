@@ -20,15 +20,12 @@ from sweeper.journal.records import (
     ReplicateReported,
     Reported,
     Started,
-    Steered,
     Suggested,
     configuration_of,
 )
 from trainables.worker.trial_reports import Row, TrialReport
 
 WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
-#: Why a trial ended that somebody stopped, as `stop_kind`.
-STEERED = "steered"
 
 #: The states that a trial does not leave on its own; `resume --failed` retries failed ones.
 ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
@@ -196,7 +193,6 @@ class SweepState:
         learned: earlier sweep → how many of its trials the searcher knows of.
         touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
         last_reported: the configuration of the latest report; `None` before the first.
-        steered: what was steered, by the request that asked for it.
     """
 
     def __init__(self, configurations: int) -> None:
@@ -211,7 +207,6 @@ class SweepState:
         self.learned: dict[str, int] = {}
         self.touched: list[int] = []
         self.last_reported: int | None = None
-        self.steered: dict[str, Steered] = {}
 
     def apply(self, record: Record) -> None:
         """Fold one record in. Records must come in order.
@@ -244,8 +239,6 @@ class SweepState:
             case Ended() as body:
                 self.outcome = body.outcome
                 self._interrupt_running()
-            case Steered() as body:
-                self._steered(body)
         configuration = configuration_of(record.body)
         if configuration is not None:
             self.touched.append(configuration)
@@ -280,19 +273,6 @@ class SweepState:
                 "restore sweep.yaml as it was when the sweep was driven",
             )
         return self.trials[index]
-
-    def _steered(self, body: Steered) -> None:
-        self.steered[body.request] = body
-        for index in range(len(self.trials), body.trials or 0):
-            self.trials[index] = TrialState(configuration=index)
-        for index in body.indices:
-            trial = self._known(index)
-            if trial.status not in ENDED:
-                trial.status, trial.paused = EARLY_STOPPED, False
-                trial.stop_kind, trial.stop_reason = STEERED, body.sentence
-                for replicate in trial.replicates.values():
-                    replicate.status = FAILED if replicate.status == FAILED else EARLY_STOPPED
-                self.touched.append(index)
 
     def _started(self, trial: TrialState, body: Started) -> None:
         if trial.status == FAILED:

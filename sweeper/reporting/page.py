@@ -117,8 +117,7 @@ def claims(results: Results) -> list[tuple[Claim, str, str]]:
     names = named_claims(results)
     judged = judge_claims(results, names) if names else []
     word = "rehearsal: no verdict" if results.rehearsed else None
-    note = "".join(f". Note: {each}" for each in results.steered)
-    return [(CLAIMS[v.claim], (word or v.verdict).capitalize(), f"{begun(v.sentence)}{note}") for v in judged]
+    return [(CLAIMS[v.claim], (word or v.verdict).capitalize(), begun(v.sentence)) for v in judged]
 
 
 def begun(sentence: str) -> str:

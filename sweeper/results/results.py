@@ -30,8 +30,6 @@ import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
-from sweeper.journal.journal import read_kind
-from sweeper.journal.records import Steered
 from sweeper.results import queries
 from sweeper.results.leaderboard import objective
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
@@ -159,16 +157,8 @@ class Results:
 
     @property
     def marks(self) -> list[str]:
-        """What goes with every number: that it is a rehearsal's, and what was steered while the sweep ran."""
-        return [*([notice(self.rehearsed)] if self.rehearsed else []), *self.steered]
-
-    @cached_property
-    def steered(self) -> list[str]:
-        """What somebody steered while the sweep ran, a sentence each: it may have made its sample."""
-        if not self.paths.steering.is_dir():  # nobody asked for anything: a large journal takes seconds
-            return []
-        found = (record.body for record in read_kind(self.paths.journal, Steered))
-        return [f"this sample was {body.sentence}" for body in found if isinstance(body, Steered)]
+        """What goes with every number: that it is a rehearsal's."""
+        return [notice(self.rehearsed)] if self.rehearsed else []
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

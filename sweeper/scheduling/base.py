@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from sweeper.journal.best import Objective
-from sweeper.journal.records import Decision, Judged, Record, Reported, Steered
+from sweeper.journal.records import Decision, Judged, Record, Reported
 from sweeper.scheduling.ranking import Constraint, keeping
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
@@ -236,9 +236,6 @@ class RungState(ABC):
         A judgement without a report is a promotion, or the end of a pause.
         """
         match record.body:
-            case Steered() as body:
-                for configuration in body.indices:
-                    self.pool(configuration).leave(configuration)
             case Judged() as body:
                 self.pool(body.configuration).decided(body.configuration, body.decision)
             case Reported(decision=Decision(rung=int(rung)) as decision) as body if decision.metric is not None:

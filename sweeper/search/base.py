@@ -27,8 +27,8 @@ from typing import ClassVar, Protocol
 from sweeper.core.domains import Choice, Configuration, Fields, Node
 from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
-from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Steered, Suggested
-from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, RUNNING
+from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Suggested
+from sweeper.journal.state import ENDED, FAILED, RUNNING
 from trainables.registry import Hyperparameter, Registry
 
 #: For searchers that learn: names of earlier sweeps, whose finished trials arrive as `learned` records before the
@@ -149,9 +149,6 @@ class History:
                 self._reported(self.trials[body.configuration], body)
             case Judged() as body if body.configuration in self.trials and body.status in ENDED:
                 self.trials[body.configuration].status = body.status
-            case Steered() as body:
-                for index in {*body.indices} & self.trials.keys():
-                    self.trials[index].status = EARLY_STOPPED
             case Failed(final=True) as body if body.configuration in self.trials:
                 self.trials[body.configuration].status = FAILED
 

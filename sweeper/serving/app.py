@@ -6,29 +6,29 @@ import asyncio
 import functools
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio.to_thread
-import pyarrow as pa
 import uvicorn
 from plotly.offline import get_plotlyjs
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.html import FILES, page_text
 from sweeper.reporting.page import trial_parts
-from sweeper.results.queries import LARGE_TABLES, VIEWS, fence
+from sweeper.results.queries import LARGE_TABLES, VIEWS
 from sweeper.results.results import load
 from sweeper.serving.board import LIVE, Board, Painter, SweepView, file_of
-from sweeper.serving.guard import LOOPBACK, Guard, form
-from sweeper.steering.ledger import look_at_rows
 from sweeper.text.display import format_table
 from trainables.files.stores.base import StoreError
 
@@ -50,56 +50,84 @@ HEAVY = 2
 
 KEPT_TRIALS = 64
 
-#: Of the form that steers.
-NUMBERS = ("samples", "replicates")
-
 STATIC = {**dict.fromkeys(("plotly.js", "page.js", "live.js"), "text/javascript"), "live.css": "text/css"}
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises SweeperError where the address is taken, or not this machine's."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+HEADERS = {
+    # Scripts come from the server's own files alone; plotly's parallel coordinates compile their shaders' code (eval).
+    "content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+}
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on this machine's loopback. Raises SweeperError where the port is taken."""
     try:
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((LOOPBACK[0], port))
     except OSError as error:
-        raise SweeperError(
-            f"cannot listen on {host}:{port}: {error.strerror}", "give another --port or --host"
-        ) from error
+        raise SweeperError(f"cannot listen on port {port}: {error.strerror}", "give another --port") from error
 
 
-def serve(output: str, taken: socket.socket, token: str | None, commands: Mapping[str, Callable[..., Any]]) -> None:
-    """Serve the sweeps of `output` on a socket until interrupted.
+def serve(output: str, taken: socket.socket, compare: Callable[..., Any]) -> None:
+    """Serve the sweeps of `output` on a socket of this machine's loopback until interrupted.
 
     Args:
         output: a folder or a store.
         taken: listens.
-        token: what a request must show; required unless the socket is loopback's.
-        commands: `compare` and `steer`.
-
-    Raises:
-        SweeperError: no token, and not loopback.
+        compare: the command's function.
     """
-    loopback = taken.getsockname()[0] in LOOPBACK
-    if token is None and not loopback:
-        raise SweeperError(
-            f"whoever reaches {taken.getsockname()[0]} could read all sweeps",
-            "`sweeper cluster token FILE` makes a token; give it as --token-file FILE",
-        )
-    fence()  # who steers says in SQL which trials: it must not read the server's files
-    app = Guard(Pages(output, commands, writes=token is not None).app(), token, loopback=loopback)
+    app = Guard(Pages(output, compare).app())
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
     uvicorn.Server(config).run(sockets=[taken])
 
 
+class Guard:
+    """Lets requests of this machine's own browsers and programs through to an application, and adds headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Guard `app`."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update({name: text for name, text in HEADERS.items() if name not in headers})
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await (refusal(Request(scope, receive)) or self._app)(scope, receive, send_guarded)
+
+
+def refusal(request: Request) -> Response | None:
+    """Return the answer to a request from another site's page; `None` for one of this machine's."""
+    if urlsplit(f"//{request.headers.get('host', '')}").hostname not in LOOPBACK:
+        # A foreign name that resolves to 127.0.0.1 would let its page read what is served here.
+        return PlainTextResponse("this server answers to localhost only\n", 421)
+    fetched = request.headers.get("sec-fetch-site") == "cross-site"
+    if fetched and request.headers.get("sec-fetch-mode") != "navigate":  # a link may lead here, a picture may not
+        return PlainTextResponse("a request from another site was refused\n", 403)
+    return None
+
+
 class Pages:
     """Answers requests about the sweeps of one output."""
 
-    def __init__(self, output: str, commands: Mapping[str, Callable[..., Any]], *, writes: bool) -> None:
-        """Prepare to serve `output`; `writes`: sweeps can be steered. Raises SweeperError where it can be none."""
-        self._board, self._commands = Board(output), commands
-        self._form = page_text("steer.html") if writes else ""
+    def __init__(self, output: str, compare: Callable[..., Any]) -> None:
+        """Prepare to serve `output`. Raises SweeperError where it can be none."""
+        self._board, self._compare = Board(output), compare
         self._painter = Painter(output, self._board.unpainted)
         self._heavy: anyio.CapacityLimiter | None = None
         self._trial = functools.lru_cache(KEPT_TRIALS)(self._trial_text)
@@ -113,9 +141,8 @@ class Pages:
             "/compare": self.compare, "/static/{file}": self.static,
         }  # fmt: skip
         refused: Any = {HTTPException: sentence, SweeperError: sentence, StoreError: sentence}
-        found = [Route(path, answer) for path, answer in routes.items()]
-        found.append(Route(f"{one}/steer", self.steer, methods=["POST"]))
-        return Starlette(routes=found, lifespan=self._running, exception_handlers=refused)
+        served = [Route(path, answer) for path, answer in routes.items()]
+        return Starlette(routes=served, lifespan=self._running, exception_handlers=refused)
 
     @asynccontextmanager
     async def _running(self, app: Starlette) -> AsyncIterator[None]:
@@ -158,7 +185,7 @@ class Pages:
         before, _, after = await anyio.to_thread.run_sync(halves, file, seen.painted.key)
 
         def pieces() -> Iterator[bytes]:
-            yield before + page_text("live_part.html", part=part, key=seen.painted.key, form=self._form).encode()
+            yield before + page_text("live_part.html", part=part, key=seen.painted.key).encode()
             yield from (after[at : at + CHUNK_BYTES] for at in range(0, len(after), CHUNK_BYTES))
 
         return StreamingResponse(pieces(), media_type="text/html")
@@ -212,7 +239,7 @@ class Pages:
             raise HTTPException(400, "limit and offset are numbers of rows")
         limit, offset = map(int, numbers)
         query = f"SELECT * FROM {table} ORDER BY ALL LIMIT {min(limit, MOST_ROWS + 1)} OFFSET {offset}"
-        found = await self._in_thread(self._rows, name, query)
+        found = await self._in_thread(load(name, self._board.output).sql, query)
         if limit > MOST_ROWS + 1 or found.num_rows > MOST_ROWS:
             raise HTTPException(
                 413,
@@ -228,31 +255,15 @@ class Pages:
         saved = {"content-disposition": f'attachment; filename="{name}-{table}.csv"'}
         return StreamingResponse(pieces(), headers=saved, media_type="text/csv")
 
-    def _rows(self, name: str, query: str) -> pa.Table:
-        """Return the rows of a query, a look at the sweep where it may show test data."""
-        results = load(name, self._board.output)
-        found = results.sql(query)
-        look_at_rows([results], query, found)
-        return found
-
     async def compare(self, request: Request) -> Response:
         """Answer with two sweeps side by side: what their reports answer, and what the command `compare` says."""
         sides = [self._seen(request.query_params[each]) for each in "ab" if request.query_params.get(each)]
         found = None
         if len(sides) == 2:
             names = (each.name for each in sides)
-            found = await self._in_thread(self._commands["compare"], *names, output=self._board.output)
+            found = await self._in_thread(self._compare, *names, output=self._board.output)
         facts = "Two sweeps over the configurations that both have."
         return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
-
-    async def steer(self, request: Request) -> Response:
-        """Steer a sweep as the form says; answer with what was asked."""
-        name, given = self._seen(request.path_params["name"]).name, await form(request)
-        options: dict[str, Any] = {key: int(given[key]) for key in NUMBERS if given.get(key, "").isdecimal()}
-        options |= {"where": given.get("where") or None, "output": self._board.output}
-        words = given.get("what", "").split()
-        said = await self._in_thread(self._commands["steer"], name, given.get("verb", ""), words, **options)
-        return page("sentence", name, name, text=said)
 
     async def static(self, request: Request) -> Response:
         """Answer with a script or a style; plotly's is large and belongs to a version, so a browser may keep it."""

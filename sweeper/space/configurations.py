@@ -112,11 +112,6 @@ class Configurations(Sequence[Configuration]):
                 self._newest = max(self._newest, record.sequence)
         return index in self._found
 
-    def require(self, values: Configuration) -> None:
-        """Raise SweeperError where a configuration cannot be one of the space."""
-        if (reason := self._misfit(values)) is not None:
-            raise SweeperError(f"it is no configuration of the search space: {reason}", "give what the space has")
-
 
 def configurations(spec: SweepSpec, samples: int | None = None) -> Configurations:
     """Return the sweep's configurations, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`.
@@ -131,7 +126,7 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
         index = index if only is None else only[index]
         seed = configuration_seed(sweep_seed, index)
         choose = domains.Uniforms(lambda path: _uniform(seed, path))
-        return domains.draw_configuration(spec.space_at(index), index % points, choose)
+        return domains.draw_configuration(spec.space, index % points, choose)
 
     count = points * (spec.samples if samples is None else samples)
     return Configurations(count if only is None else len(only), draw)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError, model_serializer, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
-from sweeper.core.domains import Fields, narrowed, parse, plain
+from sweeper.core.domains import Fields, parse, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds, seed_from
 from sweeper.core.json_types import Plain, Values, join_path, part_of
@@ -36,7 +36,7 @@ MOST_CONFIRMED = 8
 
 #: Keys that a resolved search space holds only where they say something.
 LEFT_OUT_IF_EMPTY = (
-    "confirm", "confirms", "constraints", "header", "loop", "narrowed", "objectives", "rehearsal",
+    "confirm", "confirms", "constraints", "header", "loop", "objectives", "rehearsal",
     "rehearsed", "searcher",
 )  # fmt: skip
 
@@ -150,22 +150,6 @@ class Confirms(Part):
     round: int = Field(default=1, ge=1, le=1000)
 
 
-class Narrowed(Part):
-    """An interval of the space that is narrower for later configurations, since somebody steered the sweep.
-
-    Attributes:
-        first: the first configuration that is drawn so.
-        path: of the interval, below `space`: `loss.focal.gamma`.
-        low: the low end.
-        high: the high end.
-    """
-
-    first: int = Field(ge=0)
-    path: str
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
-
-
 def _tree(space: object) -> Fields:
     """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
     if isinstance(space, Fields):
@@ -207,7 +191,6 @@ class SweepSpec(Part):
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
         confirm: seeds on which the configurations that may be the best are trained again after the sweep.
         confirms: in a sweep that does so, which configurations of which sweep; written by the program.
-        narrowed: intervals that somebody narrowed for later configurations; written by the program.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
     """
@@ -237,24 +220,8 @@ class SweepSpec(Part):
     priority: int = Field(default=0, ge=-1000, le=1000)
     confirm: Confirm = Confirm()
     confirms: Confirms | None = None
-    narrowed: list[Narrowed] = Field(default_factory=list)
     rehearsal: Values | None = None
     rehearsed: list[str] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _require_intervals(self) -> Self:
-        self.space_at(MAXIMUM_CONFIGURATIONS)
-        return self
-
-    def space_at(self, index: int) -> Fields:
-        """Return the space from which a configuration is drawn. Raises ValueError where it cannot be so narrow."""
-        space = self.space
-        for each in self.narrowed:
-            found = narrowed(space, each.path.split("."), each.low, each.high) if each.first <= index else space
-            if not isinstance(found, Fields):
-                raise ValueError(f"the space has no interval {each.path}; write e.g. space.loss.focal.gamma=[1,4]")
-            space = found
-        return space
 
     @property
     def is_rehearsal(self) -> bool:

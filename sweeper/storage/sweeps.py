@@ -148,9 +148,6 @@ AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "resources")
 #: The key that may become larger: the configurations so far stay what they are, and more follow.
 GROWING = "samples"
 
-#: The key of intervals that are narrower for later configurations, see `sweeper.steering.requests`.
-NARROWED = "narrowed"
-
 
 def keep(sweep: Sweep) -> Sweep:
     """Write a sweep's search space into its `sweep.yaml`; return the sweep."""
@@ -160,17 +157,15 @@ def keep(sweep: Sweep) -> Sweep:
     return sweep
 
 
-def amended(sweep: Sweep, settings: Sequence[str], *also: str) -> Sweep:
+def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     """Return the sweep with the overrides `settings`: budget, resources, samples (more of them), never measurements.
-
-    `also` names more keys that may change: `NARROWED`, where that is journaled.
 
     Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
     """
     rule = "this setting of a started sweep cannot change"
     remedy = f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest"
     keys = [setting.partition("=")[0].strip() for setting in settings]
-    changeable = (*AMENDABLE, GROWING, *also)
+    changeable = (*AMENDABLE, GROWING)
     refused = [Fault(key, rule, remedy) for key in keys if key.partition(".")[0].strip() not in changeable]
     document = Document(values=sweep.spec.resolved())
     apply_overrides(document, settings)
@@ -186,7 +181,7 @@ def amended(sweep: Sweep, settings: Sequence[str], *also: str) -> Sweep:
     return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
 
 
-_UNMEASURED = (*AMENDABLE, NARROWED, "header", "rehearsal")
+_UNMEASURED = (*AMENDABLE, "header", "rehearsal")
 
 _LONGEST = 60
 _REMEDY = "restore the value, or start a new sweep with it"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
-from sweeper.journal.records import Decision, Judged, Record, Reported, Steered
+from sweeper.journal.records import Decision, Judged, Record, Reported
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
 from trainables.worker.trial_reports import Row
 
@@ -39,10 +39,6 @@ class JournalRows:
         body = record.body
         if isinstance(body, Judged):
             return {"decisions": [_decision_row(body.configuration, body.epoch, body.decision, record.time)]}
-        if isinstance(body, Steered):
-            made = Decision(None, "stop", body.sentence, None, None, 0)
-            stopped = zip(body.indices, body.stopped.values(), strict=True)
-            return {"decisions": [_decision_row(index, int(epochs), made, record.time) for index, epochs in stopped]}
         if not isinstance(body, Reported):
             return {}
         rows = {
@@ -153,8 +149,7 @@ class TrialsTable:
         have their own epochs, times and attempts as well.
         """
         self._take_suggestions(state)
-        # Trials that were added while this driver ran come with the next one's table.
-        trials = [*state.trials.values()][: len(self._rows)]
+        trials = [*state.trials.values()]
         replicates = [(trial, replicate) for trial in trials for replicate in range(self._replicates)]
         columns = dict(self._fixed)
         for column in _STATE_COLUMNS:

@@ -12,7 +12,8 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -101,6 +102,27 @@ class Shown(Generic[T]):
 
     def _repr_html_(self) -> str:
         return as_html(self.__rich__())
+
+
+def as_data(answer: object) -> object:
+    """Return an answer's values as JSON has them: fields by their names, paths as text, NaN and infinities as None."""
+    if isinstance(answer, Shown):
+        return as_data(answer.json if answer.json is not None else answer.value)
+    if isinstance(answer, Mapping):
+        return {str(key): as_data(value) for key, value in answer.items()}
+    for method in (
+        "to_dict",
+        "to_pylist",
+        "resolved",
+        "tolist",
+    ):  # answers, Arrow's tables, search spaces, numpy's values
+        if hasattr(answer, method):
+            return as_data(getattr(answer, method)())
+    if is_dataclass(answer):
+        return {field.name: as_data(getattr(answer, field.name)) for field in fields(answer)}
+    if isinstance(answer, (list, tuple, set, frozenset)):
+        return [as_data(value) for value in answer]
+    return json_value(answer) if isinstance(answer, (str, int, float, NoneType)) else str(answer)
 
 
 def as_text(look: RenderableType) -> str:

@@ -24,7 +24,7 @@ from sweeper.core.ids import SweepPaths, config_hash, configuration_index, flatt
 from sweeper.core.json_types import part_of
 from sweeper.core.schemas import EPOCHS_SCHEMA, REHEARSAL
 from sweeper.journal.journal import generation
-from sweeper.journal.records import Record, Steered, Suggested, configuration_of
+from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.segments import contents
 from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.generations import RecalibrationPart
@@ -146,8 +146,6 @@ class RunProjection:
         configuration = configuration_of(record.body)
         if configuration is not None:
             return [configuration]
-        if isinstance(record.body, Steered):
-            return [SWEEP_RUN, *(index for index in record.body.indices if index in self._began)]
         # Drivers that start or end change what was running to interrupted.
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 

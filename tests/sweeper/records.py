@@ -21,7 +21,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "report": {**_PLACE, "status": "running", "decision": None, **_REPORT},
     "judged": {**_PLACE, "status": "waiting", "decision": {}},
     "failed": {**_PLACE, "kind": "crash", "reason": "its process died", "counts": True, "final": False},
-    "steered": {"attempt": 1, "request": "a", "by": "me", "asked": "stop", "after": 0, "stopped": {}, "settings": {}},
     "ended": {"attempt": 1, "outcome": "finished", "reason": "all trials ended"},
 }
 _DECISION = {"rung": None, "kind": "continue", "reason": "", "metric": None, "cutoff": None, "competitors": 0}

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from sweeper.core.ids import ReplicateSeeds, config_hash, trial_name
 from sweeper.journal.best import Rank, rank_of
 from sweeper.journal.records import Body, Drawn, Record
-from sweeper.journal.state import COMPLETED, ENDED, STEERED, SweepState, TrialState
+from sweeper.journal.state import COMPLETED, ENDED, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.strata import stratum_name
 from sweeper.space.spec import SweepSpec
@@ -27,7 +27,7 @@ from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 #: Endings that a retry would repeat: a trial that crashed or took too long can continue from its checkpoint.
-OVER = {"continue", "stop", "complete", "fail", NON_FINITE, STEERED}
+OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from sweeper.execution.driver import judging
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
 from sweeper.execution.driver.context import KeptCheckpoints
 from sweeper.execution.driver.judging import Failure
-from sweeper.journal.records import Attempt, Body, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
+from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
@@ -50,14 +50,12 @@ class Driver(Assignments):
     Attributes:
         keeper: removes checkpoints.
         other_nodes: whether there are nodes for trials besides those whose disks are full.
-        steered: called on every turn while trials may start: does what people ask of the sweep, by `steer`.
         broken: what an executor's own thread raised.
     """
 
     _: KW_ONLY
     keeper: Mirror | SharedFolder
     other_nodes: judging.OtherNodes = lambda nodes: False
-    steered: Callable[[Driver], object] = lambda driver: None
     broken: Exception | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -224,22 +222,6 @@ class Driver(Assignments):
             self.processes = self.steering.slots
             if not self.settings.together:
                 self.resize(self.processes)
-        if self.closing is None:
-            self.steered(self)
-
-    def steer(self, *bodies: Body) -> None:
-        """Journal what somebody asked of the sweep, and let go of the trials that it stops.
-
-        One that runs is over with its next report, which nobody takes.
-        """
-        before = len(self.state.touched)
-        for body in bodies:
-            self._record(body)
-        self.journal.settle()
-        self._queue = deque(unit for unit in self._queue if self.state.trials[unit[0]].status not in ENDED)
-        for index in self.state.touched[before:]:
-            self._checkpoints.tidy(index)
-        self._end_pauses()
 
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""

@@ -211,19 +211,14 @@ class BudgetWatch:
         price, cpu_price = self.budget.gpu_hour_price, self.budget.cpu_hour_price
         self._gpu_price = (price_from(self.environment) if price is None else price) or 0.0
         self._cpu_price = cpu_price or 0.0
-        self.allow(self.budget)
-
-    def allow(self, budget: Budget) -> None:
-        """Watch these limits from now on, at the same prices. Raises SweeperError as above."""
         if (
-            budget.cost is not None
+            self.budget.cost is not None
             and not self.resources["gpu"] * self._gpu_price + self.resources["cpu"] * self._cpu_price
         ):
             raise SweeperError(
-                f"budget.cost = {budget.cost:g}, but no price per hour is set",
+                f"budget.cost = {self.budget.cost:g}, but no price per hour is set",
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
             )
-        self.budget = budget
 
     def tick(self, steering: Steering) -> None:
         """Look whether the budget is reached, when it is due."""

@@ -78,10 +78,6 @@ WRITTEN = {
         '"status":"waiting","decision":{"rung":3,"kind":"continue","reason":"promoted","metric":0.5,"cutoff":null,'
         '"competitors":8,"stratum":"mlp"}}}'
     ),
-    "0000000014-steered.json": (
-        '{"sequence":14,"kind":"steered","time":1.5,"body":{"attempt":1,"request":"ab","by":"me","asked":"extend",'
-        '"after":9,"stopped":{"c00004":3},"settings":{"samples":12},"trials":12}}'
-    ),
     "0000000012-ended.json": (
         '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped","reason":"asked to"}}'
     ),

@@ -138,13 +138,20 @@ def test_two_servers_say_the_same_of_one_folder(sweeps, tmp_path):
         assert one.ask("/sweeps/tables/rows/epochs.csv").text == other.ask("/sweeps/tables/rows/epochs.csv").text
 
 
-def test_what_can_be_reached_from_elsewhere_needs_a_token(tmp_path):
-    with pytest.raises(SweeperError, match=r"whoever reaches 0\.0\.0\.0 could read all sweeps"):
-        serve(output=tmp_path, host="0.0.0.0", port=0)
+def test_requests_under_other_names_or_from_other_sites_are_refused(server: Served):
+    assert server.ask("/", host=f"evil.example:{server.port}").status == 421
+    assert server.ask("/", host=f"localhost:{server.port}").status == server.ask("/").status == 200
+    assert server.ask("/compare", sec_fetch_site="cross-site", sec_fetch_mode="no-cors").status == 403
+    assert server.ask("/compare", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/sweeps/small/", "/sweeps/small/steer", "/login"])
+def test_nothing_can_be_written(server: Served, path):
+    assert server.ask(path, "POST", "verb=stop").status in (404, 405)
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):
-    with listen("127.0.0.1", 0) as taken, pytest.raises(SweeperError, match="cannot listen on"):
+    with listen(0) as taken, pytest.raises(SweeperError, match="cannot listen on"):
         serve(output=tmp_path, port=taken.getsockname()[1])
 
 
