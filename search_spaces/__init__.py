@@ -7,7 +7,7 @@ experiments of a paper
 
     paper: mukhoti                      # curvature, properness, mukhoti, posterior or selective
     tables: [mukhoti-1, mukhoti-4]      # the published tables and figures whose cells this sweep can fill
-    claims: [focal_temperature_beats_temperature]   # judged at the end of the sweep; `sweeper claims` lists them
+    claims: [focal_temperature_beats_temperature]   # `sweeper claims NAME` judges them
 
 `rehearsal` holds what `--rehearse` changes beyond its general rules (`sweeper.space.rehearsal`): a mapping written
 like the file itself, laid over the scaled-down values, e.g.
@@ -18,7 +18,7 @@ Mappings are joined key by key; lists, domains, and components of another name r
 with the file, whether or not the sweep is rehearsed.
 
 Published numbers lie in `published/<paper>_table_<number>.csv` or `published/<paper>_figure_<number>.csv`, one row a
-printed number, read by `search_spaces.published_numbers`:
+printed number, read by `search_spaces.papers.published_numbers`:
 
 * `table`: as headers write it, e.g. `mukhoti-1`;
 * `dataset`, `architecture`, `loss`: our registries' names; `options`: hyperparameters that tell rows of one loss
@@ -38,8 +38,9 @@ FOLDER = Path(__file__).resolve().parent
 
 def packaged_files() -> dict[str, Path]:
     """Return the shipped search space files by name: `{"quickstart": …/quickstart.yaml, "tutorials/…": …}`."""
-    files = [*FOLDER.glob("*.yaml"), *FOLDER.glob("tutorials/*.yaml")]
-    return {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(files)}
+    named = {path.stem: path for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml"))}
+    named |= {f"tutorials/{path.stem}": path for path in FOLDER.glob("tutorials/*.yaml")}
+    return dict(sorted(named.items()))
 
 
 def locate(path: str | Path) -> Path:

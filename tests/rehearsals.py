@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import packaged_files
-from sweeper.analysis.judging import judge_claims, named_claims
+from search_spaces.papers.judging import judge_claims, named_claims
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import TABLES
 from sweeper.core.processes import prepare

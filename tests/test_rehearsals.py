@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from search_spaces import packaged_files
-from sweeper.analysis.judging import judge_claims, verdict_lines
+from search_spaces.papers.judging import judge_claims, verdict_lines
 from sweeper.results import load
 from tests.patience import patient
 from tests.running import in_process

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sweeper.analysis.claims import CLAIMS
+from search_spaces.papers.claims import CLAIMS
 from sweeper.cli.main import app
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import record_names

@@ -8,7 +8,6 @@ GROUPS = {
         **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
         **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
         "import_": "commands",
-        "paper": "papers",
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
@@ -18,7 +17,6 @@ GROUPS = {
     "After training": {
         **dict.fromkeys(("recalibrate", "ensemble", "conformal", "subgroups", "decide", "what_if"), "analyses"),
         "export": "exports",
-        "claims": "analyses",
     },
     "Manage": {**dict.fromkeys(("delete", "rename", "archive", "doctor"), "housekeeping"), "sync": "exports"},
     "Cluster": {"submit": "commands"},
@@ -28,6 +26,6 @@ GROUPS = {
 CLUSTER = {"logs": "commands", "token": "commands"}
 
 #: Commands of release 0.2 that `status`, `figure` and `cluster` took over: hidden, they work until 0.4.
-OLD = {"list_": "housekeeping", "focal_map": "analyses", **CLUSTER}
+OLD = {"list_": "housekeeping", **CLUSTER}
 
 COMMANDS = {name: module for group in (*GROUPS.values(), OLD) for name, module in group.items()}

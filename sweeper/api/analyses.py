@@ -1,4 +1,4 @@
-"""What is asked of finished sweeps, as functions: comparisons, claims, and what logits still tell.
+"""What is asked of finished sweeps, as functions: comparisons, and what logits still tell.
 
 Like `sweeper.api.commands`: same names, options, defaults and messages as on the command line.
 """
@@ -14,14 +14,12 @@ from rich.text import Text
 
 from sweeper.api import arguments
 from sweeper.api.arguments import AtLeastOne, CommandOption, listed, local_sweep, opened, output_folder, overrides
-from sweeper.text.display import Shown, format_table
+from sweeper.text.display import Shown
 
 if TYPE_CHECKING:
     from sweeper.analysis.certificates import Certificate
-    from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison import Comparison
     from sweeper.analysis.decisions import Decided
-    from sweeper.analysis.papers.loss_figures import ComputedFigure
     from sweeper.analysis.predictive import Conformal, EnsembleRow
     from sweeper.analysis.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replays import Kept
@@ -75,31 +73,6 @@ def certify(
     results = opened(name, output)
     found = certified(results, first, second, network)
     return Shown(found, view(found))
-
-
-def claims(
-    name: str | None = None, *, claim: Sequence[str] = (), output: arguments.Output = None
-) -> Shown[list[Verdict]]:
-    """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided.
-
-    Args:
-        name: Name or path of a sweep. (default: list every claim and its rule)
-        claim: Claim to judge; repeatable. (default: the claims that the search space names)
-
-    Returns:
-        A verdict for each claim, with the sentence behind it.
-    """
-    from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
-
-    if name is None:
-        return Shown([], claims_table(), wrap=False)
-    found = opened(name, output)
-    verdicts, rehearsal = judge_claims(found, list(claim) or None), bool(found.rehearsed)
-    return Shown(
-        verdicts,
-        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal))),
-        json=[{**verdict.to_dict(), "rehearsal": rehearsal} for verdict in verdicts],
-    )
 
 
 def what_if(
@@ -291,38 +264,3 @@ def decide(
 
     found = decide_by_costs(opened(name, output), listed(method) or ["none"], Costs(error, abstention, size))
     return Shown(found, decided_view(found))
-
-
-def focal_map(
-    figure: str,
-    *,
-    gamma: Sequence[float] = (),
-    classes: int | None = None,
-    form: arguments.Format = "table",
-    picture: Annotated[str | Path | None, To] = None,
-) -> Shown[ComputedFigure]:
-    """Compare the focal calibration map with temperature scaling, and show its effect on confidences.
-
-    temperatures: properness Figs. 2 and 6; bounds: properness Fig. 3; confidence: posterior Fig. 2; curvature-1,
-    properness-1-left, properness-1-right, properness-2-right, properness-4, -5, -7, mukhoti-4a, mukhoti-6, posterior-1,
-    selective-1, selective-a-1, -2, -3, -5: losses, their weights and gradients, and maps. No training.
-
-    Args:
-        figure: Figure to compute: temperatures, bounds, confidence, or one by paper: mukhoti-4a.
-        gamma: γ of the focal map; repeatable. (default: those of the papers)
-        classes: Number of classes. (default: those of the papers)
-        picture: Also write the figure to this file: .html, .png, .svg or .pdf. (default: none)
-
-    Returns:
-        The figure's numbers, drawn by `figure`.
-    """
-    import pyarrow as pa
-
-    from sweeper.analysis.papers.focal_map_figures import map_figure
-    from sweeper.reporting.html import write_figure
-
-    found = map_figure(figure, gamma, classes)
-    text = format_table(pa.Table.from_pylist(found.rows), form)
-    if picture is not None:
-        write_figure(found.figure(figure), Path(picture))
-    return Shown(found, text, notes=found.remarks)

@@ -11,14 +11,13 @@ from sweeper.api import analyses, arguments, commands
 from sweeper.api.arguments import CommandOption, local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError
-from sweeper.storage.lookup import find_sweep, sweep_names
+from sweeper.storage.lookup import find_sweep
 from sweeper.text.display import Shown, format_table
 from sweeper.text.labels import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sweeper.analysis.papers.loss_figures import ComputedFigure
     from sweeper.exporting.folder import Exported
     from sweeper.exporting.model import ExportedModel
     from sweeper.results import Results
@@ -117,23 +116,19 @@ def report(
     name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
     more: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
     *,
-    table: Annotated[str | None, CommandOption(hidden=True)] = None,
-    form: Annotated[str | None, CommandOption(("--format", "-f"), hidden=True)] = None,
     to: str | Path | None = None,
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
-) -> ReportPage | str:
+) -> ReportPage:
     """Rewrite a sweep's report.html, or put several sweeps on one page.
 
     Args:
         name: Name or path of the sweep.
         more: More sweeps to put on the same page. (default: none)
-        table: Now `sweeper table --paper TABLE`.
-        form: Now `sweeper table --format FORMAT`.
         to: HTML file to write instead. (default: report.html of the sweep)
 
     Returns:
-        The page, which a notebook shows; with `table` its text.
+        The page, which a notebook shows.
 
     Raises:
         SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
@@ -142,10 +137,6 @@ def report(
     from sweeper.storage.places import publish
 
     place = output_folder(output)
-    if table is not None:
-        return table_of(name, more, paper=table, form=form or "markdown", output=place)
-    if form is not None:
-        raise SweeperError(f"--format {form} only applies to --table", "add --table mukhoti-1, or omit --format")
     if name is None:
         raise SweeperError("no sweep was named", "give a name")
     if more:
@@ -259,7 +250,7 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> Shown[No
         raise _lacks("mcp", error) from error
     tools: dict[str, Callable[..., Any]] = {
         "plan": commands.plan, "status": commands.status, "results": results_, "show": show,
-        "compare": analyses.compare, "claims": analyses.claims, "ensemble": analyses.ensemble,
+        "compare": analyses.compare, "ensemble": analyses.ensemble,
         "conformal": analyses.conformal,
     }  # fmt: skip
     serve_tools(output_folder(output), tools | ({"stop": commands.stop} if allow_run else {}), allow_run=allow_run)
@@ -348,27 +339,17 @@ def load_model(path: str | Path) -> ExportedModel:
 
 
 def figure(
-    name: Annotated[str, CommandOption(complete="complete_sweep")],
-    figure: str | None = None,
+    name: arguments.Name,
+    figure: str,
     to: Annotated[str | Path | None, CommandOption(("--to",))] = None,
     *,
-    gamma: Sequence[float] = (),
-    classes: int | None = None,
-    form: arguments.Format = "table",
     output: arguments.Output = None,
-) -> Path | DrawnFigure | Shown[ComputedFigure]:
-    """Draw a report's figure, or a paper's that needs no training.
-
-    Computed: temperatures, bounds, confidence, curvature-1, properness-1-left, properness-1-right, properness-2-right,
-    properness-4, -5, -7, mukhoti-4a, mukhoti-6, posterior-1, selective-1, selective-a-1, -2, -3, -5.
+) -> Path | DrawnFigure:
+    """Draw a figure of a sweep's report.
 
     Args:
-        name: Name or path of a sweep, or of a computed figure.
-        figure: Figure of the report, e.g. learning_curves. (default: a computed figure)
-        to: File to write: .pdf, .svg or .png; a computed figure also as .html.
-        gamma: γ of a computed figure; repeatable. (default: those of the papers)
-        classes: Number of classes of a computed figure. (default: those of the papers)
-        form: Format of a computed figure's numbers: table, json, csv or parquet.
+        figure: Figure of the report, e.g. learning_curves.
+        to: File to write: .pdf, .svg or .png.
 
     Returns:
         The file; without one, the figure, which a notebook draws.
@@ -376,8 +357,6 @@ def figure(
     Raises:
         SweeperError: an unknown figure or format, or one that does not apply to the sweep.
     """
-    if figure is None:
-        return analyses.focal_map(name, gamma=gamma, classes=classes, form=form, picture=to)
     from sweeper.figures.on_paper import report_figure, svg_text, write_report_figure
 
     found = opened(name, output)
@@ -388,41 +367,22 @@ def figure(
 
 
 def table(
-    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
-    more: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
+    name: arguments.Name,
     *,
-    paper: Annotated[str | None, CommandOption(metavar="TABLE")] = None,
     form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
     output: arguments.Output = None,
 ) -> str:
-    """Print a paper's table: the best of each loss on each network, or a published one filled in (--paper).
+    """Print a table for a paper: the best of each loss on each network.
 
     Args:
-        name: Name or path of the sweep. [default with --paper: all sweeps]
-        more: More sweeps to fill in --paper from. (default: none)
-        paper: Table of a paper to fill in, e.g. mukhoti-1. (default: none)
         form: latex, markdown or csv.
 
     Returns:
         The table as text.
 
     Raises:
-        SweeperError: another format, an unknown table, or nothing was evaluated.
+        SweeperError: another format, or nothing was evaluated.
     """
     from sweeper.reporting.tables import paper_table
-    from sweeper.results import load
 
-    place = output_folder(output)
-    if paper is not None:
-        from sweeper.analysis.papers.tables import format_paper_table, paper_table as filled_in
-
-        named = [name, *more] if name is not None else []
-        places = [local_sweep(each, place) for each in named] or [(found, Path(place)) for found in sweep_names(place)]
-        return format_paper_table(filled_in(paper, [load(*each) for each in places]), form)
-    if name is None or more:
-        raise SweeperError("a table is of one sweep", "give its name, or --paper to fill in a paper's table")
-    return paper_table(opened(name, place), form)
-
-
-#: `table`, for `report`, whose option of release 0.2 has its name.
-table_of = table
+    return paper_table(opened(name, output), form)

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import functools
 import glob
+import importlib.metadata
 import inspect
 import io
 import os
@@ -30,7 +31,7 @@ import typer
 import typer.core
 
 from search_spaces import packaged_files
-from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping, papers
+from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping
 from sweeper.api.arguments import CommandOption
 from sweeper.cli.printing import BAD_INPUT, DONE, GIVEN, PRINTED, discard_output, display
 from sweeper.core.errors import SweeperError
@@ -45,7 +46,7 @@ SECTION = re.compile(r"\n(Args|Returns|Raises):\n")
 WORDS = re.compile(r" \(default: (.+)\)$")
 
 
-MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping, papers)}
+MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping)}
 
 
 #: Options of release 0.2 that have another name now: they work until 0.4, and are hidden.
@@ -84,6 +85,7 @@ class Program(typer.core.TyperGroup):
         """Write every command that is not hidden, with what it does."""
         groups = {title: [_words(name) for name in names] for title, names in GROUPS.items()}
         groups["Cluster"].append("cluster")
+        groups["After training"] += plugins()
         width = max(len(name) for names in groups.values() for name in names) + 2
         for title, names in groups.items():
             formatter.write(f"\n{title}:\n" if title == "Run" else f"{title}:\n")
@@ -103,15 +105,39 @@ def add_commands(app: typer.Typer) -> None:
     _add(cluster, CLUSTER)
     app.add_typer(cluster, name="cluster")
     _add(app, OLD, hidden=True)
+    for name, function in plugins().items():
+        _add_one(app, name, function)
 
 
 def _add(app: typer.Typer, names: Mapping[str, str], *, hidden: bool = False) -> None:
     for name, module in names.items():
-        made = command(getattr(MODULES[module], name), PRINTED.get(name.rstrip("_"), display))
-        # In full: a list of commands would cut it at 45 characters.
-        short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".")
-        short = f"{short if len(short) <= MOST_WORDS else short.partition(': ')[0]}."
-        app.command(_words(name), cls=Command, short_help=short, hidden=hidden)(made)
+        _add_one(app, name, getattr(MODULES[module], name), hidden=hidden)
+
+
+def _add_one(app: typer.Typer, name: str, function: Callable[..., Any], *, hidden: bool = False) -> None:
+    made = command(function, PRINTED.get(name.rstrip("_"), display))
+    # In full: a list of commands would cut it at 45 characters.
+    short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".")
+    short = f"{short if len(short) <= MOST_WORDS else short.partition(': ')[0]}."
+    app.command(_words(name), cls=Command, short_help=short, hidden=hidden)(made)
+
+
+@functools.cache
+def plugins() -> dict[str, Callable[..., Any]]:
+    """Return the commands that installed packages add: name → function, written like those of `sweeper.api`.
+
+    A package names them in its `pyproject.toml`; one that cannot be imported is left out, with a warning.
+
+        [project.entry-points."sweeper.commands"]
+        audit = "my_package.commands:audit"
+    """
+    added = {}
+    for entry in importlib.metadata.entry_points(group="sweeper.commands"):
+        try:
+            added[entry.name] = entry.load()
+        except Exception as error:  # a stranger's module may raise anything
+            _refuse(f"the command {entry.name!r} of {entry.value} cannot be imported: {error}")
+    return added
 
 
 def command(function: Callable[..., Any], printed: Callable[..., None]) -> Callable[..., None]:

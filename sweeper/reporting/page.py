@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sweeper.analysis import certificates
-from sweeper.analysis.claims import CLAIMS
-from sweeper.analysis.claims.base import Claim
-from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.core.errors import SweeperError
 from sweeper.figures import report_figures
 from sweeper.figures.base import Axis, Curve, Figure, Panel, folded, log_axis
@@ -79,7 +76,6 @@ def report(results: Results) -> dict[str, object]:
         "others": [(name, [*each]) for name, each in groupby(first.settings[len(first.asked) :], lambda s: s.name)],
         "legend": legend,
         "details": details(board),
-        "claims": claims(results),
         "certificate": None if counts.count(*FILTERS["others"][1:]) else certificates.of_the_best(results, board),
         "certified": certificates.CAPTION,
         "tiles": tiles(counts),
@@ -110,19 +106,6 @@ def started(created: str) -> str:
     """Return a time of ISO 8601 to the minute, in UTC where it has a zone."""
     moment = datetime.fromisoformat(created)
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
-
-
-def claims(results: Results) -> list[tuple[Claim, str, str]]:
-    """Return each claim that the sweep's header names, its verdict and the sentence behind it."""
-    names = named_claims(results)
-    judged = judge_claims(results, names) if names else []
-    word = "rehearsal: no verdict" if results.rehearsed else None
-    return [(CLAIMS[v.claim], (word or v.verdict).capitalize(), begun(v.sentence)) for v in judged]
-
-
-def begun(sentence: str) -> str:
-    """Return the sentence with a capital, unless it begins with a symbol: ρ is no Ρ."""
-    return sentence[0].upper() + sentence[1:] if sentence[0].isascii() else sentence
 
 
 def tiles(counts: Overview) -> list[tuple[str, str, str]]:

@@ -10,7 +10,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
 from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
 from sweeper.reporting.matrix import Matrix
 from sweeper.reporting.picture import ALIKE, BEST, STOPPED, UNKNOWN, WORSE, Dot, Picture
@@ -41,14 +40,12 @@ def summary(results: Results) -> RenderableType:
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
-        names, rehearsal = named_claims(snapshot), bool(results.rehearsed)
-        judged = verdict_lines(judge_claims(snapshot, names), rehearsal=rehearsal) if names else []
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
     after = [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     after += map(Text, pareto.lines() if pareto is not None else ())
     after += [Text(line, style="dim") for line in packed]
-    after += map(Text, (*reused, *judged))
+    after += map(Text, reused)
     return Group(*parts, terminal(answered), *after)
 
 

@@ -43,7 +43,6 @@ class Registries:
         further_metrics: the registry of metrics that are measured besides, where a file asks for them.
         curvature_defaults: every setting of the curvature measurement with its default.
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
-        claims: the names of the claims that a sweep's tables can be judged by.
         shifts: the registry of evaluation splits that are not the data set's own.
         loops: the registry of training loops, which are all the user's own.
         schedulers, searchers: the registries of what decides on trials and chooses configurations.
@@ -57,7 +56,6 @@ class Registries:
     metrics: tuple[str, ...]
     curvature_defaults: Mapping[str, object]
     curvature_faults: Callable[[Mapping[str, object]], list[str]]
-    claims: tuple[str, ...] = ()
     further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
     shifts: Registry = field(default_factory=lambda: Registry("evaluation split"))
     loops: Registry = field(default_factory=lambda: Registry("training loop"))
@@ -89,7 +87,6 @@ class Registries:
 
 def installed_registries() -> Registries:
     """Return what is built into the project. Imports torch, so only commands that need it call it."""
-    from sweeper.analysis.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets.base import DATASETS
     from trainables.datasets.splits import EVALUATION_SPLITS
@@ -105,9 +102,7 @@ def installed_registries() -> Registries:
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
     metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
-    return Registries(
-        *components, metrics, defaults, settings_faults, tuple(CLAIMS), further_metrics(), EVALUATION_SPLITS, LOOPS
-    )
+    return Registries(*components, metrics, defaults, settings_faults, further_metrics(), EVALUATION_SPLITS, LOOPS)
 
 
 #: What can be listed: the registries of that name. Metrics are the optional ones.

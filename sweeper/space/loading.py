@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from search_spaces import locate
 from sweeper.core.domains import Constant, Fields, Members, Node, grid_size, is_random, parse, resolved_faults
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.json_types import Plain, Values, join_path, listed, mappings, part_of
+from sweeper.core.json_types import Plain, Values, join_path, mappings, part_of
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
@@ -262,12 +262,7 @@ def _invalid(node: Node) -> bool:
 
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
-    faults = []
-    for index, claim in enumerate(listed(part_of(values, "header", "claims"))):
-        if isinstance(claim, str) and claim not in registries.claims:
-            place = join_path("header.claims", index)
-            faults.append(Fault(place, f"unknown claim {claim!r}", hint(claim, registries.claims)))
-    return [*faults, *objective_faults(values, registries), *_confirm_faults(values)]
+    return [*objective_faults(values, registries), *_confirm_faults(values)]
 
 
 def _confirm_faults(values: Mapping[str, Plain]) -> list[Fault]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Self, get_args
 
 from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError, model_serializer, model_validator
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
@@ -69,7 +69,7 @@ class Header(Part):
         command: how to run it.
         paper: short name of the paper whose experiment this is.
         tables: the published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
-        claims: the claims that are judged at the end of the sweep, names of `sweeper.analysis.claims.CLAIMS`.
+        claims: the claims that its results can be judged by.
     """
 
     question: str = ""
@@ -77,7 +77,7 @@ class Header(Part):
     expected: str = ""
     cost: str = ""
     command: str = ""
-    paper: Literal["", "curvature", "properness", "mukhoti", "posterior", "selective"] = ""
+    paper: str = ""
     tables: list[str] = Field(default_factory=list)
     claims: list[str] = Field(default_factory=list)
 

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.claims import CLAIMS
-from sweeper.analysis.claims.base import HOLDS, UNDECIDED
+from search_spaces.papers.claims import CLAIMS
+from search_spaces.papers.claims.base import HOLDS, UNDECIDED
 from sweeper.analysis.recalibration import UNCALIBRATED, effects
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.analysis.statistics.differences import SIGNIFICANT, paired_difference
 from sweeper.figures.loss_families import compare_families
-from tests.sweeper.analysis.claims.constructed_tables import replicate_row, split_rows
+from tests.search_spaces.papers.claims.constructed_tables import replicate_row, split_rows
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc.conformal import fit_apart, fit_sets, set_measures
 

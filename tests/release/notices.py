@@ -18,8 +18,8 @@ own licence, whose text lies in the package's `dist-info` folder. Made by `make 
 without its extras, at the versions of `constraints.txt`; a CUDA build of torch adds NVIDIA's packages under NVIDIA's
 terms. `report.html` contains plotly.js (MIT, Plotly Inc.), whose licence header stays in the page.
 
-Search spaces are written after the papers that they name; the numbers in `search_spaces/published/` are those papers',
-cited cell by cell. The handwritten digits come with scikit-learn (UCI Machine Learning Repository, CC BY 4.0:
+Search spaces are written after the papers that they name; the numbers in `search_spaces/papers/published/` are those
+papers', cited cell by cell. The handwritten digits come with scikit-learn (UCI Machine Learning Repository, CC BY 4.0:
 E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998).
 
 | package | version | licence | author |

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from search_spaces import packaged_files
-from search_spaces.published_numbers import published_tables
-from sweeper.analysis.claims import CLAIMS
+from search_spaces.papers.claims import CLAIMS
+from search_spaces.papers.published_numbers import published_tables
 from sweeper.planning.plan import plan
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec

@@ -25,7 +25,7 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
         first = (command.help or "").split("\n")[0].partition(". ")[0].rstrip(".")
         first = first if len(first) <= MOST_WORDS else first.partition(": ")[0]
         assert (f"{name} {first}." in flat) != command.hidden, name
-    assert [name for name, each in COMMANDS.items() if each.hidden] == ["list", "focal-map", "logs", "token"]
+    assert [name for name, each in COMMANDS.items() if each.hidden] == ["list", "logs", "token"]
     assert "..." not in text.replace("[OPTIONS] COMMAND [ARGS]...", "") and "…" not in text
 
 

@@ -301,9 +301,9 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
 @pytest.mark.timeout(300)
 def test_an_answer_is_shown_once_and_a_fault_is_the_command_lines_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
-    cells = ["import sweeper\nsweeper.claims()", "sweeper.run('quickstrat')"]
+    cells = ["import sweeper\nsweeper.spaces()", "sweeper.run('quickstrat')"]
     answer, fault = [cell.outputs for cell in _run(tmp_path, cells, allow_errors=True).cells]
     assert [output.output_type for output in answer] == ["execute_result"]
-    assert "\x1b" not in answer[0].data["text/plain"] and "Tr(H)" in _pages(answer)[0]
+    assert "\x1b" not in answer[0].data["text/plain"] and "quickstart" in _pages(answer)[0]
     (error,) = fault
     assert error.ename == "InvalidSearchSpace" and "cannot read 'quickstrat': No such file" in error.evalue

@@ -22,7 +22,7 @@ from sweeper.results import Results, UnknownSweepError, load
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
 from sweeper.text.display import format_table
-from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
+from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
 from tests.sweeper.synthetic_sweep import write_sweep
 from trainables.worker.trial_tables import SPECTRA_SCHEMA
 

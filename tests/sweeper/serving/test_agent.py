@@ -16,7 +16,7 @@ mcp = pytest.importorskip("mcp")
 from tests.patience import patient  # noqa: E402
 from tests.sweeper.synthetic_sweep import write_sweep  # noqa: E402
 
-READ = {"plan", "status", "results", "show", "compare", "claims", "ensemble", "conformal"}
+READ = {"plan", "status", "results", "show", "compare", "ensemble", "conformal"}
 
 
 def _server(folder: Path, *options: str) -> Any:

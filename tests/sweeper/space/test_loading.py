@@ -409,7 +409,9 @@ def test_shipped_files_are_valid(name):
     assert build_spec(spec.resolved()) == spec
     header = spec.header
     assert all((header.question, header.source, header.expected, header.cost))
-    assert re.match(rf"sweeper (run|submit) search_spaces/{name}\.yaml( --|, then |$)", header.command), header.command
+    assert re.match(
+        rf"sweeper (run|submit) search_spaces/(papers/)?{name}\.yaml( --|, then | && |$)", header.command
+    ), header.command
 
 
 def test_unknown_hyperparameters_are_named_in_the_files_order():

@@ -125,7 +125,6 @@ FAULTS = [
     ("rehearsal: {rehearsed: []}", "rehearsal.rehearsed", "cannot be changed"),
     ("rehearsal: 3", "rehearsal", "must be a valid dictionary"),
     ("rehearsal: {dataset: {name: digitz}}", "rehearsal.dataset", "did you mean"),
-    ("header: {claims: [curvature_falls]}", "header.claims[0]", "curvature_falls_with_gamma"),
 ]
 
 

@@ -4,7 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from search_spaces.published_numbers import read_published
+from search_spaces.papers.published_numbers import read_published
 from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from trainables.metrics.base import softmax64
 from trainables.posthoc import PosthocUnavailable

@@ -1,0 +1,306 @@
+"""The commands `sweeper paper` and `sweeper claims`, which the entry point group `sweeper.commands` adds.
+
+`paper` runs the missing experiments of a paper, fills its tables and figures and judges its claims; with the name of
+one published table or computed figure it prints that one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.text import Text
+
+from search_spaces import packaged_files
+from sweeper.api import arguments, commands
+from sweeper.api.arguments import CommandOption, local_sweep, opened, output_folder
+from sweeper.api.finished import FinishedRun, Submitted
+from sweeper.core.errors import SweeperError
+from sweeper.storage.lookup import sweep_names
+from sweeper.text.display import Shown, format_table
+from trainables.registry.names import nearest
+
+if TYPE_CHECKING:
+    from search_spaces.papers.claims.base import Verdict
+    from search_spaces.papers.finished import FinishedSweep
+    from search_spaces.papers.loss_figures import ComputedFigure
+    from search_spaces.papers.page import Item, PaperPage
+    from search_spaces.papers.recipes import Recipe
+    from sweeper.results import Results
+    from sweeper.slurm.submission import SlurmSubmission
+
+PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
+
+FINISHED, UNFINISHED, MISSING = "finished", "unfinished", "missing"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One experiment of a paper.
+
+    Attributes:
+        recipe: the shipped search space.
+        sweep: the sweep of it that there is; empty where it is missing.
+        state: `finished`, `unfinished` or `missing`.
+    """
+
+    recipe: Recipe
+    sweep: str
+    state: str
+
+    @property
+    def line(self) -> str:
+        """What is to be done, in a line."""
+        named = f" as {self.sweep}" if self.sweep and self.sweep != self.recipe.space else ""
+        todo = {FINISHED: "is there", UNFINISHED: "will be resumed", MISSING: "will be run"}[self.state]
+        return f"{self.recipe.space} {todo}{named}"
+
+
+def steps(paper: str, output: str | Path, *, rehearse: bool = False) -> list[Step]:
+    """Return a paper's experiments and which of them a results folder has.
+
+    A sweep counts as an experiment's where it follows the recipe, whatever its name; a rehearsal, and an experiment
+    that fills no table, by its name.
+    """
+    from search_spaces.papers.recipes import shipped_recipe
+
+    recipes = [recipe for recipe in map(shipped_recipe, packaged_files()) if recipe.spec.header.paper == paper]
+    there = [sweep for sweep in _sweeps(output) if sweep.rehearsed == rehearse]
+    return [_step(recipe, there) for recipe in recipes]
+
+
+def _sweeps(output: str | Path) -> list[FinishedSweep]:
+    """Return all sweeps of a results folder."""
+    from search_spaces.papers.finished import FinishedSweep
+    from sweeper.results import Results
+
+    return [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
+
+
+def _step(recipe: Recipe, there: Sequence[FinishedSweep]) -> Step:
+    own = [sweep for sweep in there if _is_of(recipe, sweep)]
+    for sweep in own:
+        if _has_ended(sweep.results):
+            return Step(recipe, sweep.name, FINISHED)
+    return Step(recipe, own[0].name, UNFINISHED) if own else Step(recipe, "", MISSING)
+
+
+def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
+    tables = recipe.spec.header.tables
+    if sweep.rehearsed or not tables:
+        return recipe.named(sweep.name)
+    return not sweep.departures(recipe, tables[0])
+
+
+def _has_ended(results: Results) -> bool:
+    """Return whether every trial of a sweep has ended and none has failed; failed ones are tried again."""
+    (row,) = results.rows(
+        "SELECT count(*) AS n, count(*) FILTER (WHERE status NOT IN ('completed', 'early_stopped')) AS open FROM trials"
+    )
+    return bool(row["n"]) and not row["open"]
+
+
+def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, str]:
+    """Return what is wrong with the data of experiments that will be run: search space → path, rule and remedy."""
+    from sweeper.planning.preparation import prepare_dataset
+    from sweeper.space.loading import load_spec
+
+    faults: dict[str, str] = {}
+    for recipe in (step.recipe for step in plan if step.state != FINISHED):
+        try:
+            file = packaged_files()[recipe.space]
+            prepare_dataset(load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec)
+        except SweeperError as error:
+            faults[recipe.space] = str(error)
+    return faults
+
+
+def paper(
+    name: str,
+    *,
+    rehearse: arguments.Rehearse = False,
+    run: Annotated[bool, CommandOption(("--no-run",), negated=True)] = True,
+    items: bool = False,
+    to: Annotated[str | Path | None, CommandOption(("--to",))] = None,
+    sweep: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
+    gamma: Sequence[float] = (),
+    classes: int | None = None,
+    form: Annotated[str | None, CommandOption(("--format", "-f"))] = None,
+    output: arguments.Output = None,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
+    address: arguments.Address = None,
+    cpus: arguments.Cpus = None,
+    executor: arguments.RunsOn = "auto",
+    say: arguments.Say = lambda sentence: None,
+) -> Shown[PaperPage] | Shown[list[Item]] | Shown[ComputedFigure] | str:
+    """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
+
+    Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed. A table
+    (mukhoti-1) is printed, filled in from all sweeps; so are the numbers of a figure that needs no training
+    (mukhoti-fig4a, temperatures).
+
+    Args:
+        name: Paper (curvature, properness, mukhoti, posterior, selective), or one of its tables or figures.
+        run: Run nothing; write the page from existing sweeps.
+        items: Only list the paper's tables, figures and statements, what stands for each, and deviations.
+        to: File to write: the page, or a figure as .html, .png, .svg or .pdf. (default: paper-NAME.html in the results)
+        sweep: Sweeps to fill in a table from; repeatable. (default: all)
+        gamma: γ of a figure; repeatable. (default: the paper's)
+        classes: Number of classes of a figure. (default: the paper's)
+        form: Format of a table (markdown, latex, csv), of numbers (table, json, csv, parquet) or items (table, json).
+        say: is told what happens.
+
+    Returns:
+        The page written, the paper's items, a table's text, or a figure's numbers.
+
+    Raises:
+        SweeperError: an unknown name; data or packages are missing, all of them named before anything is started; a
+            sweep cannot be run.
+    """
+    from search_spaces.papers.published_numbers import published_tables
+
+    place = output_folder(output)
+    if name in published_tables():
+        return _table(name, sweep, place, form or "markdown")
+    if name not in PAPERS:
+        return _figure(name, gamma, classes, form or "table", to)
+    if items:
+        return _items(name, form or "table")
+    options = {
+        "output": place, "tracking_uri": tracking_uri, "mlflow": mlflow, "address": address, "cpus": cpus,
+        "executor": executor,
+    }  # fmt: skip
+    plan = steps(name, place, rehearse=rehearse)
+    for step in plan:
+        say(step.line)
+    if run:
+        _require_data(plan, rehearse)
+        for step in plan:
+            _run(step, rehearse, say, options)
+    written = write_page(name, place, rehearse=rehearse, page=to)
+    return Shown(written, "\n".join(written.lines()))
+
+
+def _require_data(plan: Sequence[Step], rehearse: bool) -> None:
+    faults = missing_data(plan, rehearse=rehearse)
+    if faults:
+        lines = [f"  {space}: {fault}" for space, fault in faults.items()]
+        lacking = "1 experiment lacks" if len(faults) == 1 else f"{len(faults)} experiments lack"
+        other = "" if rehearse else ", rehearse with --rehearse"
+        raise SweeperError(
+            "\n".join([f"{lacking} data or packages, nothing was started", *lines]),
+            f"provide them (README, 'Where data come from'){other}, or use the existing sweeps with --no-run",
+        )
+
+
+def _table(name: str, sweeps: Sequence[str], output: str, form: str) -> str:
+    from search_spaces.papers.tables import format_paper_table, paper_table
+    from sweeper.results import load
+
+    places = [local_sweep(sweep, output) for sweep in sweeps] or [(held, Path(output)) for held in sweep_names(output)]
+    return format_paper_table(paper_table(name, [load(*place) for place in places]), form)
+
+
+def _figure(
+    name: str, gamma: Sequence[float], classes: int | None, form: str, to: str | Path | None
+) -> Shown[ComputedFigure]:
+    import pyarrow as pa
+
+    from search_spaces.papers.focal_map_figures import FIGURES, map_figure
+    from search_spaces.papers.published_numbers import published_tables
+    from sweeper.reporting.html import write_figure
+
+    drawn = {named.replace("-", "-fig", 1): named for named in FIGURES}
+    if name not in drawn and name not in FIGURES:
+        known = [*PAPERS, *published_tables(), *drawn]
+        raise SweeperError(
+            f"unknown paper, table or figure {name!r}", f"known: {', '.join(known)}{nearest(name, known)}"
+        )
+    figure = map_figure(drawn.get(name, name), gamma, classes)
+    text = format_table(pa.Table.from_pylist(figure.rows), form)
+    if to is not None:
+        write_figure(figure.figure(name), Path(to))
+    return Shown(figure, text, notes=figure.remarks)
+
+
+def claims(
+    name: str | None = None, *, claim: Sequence[str] = (), output: arguments.Output = None
+) -> Shown[list[Verdict]]:
+    """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided.
+
+    Args:
+        name: Name or path of a sweep. (default: list every claim and its rule)
+        claim: Claim to judge; repeatable. (default: the claims that the search space names)
+
+    Returns:
+        A verdict for each claim, with the sentence behind it.
+    """
+    from search_spaces.papers.judging import claims_table, judge_claims, verdict_lines
+
+    if name is None:
+        return Shown([], claims_table(), wrap=False)
+    results = opened(name, output)
+    verdicts, rehearsal = judge_claims(results, list(claim) or None), bool(results.rehearsed)
+    return Shown(
+        verdicts,
+        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal))),
+        json=[{**verdict.to_dict(), "rehearsal": rehearsal} for verdict in verdicts],
+    )
+
+
+def _items(paper: str, form: str) -> Shown[list[Item]]:
+    from search_spaces.papers.page import items, items_table
+
+    held = items(paper)
+    written = json.dumps([item.to_dict() for item in held], indent=2) if form == "json" else items_table(held)
+    return Shown(held, written)
+
+
+def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, Any]) -> None:
+    if step.state == FINISHED:
+        return
+    say(f"{'resuming' if step.state == UNFINISHED else 'running'} {step.recipe.space}")
+    done: FinishedRun | Submitted | SlurmSubmission
+    if step.state == UNFINISHED:
+        done = commands.resume(step.sweep, failed=True, **options)
+    else:
+        done = commands.run(step.recipe.space, set=step.recipe.overrides, rehearse=rehearse, **options)
+    if not isinstance(done, FinishedRun):
+        raise SweeperError("a paper's sweeps are run from here", "give the address of Ray itself, not of a dashboard")
+    if done.outcome != FINISHED:
+        raise SweeperError(
+            f"the sweep {done.name!r} was {done.outcome}", f"continue with the same command: {done.name}"
+        )
+
+
+def write_page(
+    paper: str, output: str | Path = "results", *, rehearse: bool = False, page: str | Path | None = None
+) -> PaperPage:
+    """Write a paper's page from the sweeps that a results folder has. Raises SweeperError."""
+    from search_spaces.papers.judging import judge_claims, named_claims
+    from search_spaces.papers.page import write_paper_page
+    from search_spaces.papers.tables import filled_table
+    from sweeper.space.rehearsal import SUFFIX
+
+    plan, sweeps = steps(paper, output, rehearse=rehearse), _sweeps(output)
+    names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)
+    names |= dict.fromkeys(_computed_tables(paper))
+    tables = [filled_table(name, sweeps, rehearsed=rehearse) for name in names]
+    by_name = {sweep.name: sweep.results for sweep in sweeps}
+    own = [by_name[step.sweep] for step in plan if step.sweep]
+    verdicts = {results.name: judge_claims(results) for results in own if named_claims(results)}
+    place = Path(page) if page is not None else Path(output) / f"paper-{paper}{SUFFIX if rehearse else ''}.html"
+    return write_paper_page(place, paper, tables, verdicts, own)
+
+
+def _computed_tables(paper: str) -> Iterator[str]:
+    """Yield the tables of a paper whose numbers need no training."""
+    from search_spaces.papers.published_numbers import published_tables, read_published
+
+    for name in published_tables():
+        if name.startswith(f"{paper}-") and not any(number.dataset for number in read_published(name)):
+            yield name

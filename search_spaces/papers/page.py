@@ -1,0 +1,192 @@
+"""A paper on one page: its tables and figures filled in beside what is printed, and the verdicts on its claims.
+
+`items` are the tables, figures and statements of all papers. `search_spaces/items.csv` names each and its
+counterparts: `cells:TABLE` of published numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page,
+`claim:NAME`, `check:TEST`, or `none`, and says what is not the paper's. `deviations.csv` quotes the words of the
+paper that an item departs from or fills in, and says what is here and why.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from operator import itemgetter
+from pathlib import Path
+
+import jinja2
+from rich.console import Group
+from rich.table import Table
+
+from search_spaces.papers.claims import CLAIMS
+from search_spaces.papers.claims.base import Verdict
+from search_spaces.papers.published_numbers import read_published
+from search_spaces.papers.recipes import recipes_of
+from search_spaces.papers.tables import PaperTable, caption, grid
+from search_spaces.papers.trained_pictures import trained_pictures, trajectories
+from sweeper.core.errors import writing_to
+from sweeper.figures.base import Figure
+from sweeper.figures.on_paper import svg_text
+from sweeper.results import Results
+from sweeper.text.cells import grouped
+from trainables.files.atomic import write_text
+
+MARK = "REHEARSAL: these numbers show that every experiment works and every cell can be filled, nothing else."
+
+
+@dataclass(frozen=True)
+class PaperPage:
+    """A page and what it holds.
+
+    Attributes:
+        path: of the HTML file.
+        paper: its short name.
+        tables: filled in.
+        verdicts: sweep → what it says of its claims.
+        scaled: rehearsal → what it scaled down, a sentence each.
+    """
+
+    path: Path
+    paper: str
+    tables: Sequence[PaperTable]
+    verdicts: Mapping[str, Sequence[Verdict]]
+    scaled: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def filled(self) -> tuple[int, int]:
+        """How many cells are filled, and how many there are."""
+        return sum(table.filled for table in self.tables), sum(len(table.cells) for table in self.tables)
+
+    def lines(self) -> list[str]:
+        """Return the page in a few lines: cells by table, verdicts by claim."""
+        filled, cells = self.filled
+        said = [f"{table.name}: {table.filled} of {len(table.cells)} cells" for table in self.tables]
+        for sweep, found in self.verdicts.items():
+            word = "no verdict, a rehearsal" if sweep in self.scaled else None
+            said += [f"{v.claim} on {sweep}: {word or v.verdict}" for v in found]
+        return [*said, f"{filled} of {cells} cells filled; {self.path}"]
+
+
+def write_paper_page(
+    path: Path,
+    paper: str,
+    tables: Sequence[PaperTable],
+    verdicts: Mapping[str, Sequence[Verdict]],
+    sweeps: Iterable[Results],
+) -> PaperPage:
+    """Write a paper's page; it opens offline and holds no script.
+
+    Args:
+        path: of the file.
+        paper: its short name.
+        tables: filled in, in the order to be shown.
+        verdicts: sweep → what it says of its claims.
+        sweeps: those whose trajectories and pictures are drawn; rehearsals say what they scaled down.
+
+    Raises:
+        SweeperError: the file cannot be written.
+    """
+    held = list(sweeps)
+    scaled = {results.name: results.rehearsed for results in held if results.rehearsed}
+    page = PaperPage(path, paper, tables, verdicts, scaled)
+    pictures = [found for results in held for found in trained_pictures(results)]
+    curves = [found for results in held for found in trajectories(results)]
+    with writing_to(path, "give --to another path"):
+        write_text(path, _html(page, {"Pictures": pictures, "Trajectories": curves}))
+    return page
+
+
+def _html(page: PaperPage, pictures: Mapping[str, Sequence[Figure]]) -> str:
+    """Return the page; `pictures` are by their heading."""
+    filled, cells = page.filled
+    text = resources.files("search_spaces.papers").joinpath("page.html").read_text("utf-8")
+    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    title = f"The {page.paper} paper: {filled} of {cells} numbers"
+    shown = {"page": page, "title": title, "mark": MARK, "claims": CLAIMS, "pictures": pictures}
+    return template.render(**shown, grid=grid, caption=caption, image=_image)
+
+
+def _image(figure: Figure) -> str:
+    """Return a figure as an image's address: as one of its own file, whose names cannot meet another's."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg_text(figure).encode()).decode()}"
+
+
+FOLDER = Path(__file__).resolve().parent
+
+#: What a deviation says: the paper's words, what is here in their place, and why.
+DEVIATION = ("quote", "ours", "decision")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table, figure or statement.
+
+    Attributes:
+        paper: short name.
+        item: as the paper calls it.
+        counterparts: pairs of kind and name; empty where there is none.
+        note: what is missing, or not the paper's.
+        deviations: how the experiment departs from the paper's words, or settles what they leave open, each as
+            DEVIATION says.
+    """
+
+    paper: str
+    item: str
+    counterparts: tuple[tuple[str, str], ...]
+    note: str
+    deviations: tuple[dict[str, str], ...] = ()
+
+    @property
+    def status(self) -> str:
+        """The counterparts in words."""
+        return "; ".join(_words(kind, name) for kind, name in self.counterparts) or "none"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the item for JSON."""
+        said = {"paper": self.paper, "item": self.item, "status": self.status, "note": self.note}
+        return {**said, "deviations": list(self.deviations)}
+
+
+def items(paper: str = "") -> list[Item]:
+    """Return the items of a paper, of all of them by default."""
+    departures = grouped(_rows("deviations.csv"), itemgetter("paper", "item"))
+    found = []
+    for row in _rows("items.csv"):
+        if paper in ("", row["paper"]):
+            parts = [each.partition(":") for each in row["counterpart"].split() if each != "none"]
+            told = departures.get((row["paper"], row["item"]), ())
+            deviations = tuple({key: each[key] for key in DEVIATION} for each in told)
+            pairs = tuple((kind, name) for kind, _, name in parts)
+            found.append(Item(row["paper"], row["item"], pairs, row["note"], deviations))
+    return found
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def items_table(held: Sequence[Item]) -> Group:
+    """Return the items for a terminal, and below them what departs from the papers' words."""
+    table = Table("item", "status", "note", box=None, pad_edge=False)
+    departures = Table("item", "the paper", "here", "why", box=None, pad_edge=False)
+    for each in held:
+        table.add_row(each.item, each.status, each.note)
+        for told in each.deviations:
+            departures.add_row(each.item, f"“{told['quote']}”", told["ours"], told["decision"])
+    return Group(table, "", departures)
+
+
+def _words(kind: str, name: str) -> str:
+    if kind == "drawn":
+        return f"drawn by sweeper paper {name.replace('-', '-fig', 1)}"
+    if kind == "picture":
+        return "a picture on the page"
+    if kind in ("claim", "check"):
+        return f"{kind} {name}"
+    numbers, spaces = read_published(name), [recipe.space for recipe in recipes_of(name)]
+    count = f"{len(numbers)} cells" if len(numbers) > 1 else "1 cell"
+    trained = any(number.dataset for number in numbers)
+    return f"{count} of {', '.join(spaces)}" if trained else f"{count} by formula"

@@ -1,0 +1,225 @@
+"""Pictures from stored predictions: posterior's Figs. 3c-i and 4, mukhoti's Fig. 9 and selective's App. Fig. 3.
+
+Post-hoc methods are fitted again on the stored validation predictions of the networks drawn, each loss's first
+replicate. A sweep without these predictions has no such picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+import numpy as np
+
+from search_spaces.papers.claims.posthoc import plain_gamma, smoothed_gamma
+from search_spaces.papers.loss_figures import gradients_by_true_class
+from sweeper.analysis.predictions import MEASURED_ON, StoredPredictions, members_of
+from sweeper.core.errors import SweeperError
+from sweeper.figures import coverage_nu_map
+from sweeper.figures.base import Axis, Curve, Figure, Panel
+from sweeper.results import Results
+from sweeper.text.cells import Row, float_of, grouped, int_of, text_of
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet
+from trainables.metrics import evaluate_probabilities, reliability_bins
+from trainables.metrics.base import log_softmax64
+from trainables.posthoc.base import PosthocUnavailable
+from trainables.registry import HyperparameterValue
+
+#: Points of a line or a cloud; of more, as many evenly.
+MOST_POINTS = 400
+
+#: Samples drawn that all networks classify rightly, and as many that none does: mukhoti Fig. 9 has four of each.
+IMAGES = 4
+
+#: Training samples of App. Fig. 3.
+STAGE_SAMPLES = 20_000
+
+#: Losses of mukhoti Fig. 9.
+FOUR = {"cross_entropy": "cross-entropy", "brier": "Brier", "mmce": "MMCE", "focal_sample_dependent": "FLSD-53"}
+
+Options = Mapping[str, HyperparameterValue]
+
+
+def networks(results: Results, condition: str = "true") -> list[tuple[Row, StoredPredictions]]:
+    """Return the first replicates of finished trials that meet a condition, with their last predictions."""
+    rows = results.rows(
+        f"SELECT * FROM final WHERE status = 'completed' AND split = 'test' AND replicate = 0 AND ({condition}) "
+        "ORDER BY trial"
+    )
+    trials = [text_of(row, "trial") for row in rows]
+    try:
+        found = {each.trial: each for each in members_of(results, trials) if each.replicate == 0}
+    except SweeperError:
+        return []
+    return [(row, found[trial]) for row, trial in zip(rows, trials, strict=True) if trial in found]
+
+
+def data_of(results: Results) -> DataSet:
+    """Return a sweep's data set, loaded again."""
+    options = {key: value for key, value in results.specification["dataset"].items() if key != "name"}
+    return load_dataset(results.specification["dataset"]["name"], **options)
+
+
+def picture(
+    results: Results, key: str, title: str, words: str, panels: Sequence[Panel], legend: Sequence[str] = ()
+) -> list[Figure]:
+    """Return a figure of a sweep, its caption in `words`; nothing without panels."""
+    return [Figure(key, title, f"{results.name}: {words}", [], panels, [], legend=legend)] if panels else []
+
+
+def _fills(results: Results, table: str) -> bool:
+    return table in (results.specification.get("header", {}).get("tables") or ())
+
+
+def posterior_scores(results: Results) -> list[Figure]:
+    """Return posterior Fig. 3c-i: each class's score over the input, raw, after temperature scaling and after Ψ.
+
+    The true probabilities are dashed.
+    """
+    if results.specification["dataset"]["name"] != "known_posterior_1d":
+        return []
+    data = data_of(results)
+    held = [(gamma, member) for row, member in networks(results) if (gamma := plain_gamma(row)) is not None]
+    x, truth = data.test.inputs.double().numpy().ravel(), np.asarray(data.posterior)
+    order = np.argsort(x)[np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)]
+    panels = []
+    for words, method in (("raw", None), ("temperature by NLL", "temperature"), ("Ψ", "focal_map")):
+        for gamma, member in held:
+            if len(member.targets[MEASURED_ON]) != len(x) or (method and not gamma):
+                continue
+            q = member.probabilities(MEASURED_ON, method, **({"gamma": gamma} if method == "focal_map" else {}))
+            found = evaluate_probabilities(q, member.targets[MEASURED_ON], 10, ("accuracy", "ece"))
+            away = float((truth * np.log(truth / q)).sum(1).mean())
+            marks = []
+            for place in range(q.shape[1]):
+                marks.append(Curve(x[order].tolist(), q[order, place].tolist(), place, line=1.6))
+                marks.append(Curve(x[order].tolist(), truth[order, place].tolist(), place, line=1, dash="dash"))
+            said = f"γ {gamma:g}, {words}: ERR {1 - found['accuracy']:.3f}, KLD {away:.4f}, ECE {found['ece']:.3f}"
+            panels.append(Panel(said, [], marks, Axis("x"), Axis("score", limits=(0, 1))))
+    words = "scores of three classes by the input, true probabilities dashed"
+    return picture(results, "posterior-scores", "Scores", words, panels)
+
+
+def reliability_with_map(results: Results) -> list[Figure]:
+    """Return posterior Fig. 4: accuracy by confidence without and with Ψ, a panel for each γ of three paradigms.
+
+    The network is that of the last configuration, the paper's ResNet-110.
+    """
+    if not _fills(results, "posterior-fig4"):
+        return []
+    last = "config_architecture_name = (SELECT config_architecture_name FROM trials ORDER BY trial DESC LIMIT 1)"
+    held = [(plain_gamma(row), smoothed_gamma(row), member) for row, member in networks(results, last)]
+    bins, legend, panels = results.specification["evaluation"]["bins"], ["raw", "with Ψ"], []
+    for words, smoothed in (("Standard", False), ("TS_FL", False), ("LS", True)):
+        for plain, smooth, member in held:
+            gamma = smooth if smoothed else plain
+            if not gamma:
+                continue
+            fitted: Options = {"objective": "focal", "gamma": gamma}
+            ways: list[tuple[str | None, Options]] = [(None, {}), ("focal_map", {"gamma": gamma})]
+            if words == "TS_FL":
+                ways = [("temperature", fitted), ("temperature", {**fitted, "apply_focal_map": True})]
+            marks, errors = [Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash")], []
+            for at, (method, options) in enumerate(ways):
+                q, targets = member.probabilities(MEASURED_ON, method, **options), member.targets[MEASURED_ON]
+                filled = [row for row in reliability_bins(q, targets, bins) if row["n"]]
+                across, up = ([row[key] for row in filled] for key in ("confidence", "accuracy"))
+                marks.append(Curve(across, up, at, line=1.6, size=4, group=legend[at]))
+                errors.append(evaluate_probabilities(q, targets, bins, ("ece",))["ece"])
+            said = f"{words}, γ {gamma:g}: ECE {errors[0]:.3f} raw, {errors[1]:.3f} with Ψ"
+            panels.append(Panel(said, [], marks, Axis("confidence", limits=(0, 1)), Axis("accuracy", limits=(0, 1))))
+    words = f"test accuracy by confidence, {bins} bins, without and with the focal map"
+    return picture(results, "reliability-map", "Reliability", words, panels, legend)
+
+
+def confidences_of_images(results: Results) -> list[Figure]:
+    """Return mukhoti Fig. 9: confidences of four networks in samples that all classify rightly, and that none does.
+
+    The paper does not say which eight images it shows; here they are the first of the test split.
+    """
+    if not _fills(results, "mukhoti-fig9"):
+        return []
+    names = ", ".join(f"'{name}'" for name in FOUR)
+    found: dict[str, StoredPredictions] = {}
+    for row, member in networks(results, f"config_loss_name IN ({names})"):
+        found.setdefault(FOUR[text_of(row, "config_loss_name")], member)
+    if len(found) < len(FOUR):
+        return []
+    raw = {loss: member.probabilities(MEASURED_ON) for loss, member in found.items()}
+    targets = next(iter(found.values())).targets[MEASURED_ON]
+    right = np.array([q.argmax(1) == targets for q in raw.values()])
+    kinds = {"right": np.flatnonzero(right.all(0))[:IMAGES], "wrong": np.flatnonzero(~right.any(0))[:IMAGES]}
+    panels = []
+    for words, places in kinds.items():
+        marks, labels = [], [f"{at} ({targets[at]})" for at in places]
+        for colour, (loss, member) in enumerate(found.items()):
+            scaled = member.probabilities(MEASURED_ON, "temperature", objective="ece", grid="mukhoti")
+            for q, symbol in ((raw[loss], "circle"), (scaled, "circle-open")):
+                marks.append(Curve(labels, q[places].max(1).tolist(), colour, size=6, symbol=symbol, group=loss))
+        if labels:
+            x, y = Axis("test sample (class)", names=True), Axis("confidence", limits=(0, 1.03))
+            panels.append(Panel(f"{words} by all", [], marks, x, y))
+    words = "confidence before (full) and after temperature scaling (open); the samples are ours"
+    return picture(results, "image-confidences", "Confidences", words, panels, [*found])
+
+
+def gradients_in_training(results: Results) -> list[Figure]:
+    """Return selective App. Fig. 3: each loss's derivative by p_y over one network's training data, by epoch."""
+    header = results.specification.get("header", {})
+    if header.get("paper") != "selective" or "logits" not in results.columns("predictions"):
+        return []
+    where = (
+        "split = 'train' AND replicate = 0 AND trial = (SELECT min(trial) FROM trials WHERE status = 'completed' AND "
+        "config_loss_name = 'cross_entropy')"
+    )
+    epochs = results.rows(f"SELECT DISTINCT epoch FROM predictions WHERE {where} ORDER BY epoch")
+    panels: list[Panel] = []
+    legend: Sequence[str] = ()
+    for epoch in [int_of(row, "epoch") for row in epochs]:
+        table = results.sql(
+            f"SELECT target, logits FROM predictions WHERE {where} AND epoch = {epoch} ORDER BY sample "
+            f"LIMIT {STAGE_SAMPLES}"
+        )
+        logs = log_softmax64(np.stack(table["logits"].to_numpy()))
+        p, found = gradients_by_true_class(logs, table["target"].to_numpy(), (2,))
+        some = np.argsort(p)[np.linspace(0, len(p) - 1, min(len(p), MOST_POINTS)).astype(int)]
+        legend = [*found]
+        marks = [
+            Curve(p[some].tolist(), np.clip(values[some], -12, 2).tolist(), at, size=2.5, opacity=0.7, group=loss)
+            for at, (loss, values) in enumerate(found.items())
+        ]
+        panels.append(Panel(f"epoch {epoch}", [], marks, Axis("p_y", limits=(0, 1)), Axis("derivative of the loss")))
+    words = f"derivative of each loss by p_y, at {MOST_POINTS} training samples, within −12 and 2"
+    return picture(results, "gradients-in-training", "Gradients", words, panels if len(panels) > 1 else [], legend)
+
+
+def gamma_selection(results: Results) -> list[Figure]:
+    """Return selective App. Fig. 4, validation NLL of inverse and dual focal loss by γ, and Fig. 6, the report's."""
+    if not _fills(results, "selective-a2"):
+        return []
+    rows = results.rows(
+        "SELECT config_loss_name AS loss, config_architecture_name AS network, config_loss_gamma AS gamma, "
+        "avg(nll) AS nll FROM final WHERE status = 'completed' AND split = 'val' AND config_loss_name IN "
+        "('inverse_focal', 'dual_focal') GROUP BY ALL ORDER BY loss DESC, network, gamma"
+    )
+    legend, lines = sorted({text_of(row, "network") for row in rows}), grouped(rows, itemgetter("loss", "network"))
+    panels: dict[str, Panel] = {}
+    for (loss, network), mine in lines.items():
+        x, y = ([float_of(row, key) for row in mine] for key in ("gamma", "nll"))
+        line = Curve(x, y, legend.index(network), line=1.6, size=4, group=network)
+        before = panels[loss].marks if loss in panels else []
+        panels[loss] = Panel(loss, [], [*before, line], Axis("γ"), Axis("validation NLL"))
+    found = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", [*panels.values()], legend)
+    return [*found, *filter(None, [coverage_nu_map.draw(results)])]
+
+
+def prediction_pictures(results: Results) -> list[Figure]:
+    """Return a sweep's pictures, those that its tables hold. Raises QueryError."""
+    found: list[Figure] = []
+    for draw in (posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection):
+        try:
+            found += draw(results)
+        except PosthocUnavailable:  # as where a rehearsal's validation data are of one class
+            continue
+    return found

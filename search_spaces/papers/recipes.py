@@ -1,0 +1,347 @@
+"""The recipe of a published number: the shipped search space that names its table and trains its configuration.
+
+A sweep's numbers stand in the paper's place only where the sweep followed that recipe: the same data, split and share
+of it, epochs, bins, precision, objective, measurements and at least as many seeds, and the same network, loss and
+optimiser to every hyperparameter.
+Values are compared in one way of writing, whatever a table's column type has made of them (`3`, `3.0`, `"3"`), and a
+hyperparameter at its default counts as not given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from search_spaces import packaged_files
+from search_spaces.papers.published_numbers import PublishedNumber
+from sweeper.core.ids import flatten_configuration
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.space.parts import Objective, Training
+from sweeper.space.rehearsal import SUFFIX, rehearsed_architecture, rehearsed_dataset
+from sweeper.space.spec import SweepSpec
+from sweeper.text.cells import Row
+from trainables.curvature.statistics.base import CurvatureSettings
+from trainables.datasets.base import DATASETS
+from trainables.losses import LOSSES
+from trainables.metrics.base import METRICS
+from trainables.models import ARCHITECTURES
+from trainables.posthoc import POSTHOC
+from trainables.registry import FITTED_ON, LABEL, Component
+from trainables.training.recipe import OPTIMIZERS
+
+#: The parts of a configuration.
+REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "optimizer": OPTIMIZERS}
+
+#: What columns of a configuration's network begin with.
+NETWORK = "config_architecture_"
+
+#: Options of a data set that say where its files are and nothing of what is in them.
+PLACES = ("folder", "download")
+
+#: The option of a data set that a number without it takes for its default: all of the data.
+SHARE = "class_fraction"
+
+#: Epochs besides the last after which a sweep evaluates.
+EVALUATE_EPOCHS = "evaluate_epochs"
+
+#: Options of a figure's number that no component takes: the epoch that it is read at, or after which it holds.
+OF_FIGURES = ("epoch", "after_epoch")
+
+#: A component's name and options that are not at their defaults, as text.
+Settings = frozenset[tuple[str, str]]
+
+#: Settings of a curvature measurement that change none of the columns that papers print.
+HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass", "weights")
+
+#: The options that each objective of temperature scaling reads; the others say nothing.
+OF_OBJECTIVES = {
+    "nll": (),
+    "nll_on_grid": ("grid",),
+    "ece": ("grid", "bins", "scheme"),
+    "focal": ("gamma", "apply_focal_map"),
+}
+
+
+def written(value: object) -> str:
+    """Return a value in the one way that values are compared in."""
+    if isinstance(value, (list, tuple)):
+        return json.dumps([float(each) if isinstance(each, int) else each for each in value])
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value).strip()
+    if text.startswith("["):
+        return written(json.loads(text))
+    try:
+        return f"{float(text):.10g}"
+    except ValueError:
+        return text.lower() if text in ("True", "False") else text
+
+
+def settings_of(component: Component | None, given: Mapping[str, object], leave_out: Iterable[str] = ()) -> Settings:
+    """Return a component's settings that are not at their defaults; those of an unknown one as they are given."""
+    defaults = {h.name: h.default for h in component.hyperparameters} if component is not None else {}
+    kept = {key: value for key, value in given.items() if value is not None and key not in leave_out}
+    return frozenset(
+        (key, written(value))
+        for key, value in kept.items()
+        if defaults.get(key) is None or written(value) != written(defaults[key])
+    )
+
+
+def configuration_settings(row: Row) -> Settings:
+    """Return what the `config_…` columns of a row say of loss, architecture and optimiser."""
+    found: set[tuple[str, str]] = set()
+    for part, registry in REGISTRIES.items():
+        prefix = f"config_{part}_"
+        given = {key.removeprefix(prefix): value for key, value in row.items() if key.startswith(prefix)}
+        name = str(given.get("name"))
+        component = None if registry.is_own(name) else registry[name]
+        found |= {(f"{part}.{key}", value) for key, value in settings_of(component, given)}
+    return frozenset(found)
+
+
+def network_settings(row: Row) -> Settings:
+    """Return what the `config_architecture_…` columns of a row say."""
+    return frozenset(each for each in configuration_settings(row) if each[0].startswith("architecture."))
+
+
+def dataset_settings(dataset: Mapping[str, object]) -> Settings:
+    """Return what a search space says of its data set, but for where it lies; of word vectors the file's name."""
+    given = dict(dataset)
+    if given.get("word_vectors"):
+        given["word_vectors"] = Path(str(given["word_vectors"])).name
+    name = str(given.get("name"))
+    return settings_of(None if DATASETS.is_own(name) else DATASETS[name], given, PLACES)
+
+
+def method_settings(method: str, options: Mapping[str, object]) -> Settings:
+    """Return what is said of a post-hoc method, but for its label and the options that its objective never reads."""
+    given = {"name": method, FITTED_ON: "val", **options}
+    unread: tuple[str, ...] = (LABEL,)
+    if method == "temperature":
+        read = OF_OBJECTIVES[str(given.get("objective", "nll"))]
+        unread += tuple(key for every in OF_OBJECTIVES.values() for key in every if key not in read)
+    return settings_of(None if POSTHOC.is_own(method) else POSTHOC[method], given, unread)
+
+
+def trains(row: Row, number: PublishedNumber) -> bool:
+    """Return whether a configuration has the loss, the network and every option of them that a number names."""
+    named = (("loss", number.loss), ("architecture", number.architecture))
+    if any(row.get(f"config_{part}_name") != name for part, name in named):
+        return False
+    for part, name in named:
+        wanted = options_of(number, part)
+        given = {option: value for option in wanted if (value := row.get(f"config_{part}_{option}")) is not None}
+        if not _has(REGISTRIES[part][name], given, wanted):
+            return False
+    return True
+
+
+def of_network(row: Row, number: PublishedNumber) -> bool:
+    """Return whether a configuration has the network that a number names, whatever its loss."""
+    own = {key: value for key, value in number.options.items() if key.startswith("architecture.")}
+    return trains({**row, "config_loss_name": number.loss}, replace(number, options=own))
+
+
+def on_dataset(dataset: Mapping[str, object], number: PublishedNumber) -> bool:
+    """Return whether a data set has a number's name and options, and is whole where the number names no share."""
+    if dataset.get("name") != number.dataset:
+        return False
+    component = DATASETS[number.dataset]
+    share = component.hyperparameter(SHARE)
+    whole = {SHARE: written(share.default)} if share is not None else {}
+    return _has(component, dataset, {**whole, **options_of(number, "dataset")})
+
+
+def is_method_of(number: PublishedNumber, method: str, options: Mapping[str, object]) -> bool:
+    """Return whether a post-hoc method with options is the one that a number names."""
+    return method == number.posthoc and _has(POSTHOC[method], options, options_of(number, "posthoc"))
+
+
+def options_of(number: PublishedNumber, part: str) -> dict[str, str]:
+    """Return a number's options of one part of an experiment; an option that names no part is the loss's."""
+    split = [(*key.rpartition(".")[::2], value) for key, value in number.options.items() if key not in OF_FIGURES]
+    return {option: value for of, option, value in split if (of or "loss") == part}
+
+
+def _has(component: Component, given: Mapping[str, object], wanted: Mapping[str, str]) -> bool:
+    defaults = {h.name: h.default for h in component.hyperparameters}
+    return all(written(given.get(option, defaults.get(option))) == written(value) for option, value in wanted.items())
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A shipped search space as the recipe of the numbers in the tables that it names.
+
+    Attributes:
+        space: the file's name, without `.yaml`.
+        spec: what it says, with the overrides.
+        overrides: the `--set` of its own command.
+    """
+
+    space: str
+    spec: SweepSpec
+    overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def configurations(self) -> list[Row]:
+        """Every configuration as a row of `config_…` columns."""
+        return [flatten_configuration(each) for each in configurations(self.spec)]
+
+    @cached_property
+    def settings(self) -> frozenset[Settings]:
+        """Every configuration as it is compared."""
+        return frozenset(map(configuration_settings, self.configurations))
+
+    def holds(self, number: PublishedNumber) -> bool:
+        """Return whether a number's configuration is one of these, on its data."""
+        return on_dataset(self.spec.dataset, number) and any(trains(row, number) for row in self.configurations)
+
+    def stand_ins(self, number: PublishedNumber) -> dict[Settings, str]:
+        """Return the networks that a rehearsal trains in place of a number's: settings → in words.
+
+        These are empty where it is the number's own.
+        """
+        data, found = rehearsed_dataset(self.spec.dataset, []), {}
+        for row in self.configurations:
+            if of_network(row, number):
+                given = {k.removeprefix(NETWORK): v for k, v in row.items() if k.startswith(NETWORK) and v is not None}
+                small = rehearsed_architecture(given, data, [])
+                settings = network_settings({f"{NETWORK}{key}": value for key, value in small.items()})
+                options = [f"{key.partition('.')[2]} {v}" for key, v in sorted(settings) if key != "architecture.name"]
+                words = " ".join([str(small["name"]), *options])
+                found[settings] = "" if settings == network_settings(row) else words
+        return found
+
+    def named(self, sweep: str) -> bool:
+        """Return whether a sweep has the name that a run or a rehearsal of this search space gets by itself."""
+        return re.fullmatch(rf"{re.escape(self.space)}({SUFFIX})?(-\d+)?", sweep) is not None
+
+    def method(self, number: PublishedNumber) -> Settings:
+        """Return the post-hoc method behind a number: the evaluation's, or as printed where that has none."""
+        for entry in self.spec.evaluation.posthoc:
+            options = {key: value for key, value in entry.items() if key != "name"}
+            if is_method_of(number, entry["name"], options):
+                return method_settings(entry["name"], options)
+        return method_settings(number.posthoc, options_of(number, "posthoc"))
+
+    def departures(self, specification: Mapping[str, object], table: str) -> tuple[str, ...]:
+        """Return how a sweep's specification departs from the recipe, a few words each; empty where it does not.
+
+        Args:
+            specification: the resolved search space, from `sweep.yaml`.
+            table: the table that the sweep's header has to name.
+        """
+        header, dataset = _part(specification, "header"), _part(specification, "dataset")
+        counts = (
+            ("epochs", _part(specification, "scheduler").get("max_epochs"), self.spec.scheduler.max_epochs),
+            ("bins", _part(specification, "evaluation").get("bins", 15), self.spec.evaluation.bins),
+        )
+        found = [f"{ours} {noun} for {theirs}" for noun, ours, theirs in counts if ours != theirs]
+        found += [f"{what} {ours} for {theirs}" for what, ours, theirs in self._chosen(specification) if ours != theirs]
+        found += self._measurements(_part(specification, "evaluation"))
+        seeds = _part(specification, "replicates").get("count", 1)
+        if not isinstance(seeds, int) or seeds < self.spec.replicates.count:
+            found.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'} for {self.spec.replicates.count}")
+        found += _differences("data set", dataset_settings(dataset), dataset_settings(self.spec.dataset))
+        named = header.get("tables") or ()
+        if not isinstance(named, (list, tuple)) or table not in named:
+            found.append(f"its header does not name {table}")
+        return tuple(found)
+
+    def _chosen(self, specification: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+        """Yield what selects, in which precision is trained and when is evaluated: its name, a sweep's and ours."""
+        objective = {**Objective().model_dump(), **_part(specification, "objective")}
+        ours = self.spec.objective
+        yield "objective", f"{objective['metric']} {objective['mode']}", f"{ours.metric} {ours.mode}"
+        precision = _part(specification, "training").get("precision", Training().precision)
+        yield "precision", precision, self.spec.training.precision
+        if rungs := getattr(self.spec.scheduler, EVALUATE_EPOCHS, None):
+            evaluated = _part(specification, "scheduler").get(EVALUATE_EPOCHS) or []
+            yield EVALUATE_EPOCHS, written(evaluated), written(rungs)
+
+    def _measurements(self, evaluation: Mapping[str, object]) -> Iterator[str]:
+        """Yield how a sweep's evaluation departs in curvature, metrics and trajectory, if the recipe has them."""
+        ours, given = self.spec.evaluation, evaluation.get("curvature", {})
+        if isinstance(ours.curvature, dict):
+            if not isinstance(given, Mapping):
+                yield "no curvature"
+            else:
+                yield from _differences("curvature", _curvature(given), _curvature(ours.curvature))
+        entries: Any = evaluation.get("metrics")
+        held = [{"name": each} if isinstance(each, str) else each for each in entries or ()]
+        there = {each["name"]: _metric(each) for each in held}
+        for entry in ours.metrics:
+            name = entry["name"]
+            if name not in there:
+                yield f"no metric {name}"
+            else:
+                yield from _differences(f"metric {name}", there[name], _metric(entry))
+        if ours.trajectory is not None:
+            theirs = settings_of(None, ours.trajectory.model_dump())
+            yield from _differences("trajectory", settings_of(None, _part(evaluation, "trajectory")), theirs)
+
+    def departures_of(self, row: Row) -> tuple[str, ...]:
+        """Return how a configuration departs from the most similar one of the recipe."""
+        ours = configuration_settings(row)
+        if ours in self.settings:
+            return ()
+        nearest = min(self.settings, key=lambda settings: (len(settings ^ ours), sorted(settings)))
+        return tuple(_differences("", ours, nearest))
+
+
+@cache
+def recipes_of(table: str) -> tuple[Recipe, ...]:
+    """Return the recipes of a published table: the shipped search spaces whose headers name it, by name."""
+    mentioning = [name for name, path in packaged_files().items() if table in path.read_text(encoding="utf-8")]
+    return tuple(recipe for recipe in map(shipped_recipe, mentioning) if table in recipe.spec.header.tables)
+
+
+@cache
+def shipped_recipe(space: str) -> Recipe:
+    """Return a shipped search space as a recipe, with what its header's command sets."""
+    path = packaged_files()[space]
+    spec = load_spec(path)
+    words = shlex.split(spec.header.command.partition(", then ")[0])
+    overrides = tuple(following for word, following in pairwise(words) if word == "--set")
+    return Recipe(space, load_spec(path, overrides) if overrides else spec, overrides)
+
+
+def recipe_of(number: PublishedNumber) -> Recipe | None:
+    """Return the recipe of a number; `None` where no shipped search space trains it: it is computed, not trained."""
+    return next((recipe for recipe in recipes_of(number.table) if recipe.holds(number)), None) if number.loss else None
+
+
+def _curvature(given: Mapping[str, object]) -> Settings:
+    usual = asdict(CurvatureSettings())
+    kept = {key: value for key, value in given.items() if key not in HOW_CURVATURE_IS_COMPUTED}
+    return frozenset((k, written(v)) for k, v in kept.items() if k not in usual or written(v) != written(usual[k]))
+
+
+def _metric(entry: Mapping[str, object]) -> Settings:
+    name = str(entry["name"])
+    return settings_of(None if METRICS.is_own(name) else METRICS[name], entry, ("name", LABEL))
+
+
+def _part(specification: Mapping[str, object], key: str) -> Mapping[str, object]:
+    part = specification.get(key)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _differences(what: str, ours: Settings, theirs: Settings) -> list[str]:
+    """Return the settings in which two differ, e.g. `data set split shuffled for stratified`."""
+    here, there = dict(ours), dict(theirs)
+    keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    return [" ".join(filter(None, (what, key, _or_default(here, key), "for", _or_default(there, key)))) for key in keys]
+
+
+def _or_default(settings: Mapping[str, str], key: str) -> str:
+    return settings.get(key, "the default")

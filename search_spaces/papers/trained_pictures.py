@@ -1,0 +1,268 @@
+"""Pictures of mukhoti's Figs. 1, 4, 5 and 8, posterior's Figs. 5 and 6 and the trajectories of sweeps.
+
+Fig. 1: reliability on training data epoch by epoch; Fig. 5: BLEU and calibration error against temperature; Fig. 8:
+confidence in mistakes, and the decision boundaries of linear networks. A sweep without their rows has no picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.papers.curvature_bounds import curvature_bounds
+from search_spaces.papers.prediction_pictures import data_of, networks, picture, prediction_pictures
+from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
+from sweeper.results import Results
+from sweeper.text.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
+from trainables.metrics.base import softmax64
+from trainables.metrics.bleu import TEMPERATURES, column_at
+from trainables.training import prediction
+
+#: The data set of Fig. 8: two inputs, two classes.
+LINEAR = "mukhoti_linear"
+
+#: Bins of Fig. 8a's histogram of confidences, from one half to 1.
+WRONG_BINS = 10
+
+#: Test points drawn in Fig. 8b and c.
+MOST_POINTS = 400
+#: The category whose colour is the palette's grey.
+GREY = 7
+
+Line = Sequence[tuple[float, float | None]]
+
+
+def trained_pictures(results: Results) -> list[Figure]:
+    """Return the pictures that a sweep's tables hold. Raises QueryError."""
+    found = [
+        *_reliability_by_epoch(results),
+        *temperature_curves(results),
+        *gradient_norms(results),
+        *errors_by_gamma(results),
+        *curvature_bounds(results),
+        *prediction_pictures(results),
+    ]
+    if results.specification.get("dataset", {}).get("name") == LINEAR:
+        found += _linear_networks(results)
+    return found
+
+
+def trajectories(results: Results) -> list[Figure]:
+    """Return the trajectory columns of a sweep, a line for each loss; nothing where it has none. Raises QueryError."""
+    trajectory = results.specification.get("evaluation", {}).get("trajectory")
+    if not trajectory:
+        return []
+    there = set(results.columns("epochs"))
+    wanted = [
+        f"{split}_{name}"
+        for split in trajectory["splits"]
+        for name in (*prediction.TRAJECTORY_METRICS, *prediction.TRAJECTORY_NORMS)
+    ]
+    columns = [name for name in (*wanted, prediction.WEIGHT_NORM) if name in there]
+    means = ", ".join(f"avg({name}) AS {name}" for name in columns)
+    rows = results.rows(
+        f"SELECT {_loss_sql(results)} AS loss, epoch, {means} "
+        "FROM epochs JOIN trials USING (trial, replicate) WHERE status = 'completed' GROUP BY ALL ORDER BY loss, epoch"
+    )
+    by_loss = grouped(rows, lambda row: text_of(row, "loss"))
+    found = []
+    for column in columns:
+        lines = {
+            loss: [(int_of(row, "epoch"), measured_or_none(row, column)) for row in held]
+            for loss, held in by_loss.items()
+        }
+        found += _curves(results.name, column, lines, "epoch")
+    return found
+
+
+def temperature_curves(results: Results) -> list[Figure]:
+    """Return BLEU on test data and ECE on validation data against temperature (Fig. 5); only translations have them."""
+    if "best_bleu" not in results.columns("evaluations"):
+        return []
+    curves = []
+    for metric, split in (("bleu", "test"), ("ece", "val")):
+        columns = {at: column_at(metric, at) for at in TEMPERATURES}
+        means = ", ".join(f"avg({name}) AS {name}" for name in columns.values())
+        rows = results.rows(
+            f"SELECT config_loss_name AS loss, {means} FROM final WHERE status = 'completed' AND split = '{split}' "
+            "GROUP BY ALL ORDER BY loss"
+        )
+        lines = {
+            text_of(row, "loss"): [(at, float_or_none(row, column)) for at, column in columns.items()] for row in rows
+        }
+        curves += _curves(results.name, f"{split} {metric}", lines, "temperature")
+    return curves
+
+
+def gradient_norms(results: Results) -> list[Figure]:
+    """Return mukhoti Fig. 4b–d: how many training samples have which gradient norm, a panel for each counted epoch."""
+    counts = prediction.GRADIENT_COUNTS
+    if counts not in results.columns("epochs"):
+        return []
+    counted = results.sql(
+        f"SELECT {_loss_sql(results)} AS loss, epoch, {counts} AS counts FROM epochs JOIN trials "
+        f"USING (trial, replicate) WHERE status = 'completed' AND {counts} IS NOT NULL ORDER BY epoch, loss"
+    ).to_pylist()
+    shares: dict[int, dict[str, NDArray[np.float64]]] = {}
+    for row in counted:
+        of_epoch = shares.setdefault(row["epoch"], {})
+        of_epoch[row["loss"]] = of_epoch.get(row["loss"], 0.0) + np.array(row["counts"], float)
+    inner = prediction.GRADIENT_NORM_EDGES[1:-1]
+    middles = [float(inner[0]), *np.sqrt(inner[:-1] * inner[1:]).tolist(), float(inner[-1])]
+    losses = sorted({row["loss"] for row in counted})
+    x, y = Axis("norm of the last layer's gradient", log=True), Axis("share of samples")
+    panels = []
+    for epoch, of_epoch in shares.items():
+        marks = [
+            Curve(middles, (held / max(1.0, held.sum())).tolist(), losses.index(loss), line=1.6, group=loss)
+            for loss, held in of_epoch.items()
+        ]
+        panels.append(Panel(f"after epoch {epoch}", [], marks, x, y))
+    words = "training samples by the norm of the last layer's gradient"
+    return picture(results, "gradient-norms", "Gradient norms", words, panels, losses)
+
+
+#: ECE without and with the focal map.
+MAPPED = {"raw": "ece", "Ψ": "posthoc_focal_map_ece"}
+
+
+def errors_by_gamma(results: Results) -> list[Figure]:
+    """Return posterior Figs. 5 and 6: box plots of test ECE by γ, with the focal map and without, for each network.
+
+    A box reaches from quartile to quartile, with a bar at the median, and the line to the extremes. Smoothed networks
+    are apart.
+    """
+    if results.specification.get("header", {}).get("paper") != "posterior":
+        return []
+    there = set(results.columns("final"))
+    smoothed = "coalesce(config_loss_smoothing, 0) > 0" if "config_loss_smoothing" in there else "false"
+    rows = results.rows(
+        f"SELECT config_architecture_name || CASE WHEN config_loss_name = 'label_smoothing' OR {smoothed} THEN ', LS' "
+        "ELSE '' END AS network, coalesce(config_loss_gamma, 0) AS gamma, * FROM final "
+        "WHERE status = 'completed' AND split = 'test' ORDER BY network, gamma"
+    )
+    panels = []
+    for network, of_it in grouped(rows, lambda row: text_of(row, "network")).items():
+        marks = []
+        for at, (label, column) in enumerate(MAPPED.items()):
+            for gamma, held in grouped(of_it, lambda row: float_of(row, "gamma")).items():
+                if not (errors := measured_values(held, column)):
+                    continue
+                x = gamma + 0.24 * (at - 0.5)
+                least, low, middle, high, most = np.percentile(errors, range(0, 101, 25))
+                marks.append(Curve([x, x], [least, most], at, line=1, group=label))
+                sides = [x - 0.1, x + 0.1, x + 0.1, x - 0.1], [low, low, high, high]
+                marks.append(Curve(*sides, at, fill=True, opacity=0.45, group=label))
+                marks.append(Curve(sides[0][:2], [middle, middle], at, line=2.5, group=label))
+        panels.append(Panel(network, [], marks, Axis("γ"), Axis("test ECE")))
+    words = "ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
+    return picture(results, "ece-by-gamma", "ECE by γ", words, panels, [*MAPPED])
+
+
+def _loss_sql(results: Results) -> str:
+    """Return the expression of a trial's loss with its γ."""
+    gamma = "config_loss_gamma" if "config_loss_gamma" in results.columns("trials") else "NULL"
+    return f"config_loss_name || coalesce(' γ ' || format('{{:g}}', {gamma}::DOUBLE), '')"
+
+
+def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) -> list[Figure]:
+    """Return a column against something, a line for each loss that has values; nothing where none has."""
+    measured = {name: [(x, y) for x, y in line if y is not None] for name, line in lines.items()}
+    legend = [name for name, line in measured.items() if line]
+    marks = [
+        Curve([x for x, _ in measured[name]], [y for _, y in measured[name]], at, line=1.6, group=name)
+        for at, name in enumerate(legend)
+    ]
+    panel = Panel("", [], marks, Axis(against), Axis(column))
+    figure = Figure(f"{sweep}-{column}", column, f"{column}, {sweep}", [], [panel], [], legend=legend)
+    return [figure] if legend else []
+
+
+def _reliability_by_epoch(results: Results) -> list[Figure]:
+    """Return Fig. 1: of the first finished cross-entropy network, a diagram of training data for each evaluation."""
+    rows = results.rows(
+        "SELECT trial, epoch, bin, sum(n)::BIGINT AS n, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy "
+        "FROM reliability WHERE split = 'train' AND trial = (SELECT min(trial) FROM trials "
+        "WHERE config_loss_name = 'cross_entropy' AND status = 'completed') GROUP BY ALL ORDER BY epoch, bin"
+    )
+    panels = [_diagram(held, f"epoch {epoch}") for epoch, held in grouped(rows, itemgetter("epoch")).items()]
+    if len(panels) < 2:
+        return []
+    said = f"{results.name}, {rows[0]['trial']}: accuracy by confidence, training data, cross-entropy"
+    legend = ["accuracy", "share of samples"]
+    return [Figure("reliability-by-epoch", "Reliability by epoch", said, [], panels, [], legend=legend)]
+
+
+def _diagram(rows: Sequence[Row], title: str) -> Panel:
+    """Return one reliability diagram with the share of samples in each bin."""
+    total = max(1, sum(int_of(row, "n") for row in rows))
+    middle, widths = [(at + 0.5) / len(rows) for at in range(len(rows))], [1 / len(rows)] * len(rows)
+    accuracy = Bars(middle, [float_or_none(row, "accuracy") or 0.0 for row in rows], widths=widths)
+    shares = [int_of(row, "n") / total for row in rows]
+    share = Curve(middle, shares, 1, line=1.6, size=4)
+    ideal = Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash")
+    x, y = Axis("confidence", limits=(0, 1), step=0.2), Axis("accuracy, share", limits=(0, 1), step=0.2)
+    return Panel(f"{title}, up to {max(shares):.0%} a bin", [], [accuracy, ideal, share], x, y)
+
+
+def _linear_networks(results: Results) -> list[Figure]:
+    """Return Fig. 8: a histogram of confidences in mistakes, and the decision boundaries."""
+    logits: dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+    for row, member in networks(results):
+        logits.setdefault(text_of(row, "config_loss_name"), (member.logits["test"], member.targets["test"]))
+    if not logits:
+        return []
+    confidences = {
+        loss: softmax64(values)[values.argmax(1) != targets].max(1) for loss, (values, targets) in logits.items()
+    }
+    found = [_histogram(results.name, confidences)]
+    test = data_of(results).test
+    inputs, targets = test.inputs.double().flatten(1).numpy(), test.targets.numpy()
+    panels, directions = [], []
+    for place, (loss, (values, held)) in enumerate(logits.items()):
+        if len(held) != len(inputs) or not np.array_equal(held, targets):
+            return found  # other data lie here now than the sweep was trained on
+        solved, *_ = np.linalg.lstsq(inputs, values[:, 1] - values[:, 0], rcond=None)
+        weights = np.asarray(solved, np.float64)
+        directions.append(weights / np.linalg.norm(weights))
+        panels.append(_boundary(inputs, targets, weights, f"{loss}: |w| {np.linalg.norm(weights):.2f}", place))
+    first, *others = directions
+    angles = [f"{np.degrees(np.arccos(np.clip(first @ other, -1, 1))):.2f}°" for other in others]
+    words = f"test points by class and decision boundary; boundaries {', '.join(angles)} apart" if angles else ""
+    return [*found, Figure("boundaries", "Decision boundaries", f"{results.name}: {words}", [], panels, [])]
+
+
+def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Figure:
+    """Return the shares of mistakes by confidence, the losses' bars side by side."""
+    edges = np.linspace(0.5, 1, WRONG_BINS + 1)
+    wide = 0.9 * (edges[1] - edges[0]) / len(confidences)
+    marks, legend = [], []
+    for at, (loss, values) in enumerate(confidences.items()):
+        counts, _ = np.histogram(values, edges)
+        places = edges[:-1] + wide * (at + 0.6)
+        shares = counts / max(1, len(values))
+        marks.append(Bars(places.tolist(), shares.tolist(), widths=[wide] * WRONG_BINS, colour=at))
+        above = float((values > 0.9).mean()) if len(values) else 0.0
+        legend.append(f"{loss}, n = {len(values)}, above .9: {above:.0%}")
+    panel = Panel("", [], marks, Axis("confidence", limits=(0.5, 1)), Axis("share of misclassified test points"))
+    said = f"{sweep}: share of misclassified test points by confidence"
+    return Figure("mistakes", "Confidence in mistakes", said, [], [panel], [], legend=legend)
+
+
+def _boundary(
+    inputs: NDArray[np.float64], targets: NDArray[np.int64], weights: NDArray[np.float64], title: str, place: int
+) -> Panel:
+    """Return points of both classes, and the line on which a network without bias is undecided."""
+    reach = float(np.abs(inputs).max())
+    shades: tuple[Colour, Colour] = (GREY, "ink")
+    marks = []
+    for target, paint in enumerate(shades):
+        x, y = inputs[:MOST_POINTS][targets[:MOST_POINTS] == target].T
+        marks.append(Curve(x.tolist(), y.tolist(), paint, size=4))
+    x, y = np.array([-weights[1], weights[0]]) / np.linalg.norm(weights) * reach
+    marks.append(Curve([-x, x], [-y, y], place, line=2))
+    limits = (-reach, reach)
+    return Panel(title, [], marks, Axis("first input", limits=limits), Axis("second input", limits=limits))
