@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Group
 
 from sweeper.api import arguments
-from sweeper.api.arguments import CommandOption, connect, listed, local_sweep, output_folder, overrides
+from sweeper.api.arguments import CommandOption, connect, local_sweep, output_folder, overrides
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
@@ -47,8 +47,6 @@ def run(
     cpus: arguments.Cpus = None,
     executor: arguments.RunsOn = "auto",
     rehearse: arguments.Rehearse = False,
-    reuse: bool = False,
-    reuse_from: Annotated[arguments.Several, CommandOption(metavar="NAME")] = (),
     wait_for_nodes: arguments.WaitForNodes = 30.0,
     resume_existing: Annotated[bool, CommandOption(("--continue",))] = False,
 ) -> FinishedRun:
@@ -56,8 +54,6 @@ def run(
 
     Args:
         name: Name of the sweep. (default: the file's name, numbered)
-        reuse: Reuse trials that other sweeps in --output have already trained.
-        reuse_from: Reuse trials of this sweep only; repeatable. (default: none)
         resume_existing: Resume the sweep of that name if there is one, else start it.
 
     Returns:
@@ -89,8 +85,6 @@ def run(
             cpus,
             arguments.tracking_address(tracking_uri, place) if mlflow else None,
             rehearse=rehearse,
-            reuse=reuse,
-            reuse_from=listed(reuse_from),
             wait_for_nodes=60 * wait_for_nodes,
             progress=arguments.progress_view(),
             executor=executor,

@@ -15,14 +15,14 @@ A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice,
 is known by its path in the file (`loss.one_of[1].gamma`), so hyperparameters of one name in two branches stay two, and
 a choice exists only where its branch was taken. Choices are plain values: a member's place in `choice` and `one_of`,
 the number itself in an interval, the number of steps in `quniform`. `draw` makes a configuration of choices, whoever
-makes those; `choices_of` finds the choices that lead to a configuration.
+makes those.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol, TypeAlias, TypeGuard, cast
@@ -341,36 +341,6 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
     return draw(node.nodes[index], _member_path(path, node, index), point, choose)
 
 
-def choices_of(node: Node, value: object, path: str = "") -> dict[str, Choice] | None:
-    """Return the choices that lead to `value`, `None` where it is outside of the space; grids are not chosen from.
-
-    Args:
-        node: the parsed space or a part of it.
-        value: a configuration, as `draw` returns it or as a journal holds it.
-        path: of `node` in the file.
-    """
-    if isinstance(node, Constant):
-        return {} if _same(node.value, value) else None
-    if isinstance(node, Interval):
-        choice = _choice(node, value)
-        return None if choice is None else {path: choice}
-    if isinstance(node, Fields):
-        if not isinstance(value, Mapping) or value.keys() != node.nodes.keys():
-            return None
-        found: dict[str, Choice] = {}
-        for key, member in node.nodes.items():
-            below = choices_of(member, value[key], join_path(path, key))
-            if below is None:
-                return None
-            found |= below
-        return found
-    for index, member in enumerate(node.nodes):
-        below = choices_of(member, value, _member_path(path, node, index))
-        if below is not None:
-            return below if node.kind == "grid" else {path: index, **below}
-    return None
-
-
 def _member_path(path: str, node: Members, index: int) -> str:
     return join_path(join_path(path, node.kind), index)
 
@@ -379,23 +349,3 @@ def _value(node: Interval, choice: Choice) -> Choice:
     if node.kind == "quniform":
         return node.on_step(int(choice))
     return type(node.low)(choice) if node.kind == "randint" else choice
-
-
-def _choice(node: Interval, value: object) -> Choice | None:
-    """Return the choice that leads to a number in the interval; `None` where none does."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not node.low <= value <= node.high:
-        return None
-    if node.kind == "randint":
-        return int(value) if float(value).is_integer() else None
-    if node.kind == "quniform":
-        assert node.step is not None
-        steps = round((value - node.low) / node.step)
-        return steps if 0 <= steps <= node.steps and node.on_step(steps) == value else None
-    return float(value)
-
-
-def _same(constant: Plain, value: object) -> bool:
-    """Return whether two plain values are one: `3` and `3.0` are, `1` and `true` are not."""
-    if isinstance(constant, list) and isinstance(value, Sequence) and not isinstance(value, str):
-        return len(constant) == len(value) and all(map(_same, constant, value))
-    return isinstance(constant, bool) == isinstance(value, bool) and bool(constant == value)

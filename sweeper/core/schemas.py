@@ -41,7 +41,7 @@ HESSIAN_LOSSES = tuple(LOSS_WORDS)
 TRIAL_COLUMNS = {
     "sweep": TEXT, "trial": TEXT, "replicate": COUNT, "seed": COUNT, "config_hash": TEXT, "status": TEXT,
     "stop_kind": TEXT, "stop_reason": TEXT, "stop_rung": COUNT, "epochs": COUNT, "last_evaluation_epoch": COUNT,
-    "wall_seconds": NUMBER, "device": TEXT, "packing": TEXT, "reused_from": TEXT, "reused_epochs": COUNT, "error": TEXT,
+    "wall_seconds": NUMBER, "device": TEXT, "packing": TEXT, "error": TEXT,
     "objective": NUMBER, "attempt": COUNT,
 }  # fmt: skip
 

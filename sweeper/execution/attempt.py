@@ -27,14 +27,13 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTime, answered, price_from
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
-from sweeper.execution.reuse import lessons, reusable_trials
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import FreshReport, redirect_output
 from sweeper.monitoring.snapshot import MetricsSink, Publish
-from sweeper.planning.preparation import data_keys, dataset_facts
+from sweeper.planning.preparation import data_keys
 from sweeper.planning.user_code_checks import loop_settings
 from sweeper.search.base import Searcher
 from sweeper.space.spec import Budget
@@ -47,7 +46,6 @@ from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
-from trainables.files.stores.base import is_store_address
 from trainables.training.lanes.packing import AUTO
 
 #: What the report needs: two thirds of a second that every command would wait for, were it imported at the start.
@@ -187,7 +185,8 @@ class Attempt:
         with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
             budget = self._budget(session.resources)
             driver = self._driver(session, budget, report)
-            self._begin(driver)
+            driver.begin()
+            self.progress.stage("running")
             ask = driver.steering.ask_to_stop  # `Interrupts` does the same for Ctrl-C
             with answered(signal.SIGTERM, lambda *_: ask(f"{signal.SIGTERM.name} was received")):
                 session.execute(driver)
@@ -246,16 +245,6 @@ class Attempt:
             "checkpoints_kept": spec.checkpoint.keep,
             **code_settings(paths, spec, manifest),
         }
-
-    def _begin(self, driver: Driver) -> None:
-        """Let the driver take the sweep up, with what earlier sweeps have to give."""
-        output = self._options.output
-        # Earlier sweeps are next to this one, which may be resumed by its path from anywhere.
-        beside = output if is_store_address(output) else self.sweep.paths.root.parent
-        learned = lessons(self.sweep.spec, dataset_facts(self._dataset), beside, known=self.state.learned)
-        reusable = reusable_trials(self.sweep, self.state.unfinished(), beside, self._tables.incoming)
-        driver.begin(reusable, learned)
-        self.progress.stage("running")
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
         limits = self.sweep.spec.budget or Budget()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
-from sweeper.execution.driver.driver import Driver, TakenOver
+from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.runner import first_attempt
@@ -107,7 +107,7 @@ class Predictions:
         digest = hash_of_splits(*(self.targets[first.get(name, ())] for name in SPLITS))
         return {"samples": sizes, "classes": self.logits.shape[1], "split_hash": digest}
 
-    def reports(self, index: int, settings: TrialSettings) -> Iterator[TakenOver]:
+    def reports(self, index: int, settings: TrialSettings) -> Iterator[TrialReport]:
         """Yield a configuration's reports, an epoch each, their tables written before."""
         trial, last = trial_name(index), self.epochs[-1]
         files = TrialFiles(Path(trial), tables=settings.tables, checkpoints=None, store=settings.store)
@@ -131,7 +131,7 @@ class Predictions:
                 configuration=index, epoch=epoch, objective=objective, failure=failure,
                 failure_kind=NON_FINITE if failure else None, device="cpu", packing=SEQUENTIAL, wall_seconds=0.0,
                 epochs=rows, evaluations=evaluations, replicate_errors=dict(errors),
-            ), None  # fmt: skip
+            )  # fmt: skip
             if failure is not None:
                 return
 

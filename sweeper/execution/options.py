@@ -42,8 +42,6 @@ class RunOptions:
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
-        reuse: reuse trials that other sweeps of this output have trained already.
-        reuse_from: take them over from these sweeps.
         settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.attempt`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
         trust: on resume, run the code that came with the sweep's folder.
@@ -59,8 +57,6 @@ class RunOptions:
     failed_too: bool = False
     discard_damaged: bool = False
     settings: Sequence[str] = ()
-    reuse: bool = False
-    reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
     trust: bool = False
     progress: type[Progress] = Progress

@@ -163,19 +163,10 @@ def repeatability_notes(state: SweepState, begun: Collection[int], *, determinis
     """
     if deterministic:
         return []
-    on_cards = {index: trial for index, trial in state.trials.items() if trial.device == "cuda"}
-    reused = [trial for trial in on_cards.values() if trial.reused_from is not None]
-    further = [trial for trial in reused if trial.epochs > (trial.reused_epochs or 0)]
-    continued = [index for index in begun if index in on_cards]
-    parts = []
-    if reused:
-        again = f" ({len(further)} trained again for more epochs, beside the reported ones)" if further else ""
-        parts.append(f"{plural(len(reused), 'trial')} reused{again}")
-    if continued:
-        parts.append(f"{plural(len(continued), 'trial')} continued")
-    if not parts:
+    continued = sum(state.trials[index].device == "cuda" for index in begun)
+    if not continued:
         return []
     return [
-        f"{' and '.join(parts)} on a GPU without training: {{deterministic: true}}: measurements equal those of an "
-        "uninterrupted run up to rounding, not to the bit"
+        f"{plural(continued, 'trial')} continued on a GPU without training: {{deterministic: true}}: measurements "
+        "equal those of an uninterrupted run up to rounding, not to the bit"
     ]

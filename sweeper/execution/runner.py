@@ -30,7 +30,6 @@ from sweeper.execution.local import takes_cards
 from sweeper.execution.options import Outcome, RunOptions
 from sweeper.execution.ray import joined
 from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
-from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, summary
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.planning.user_code_checks import loop_part
@@ -161,7 +160,7 @@ def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
     assert spec.confirms is not None
     name = confirmed_name(outcome.sweep.name, spec.confirms.round)
     count, seeds = len(spec.confirms.configurations), spec.replicates.count
-    again = replace(options, settings=(), reuse=False, reuse_from=(), rehearse=False)
+    again = replace(options, settings=(), rehearse=False)
     if (outcome.paths.root.parent / name).exists():
         done = resume_sweep(name, again)
     else:
@@ -184,13 +183,8 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     looped = loop_part(dataset)
     own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
-    digest = own.digest if own is not None else None
-    sources, notes = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)
-    learned = [summary(each) for each in lessons(spec, facts, options.output)]
     manifest = {
         **build_manifest(spec, facts),
-        **({MANIFEST_KEY: sources} if sources else {}),
-        **({LEARNED: learned} if spec.searcher.warm_start else {}),
         **manifest_part(own),
         **looped,
         "executor": executor.name,
@@ -199,7 +193,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
     outcome = first_attempt(sweep, dataset, options, place, executor)
-    return replace(outcome, notes=[*notes, *own_notes, *outcome.notes])
+    return replace(outcome, notes=[*own_notes, *outcome.notes])
 
 
 def first_attempt(sweep: Sweep, dataset: DataSet, options: RunOptions, place: Place, executor: Executor) -> Outcome:

@@ -117,7 +117,7 @@ def best_words(trial: TrialState) -> str:
 
 
 class Spending:
-    """Time spent in trials up to their last reports; what was reused from another sweep costs nothing here.
+    """Time spent in trials up to their last reports.
 
     Each report names the share of a GPU that its process had, since shares differ between trials and grow when memory
     runs out. Reports of release 0.1 do not: their time is counted apart.
@@ -133,7 +133,7 @@ class Spending:
         body = record.body
         if isinstance(body, ReplicateReported):
             self._add(body.report, body.replicate)
-        elif isinstance(body, Reported) and body.reused is None:
+        elif isinstance(body, Reported):
             apart = self._latest.get(body.configuration, {}).keys() - {None}
             if not apart:  # else its replicates' own reports were counted, of which this is made
                 self._add(body.report, None)

@@ -15,8 +15,6 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 from pydantic import AfterValidator, Field, PlainValidator, StrictBool, StrictInt, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from sweeper.core.ids import configuration_index
-
 #: A JSON object as it comes from a file.
 Json: TypeAlias = Mapping[str, Any]
 
@@ -54,18 +52,12 @@ def _require_plain(value: Any, levels: int = DEEPEST) -> Any:
     return value
 
 
-def _trial(name: str) -> str:
-    configuration_index(name)
-    return name
-
-
 Whole: TypeAlias = Annotated[StrictInt, Field(ge=0, le=MOST)]
 Index: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=MOST)]
 #: A number, which may also be infinite, or none (NaN).
 Number: TypeAlias = Annotated[float, PlainValidator(_number)]
 Seconds: TypeAlias = Annotated[Number, Field(ge=0, le=LATEST)]
 Flag: TypeAlias = StrictBool
-TrialName: TypeAlias = Annotated[str, AfterValidator(_trial)]
 #: An object of plain values, nested no deeper than a search space may be.
 Values: TypeAlias = Annotated[Mapping[str, Any], AfterValidator(_require_plain)]
 

@@ -30,7 +30,6 @@ from sweeper.journal.fields import (
     Number,
     ReportFields,
     Seconds,
-    TrialName,
     Values,
     Whole,
     Written,
@@ -99,32 +98,6 @@ class Attempt(Written):
     pid: Annotated[StrictInt, Field(ge=0, le=2**32)]  # no process has a larger number (Linux's limit is 2²²)
     code: str | None = None
     space: Annotated[Values | None, LEFT_OUT] = None
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The outcome of an earlier sweep's trial: its name there, the choices that lead to it, its objective."""
-
-    trial: TrialName
-    choices: Mapping[str, Number]
-    value: Number
-
-
-@dataclass(frozen=True)
-class Learned(Written):
-    """The searcher has observed an earlier sweep's trials.
-
-    Attributes:
-        sweep: the earlier one, as the search space names it.
-        observations: its finished trials that lie in the space.
-        outside: how many finished trials lie outside of it.
-    """
-
-    kind: ClassVar[str] = "learned"
-    attempt: Whole
-    sweep: str
-    observations: Sequence[Observation]
-    outside: Whole
 
 
 @dataclass(frozen=True)
@@ -222,34 +195,24 @@ class ReplicateReported(_ReportBody):
 
 
 @dataclass(frozen=True)
-class Reused:
-    """Where a report was reused from: the sweep's name, and the sequence of its record there."""
-
-    sweep: str
-    record: Sequential
-
-
-@dataclass(frozen=True)
 class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
     Attributes:
         report: what was measured. Of a failure it has the kind; the sentence is the decision's reason.
         decision: the scheduler's; `None` between rungs.
-        reused: where it was reused from; `None` where this sweep trained it.
         config_hash: of the configuration's values, in its first report; `None` in later ones and in older journals.
     """
 
     kind: ClassVar[str] = "report"
     ORDER: ClassVar[Sequence[str]] = (
         *("configuration", "epoch", "objective", "device", "packing", "wall_seconds", "gpu", "epochs", "evaluations"),
-        *("replicate_errors", "replicate_kinds", "reused", "failure_kind", "config_hash"),
+        *("replicate_errors", "replicate_kinds", "failure_kind", "config_hash"),
         *("attempt", "status", "decision"),
     )
     attempt: Whole
     status: Status
     decision: Decision | None
-    reused: Annotated[Reused | None, LEFT_OUT] = None
     config_hash: Annotated[str | None, LEFT_OUT] = None
 
     def to_json(self) -> dict[str, object]:
@@ -322,7 +285,7 @@ class Ended(Written):
 
 
 #: What a record says happened.
-Body = Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
+Body = Attempt | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
 
 _KINDS: dict[str, type[Body]] = {each.kind: each for each in get_args(Body)}
 
@@ -336,7 +299,7 @@ def body_from_json(kind: str, fields: Json) -> Body:
 
 def configuration_of(body: Body) -> int | None:
     """Return the configuration that a record is about; `None` where it is about the whole sweep."""
-    return None if isinstance(body, Attempt | Learned | Drawn | Ended) else body.configuration
+    return None if isinstance(body, Attempt | Drawn | Ended) else body.configuration
 
 
 @dataclass(frozen=True)

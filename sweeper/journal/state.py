@@ -15,7 +15,6 @@ from sweeper.journal.records import (
     Ended,
     Failed,
     Judged,
-    Learned,
     Record,
     ReplicateReported,
     Reported,
@@ -127,7 +126,6 @@ class TrialState(Progress):
         stop_kind, stop_reason: why it ended: a word and one sentence.
         stop_rung: the rung at which the scheduler stopped it.
         packing: how its replicates share their process.
-        reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
         objective: the last judged value of the sweep's objective (mean over replicates).
         feasible: whether it kept to the sweep's constraints when it was complete.
         constrained: what it measured of their metrics then; `None` without constraints, or in journals that lack it.
@@ -142,8 +140,6 @@ class TrialState(Progress):
     stop_reason: str | None = None
     stop_rung: int | None = None
     packing: str | None = None
-    reused_from: str | None = None
-    reused_epochs: int | None = None
     objective: float | None = None
     feasible: bool = True
     constrained: Mapping[str, float] | None = None
@@ -190,7 +186,6 @@ class SweepState:
         started_at, updated_at: when the first and the newest record were written, Unix time in seconds.
         outcome: how the last driver ended; `None` while one is at work, or died.
         configurations: configuration → its values: those that were drawn, or chosen by a searcher, so far.
-        learned: earlier sweep → how many of its trials the searcher knows of.
         touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
         last_reported: the configuration of the latest report; `None` before the first.
     """
@@ -204,7 +199,6 @@ class SweepState:
         self.updated_at: float | None = None
         self.outcome: str | None = None
         self.configurations: dict[int, Mapping[str, Any]] = {}
-        self.learned: dict[str, int] = {}
         self.touched: list[int] = []
         self.last_reported: int | None = None
 
@@ -220,8 +214,6 @@ class SweepState:
                 self.attempt, self.outcome = body.attempt, None
                 self.started_at = self.started_at if self.started_at is not None else record.time
                 self._interrupt_running()
-            case Learned() as body:
-                self.learned[body.sweep] = len(body.observations)
             case Suggested() as body:
                 self.configurations[body.configuration] = body.values
             case Drawn() as body:
@@ -298,10 +290,6 @@ class SweepState:
         trial.fruitless = 0
         trial.epochs = report.epoch
         trial.paused = decision is not None and decision.kind == "pause"
-        if body.reused is not None:
-            trial.reused_from, trial.reused_epochs = body.reused.sweep, trial.epochs
-            # Nothing trains it: if it is not at its end, it waits for its turn.
-            trial.status = WAITING if trial.status == RUNNING else trial.status
         if trial.status != FAILED:
             trial.sound_epochs = trial.epochs
         trial.wall_seconds = report.wall_seconds

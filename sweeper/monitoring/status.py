@@ -44,7 +44,6 @@ class SweepStatus:
         trials: configurations.
         counts: trials by status, e.g. `{"completed": 8, "early_stopped": 38}`.
         left: trials that wait, run or were interrupted.
-        reused: trials taken over from other sweeps.
         metric: the objective.
         best: its best value, None before the first.
         best_words: `best`, or `best so far` while no trial has completed.
@@ -57,7 +56,6 @@ class SweepStatus:
     trials: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     left: int = 0
-    reused: int = 0
     metric: str = ""
     best: float | None = None
     best_words: str = "best"
@@ -71,8 +69,7 @@ class SweepStatus:
         best = "–"
         if self.best is not None:
             best = f"{self.metric} {self.best:.4f}{self.best_words.removeprefix('best')}"
-        trials = f"{self.trials}{f' ({self.reused} reused)' if self.reused else ''}"
-        numbers = [trials, *(self.counts[name] for name in (COMPLETED, EARLY_STOPPED, FAILED)), self.left]
+        numbers = [self.trials, *(self.counts[name] for name in (COMPLETED, EARLY_STOPPED, FAILED)), self.left]
         word = f"{self.state} (rehearsal)" if self.rehearsal else self.state
         return [self.sweep, word, *map(str, numbers), best, self.driver or "–"]
 
@@ -137,7 +134,6 @@ def _status(name: str, output: Path) -> SweepStatus:
         len(sweep.configurations),
         counts,
         left,
-        sum(trial.reused_from is not None for trial in state.trials.values()),
         sweep.spec.objective.metric,
         now.best.objective if now.best is not None else None,
         best_words(now.best) if now.best is not None else "best",

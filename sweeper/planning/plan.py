@@ -355,8 +355,7 @@ def searched(spec: SweepSpec) -> str:
     """Return the searcher in words; empty if configurations follow from the space alone."""
     if not spec.searcher.learns:
         return ""
-    warm = f", warm start from {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""
-    return f"{spec.searcher.name}{warm}: {spec.searcher.method.course}; time is estimated for random configurations"
+    return f"{spec.searcher.name}: {spec.searcher.method.course}; time is estimated for random configurations"
 
 
 def takes(resources: Resources, *, together: bool = False) -> str:

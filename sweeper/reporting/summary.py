@@ -38,14 +38,13 @@ def summary(results: Results) -> RenderableType:
     Raises QueryError where the tables cannot be read.
     """
     with results.snapshot() as snapshot:
-        board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
+        board, counts = leaderboard(snapshot), overview(snapshot)
         answered, pareto = first_screen(snapshot, board, counts), front(snapshot)
         packed, failed = [*packing_lines(snapshot), *searcher_lines(snapshot)], failure_lines(snapshot)
     parts = [part for mark in results.marks for part in (Text(mark, style="bold red"), Text())]
     after = [Text(), Text(count_line(counts)), *(Text(line, style="red") for line in failed)]
     after += map(Text, pareto.lines() if pareto is not None else ())
     after += [Text(line, style="dim") for line in packed]
-    after += map(Text, reused)
     return Group(*parts, terminal(answered), *after)
 
 
@@ -81,36 +80,13 @@ def packing_lines(results: Results) -> list[str]:
 
 
 def searcher_lines(results: Results) -> list[str]:
-    """Return which searcher chose the configurations, and its warm start; nothing for random or grid draws."""
+    """Return which searcher chose the configurations; nothing for random or grid draws."""
     asked = searcher(results)
     if not asked:
         return []
     counted = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]
     chosen = plural(int_of(counted, "n"), "configuration")
-    lines = [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
-    for source in results.manifest.get("warm_start", ()):
-        outside = f"; {source['outside']} more were outside this space" if source["outside"] else ""
-        trials = plural(source["observations"], "finished trial")
-        lines.append(f"it started from {trials} of {source['sweep']}{outside}")
-    return lines
-
-
-def reused_lines(results: Results) -> list[str]:
-    """Return one sentence on reused trials for each sweep that they came from."""
-    if "reuse" not in results.manifest:
-        return []
-    rows = results.rows(
-        "SELECT reused_from, count(DISTINCT trial) AS n, "
-        "count(DISTINCT trial) FILTER (WHERE reused_epochs = epochs) AS whole "
-        "FROM trials WHERE reused_from IS NOT NULL GROUP BY ALL ORDER BY ALL"
-    )
-    lines = []
-    for row in rows:
-        count = int_of(row, "n")
-        further = count - int_of(row, "whole")
-        line = f"{plural(count, 'trial')} reused from {row['reused_from']}"
-        lines.append(line + (f", {further} of them trained for more epochs" if further > 0 else ""))
-    return lines
+    return [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
 
 
 SYMBOLS = {BEST: "●", ALIKE: "●", WORSE: "•", STOPPED: "○", UNKNOWN: "•"}

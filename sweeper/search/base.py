@@ -10,7 +10,7 @@ has no value at all.
 
 A new searcher is one file in this folder, which is found there by its place:
 
-    @SEARCHERS.add("halton", "a quasi-random sequence", "source", more=[WARM_START])
+    @SEARCHERS.add("halton", "a quasi-random sequence", "source")
     class Halton(SearchMethod):
         learns: ClassVar[bool] = True
         def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
@@ -27,13 +27,9 @@ from typing import ClassVar, Protocol
 from sweeper.core.domains import Choice, Configuration, Fields, Node
 from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
-from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Suggested
+from sweeper.journal.records import Failed, Judged, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from trainables.registry import Hyperparameter, Registry
-
-#: For searchers that learn: names of earlier sweeps, whose finished trials arrive as `learned` records before the
-#: first suggestion. It is no setting of the `SearchMethod`, which need not know where an observation comes from.
-WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: a sweep learns from its own trials")
+from trainables.registry import Registry
 
 #: Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently.
 SAME_NUMBER = 1e-9
@@ -89,7 +85,7 @@ class SearchMethod:
 
 def written_method(written: Mapping[str, object]) -> SearchMethod:
     """Return the searcher of a resolved search space; the plain one where this version knows no such searcher."""
-    settings = {key: value for key, value in written.items() if key not in ("name", WARM_START.name)}
+    settings = {key: value for key, value in written.items() if key != "name"}
     try:
         method: SearchMethod = SEARCHERS.build(str(written.get("name")), **settings)
     except ValueError:
@@ -129,13 +125,11 @@ class History:
     """What a searcher has observed: a fold of the journal.
 
     Attributes:
-        learned: choices and final objective of earlier sweeps' trials, in order.
         trials: of this sweep, by configuration, in the order in which they were suggested.
     """
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.learned: list[tuple[Mapping[str, Choice], float]] = []
         self.trials: dict[int, Observed] = {}
 
     def apply(self, record: Record) -> None:
@@ -143,8 +137,6 @@ class History:
         match record.body:
             case Suggested() as body:
                 self.trials[body.configuration] = Observed(body.choices)
-            case Learned() as body:
-                self.learned += [(each.choices, each.value) for each in body.observations]
             case Reported() as body if body.configuration in self.trials:
                 self._reported(self.trials[body.configuration], body)
             case Judged() as body if body.configuration in self.trials and body.status in ENDED:
@@ -190,7 +182,7 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
     searcher: Searcher | None = None
     checked, unchecked, differences, expected = 0, 0, list[str](), 0
     for record in records:
-        if isinstance(record.body, Suggested | Learned) and searcher is None:
+        if isinstance(record.body, Suggested) and searcher is None:
             searcher = begin()
         if searcher is None:
             continue

@@ -24,9 +24,9 @@ from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_c
 from sweeper.core.errors import Fault
 from sweeper.core.ids import seed_from, trial_name
 from sweeper.core.json_types import join_path
-from sweeper.journal.records import Learned, Record, configuration_of
+from sweeper.journal.records import Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
-from sweeper.search.base import SEARCHERS, WARM_START, History, Observed, Searcher, SearchMethod, Suggestion
+from sweeper.search.base import SEARCHERS, History, Observed, Searcher, SearchMethod, Suggestion
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -39,12 +39,10 @@ if TYPE_CHECKING:
 STARTUP = 10
 
 
-@SEARCHERS.add("optuna", more=[WARM_START])
+@SEARCHERS.add("optuna")
 @dataclass(frozen=True)
 class TpeSearch(SearchMethod):
-    """Learns from finished trials with Optuna's TPE; warm_start names earlier sweeps to learn from.
-
-    Searches with Optuna's TPE.
+    """Learns from finished trials with Optuna's TPE.
 
     Source: Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization), section 4.
 
@@ -111,8 +109,6 @@ class OptunaSearcher:
         self._history.apply(record)
         index = configuration_of(record.body)
         if self._study is None or index is None or index not in self._history.trials:
-            if isinstance(record.body, Learned):
-                self._study = None
             return
         reported, known = self._reported.get(index), self._history.trials[index]
         if reported is None or (reported.status in ENDED and reported.status != known.status):
@@ -126,19 +122,15 @@ class OptunaSearcher:
         from ray.tune.search.optuna import OptunaSearch
 
         history = self._history
-        points = [dict(choices) for choices, _ in history.learned]
-        points += [dict(trial.choices) for trial in history.trials.values()]
+        points = [dict(trial.choices) for trial in history.trials.values()]
         study = OptunaSearch(
             space=self._walk,
             metric=self._metric,
             mode=self._mode,
             points_to_evaluate=points or None,
-            sampler=seeded_tpe(self._seed, self._startup, earlier=len(history.learned)),
+            sampler=seeded_tpe(self._seed, self._startup),
         )
         self._reported = {}
-        for number, (_, value) in enumerate(history.learned):
-            study.suggest(f"learned-{number}")
-            study.on_trial_complete(f"learned-{number}", {self._metric: value})
         for index in history.trials:
             study.suggest(trial_name(index))
             self._reported[index] = Observed({})
@@ -194,7 +186,7 @@ class _Asked:
         return chosen
 
 
-def seeded_tpe(seed: int, startup: int, earlier: int) -> BaseSampler:
+def seeded_tpe(seed: int, startup: int) -> BaseSampler:
     """Return TPE with its own random numbers for each trial: a suggestion does not depend on how many went before.
 
     Each hyperparameter is modelled from the trials that have it (Optuna's `multivariate=False`): that needs no joint
@@ -205,7 +197,6 @@ def seeded_tpe(seed: int, startup: int, earlier: int) -> BaseSampler:
     Args:
         seed: of the sweep, which seeds each trial with its number.
         startup: trials that are drawn at random.
-        earlier: how many of the study's trials are other sweeps'.
     """
     from optuna.samplers import RandomSampler, TPESampler
 
@@ -220,7 +211,7 @@ def seeded_tpe(seed: int, startup: int, earlier: int) -> BaseSampler:
             if trial.number != self.number:
                 self.number = trial.number
                 # Optuna's samplers take seeds of 32 bits.
-                own = seed_from("searcher", seed, trial.number - earlier) % 2**32
+                own = seed_from("searcher", seed, trial.number) % 2**32
                 self.tpe = TPESampler(
                     n_startup_trials=startup, seed=own, multivariate=False, group=False, constant_liar=True
                 )

@@ -63,15 +63,9 @@ class SchedulerSettings(_PlugIn):
 
 
 class SearcherSettings(_PlugIn):
-    """How configurations are chosen: a name of `sweeper.search.SEARCHERS` and its settings.
-
-    Attributes:
-        warm_start: names of earlier sweeps whose finished configurations a searcher that learns has observed when it
-            begins.
-    """
+    """How configurations are chosen: a name of `sweeper.search.SEARCHERS` and its settings."""
 
     name: str = "random"
-    warm_start: list[str] = Field(default_factory=list)
 
     @property
     def method(self) -> SearchMethod:

@@ -78,9 +78,6 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
     scaled["training"] = {**values["training"], "compile": False}  # compiling takes longer than a rehearsal
     scaled |= {"budget": None, "max_concurrent": None}
-    if values["searcher"]["warm_start"]:
-        scaled["searcher"] = {**values["searcher"], "warm_start": []}
-        said.append("no warm start")  # what real trials reached says nothing of a rehearsal's
     scaled = merged(scaled, changes)
     said += [f"the file's rehearsal sets {key}" for key in changes]
     return {**scaled, "rehearsed": said or ["nothing had to be scaled down"]}

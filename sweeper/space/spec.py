@@ -21,7 +21,6 @@ from sweeper.journal.best import Objective as Goal
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import stratified
-from sweeper.search.base import WARM_START
 from sweeper.space import parts
 from sweeper.space.configurations import configurations
 from sweeper.space.file import SHORT_FORMS
@@ -45,7 +44,7 @@ LEFT_OUT_IF_EMPTY = (
 MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training")
 
 #: Lists, by part and key, that may be written as their only member.
-LISTS = (("keep", "per"), ("scheduler", WITHIN.name), ("searcher", WARM_START.name))
+LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
 
 #: Settings that came later, by part: left out at their default, so that a file resolves to what it always did.
 LEFT_OUT_AT_DEFAULT = {
@@ -53,7 +52,6 @@ LEFT_OUT_AT_DEFAULT = {
     "evaluation": ("splits",),
     "resources": ("workers",),
     "training": ("sync_batch_norm",),
-    "searcher": ("warm_start",),
     "confirms": ("round",),
 }
 

@@ -127,7 +127,7 @@ _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
     },
     "manifest.json": {
         dict: ("dataset", "extensions", "git", "hardware", "versions"),
-        list: ("command", "reuse", "warm_start"),
+        list: ("command",),
         str: ("created", "dataset.name", "git.commit", "submitter"),
     },
 }

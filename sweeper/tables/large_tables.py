@@ -84,8 +84,7 @@ class StoreArrivals:
 
         Args:
             store: of the sweep.
-            incoming: the folder, here, into which files are fetched, and of those that the driver itself brings: of
-                reused trials.
+            incoming: the folder, here, into which files are fetched, and of those that the driver itself brings.
         """
         self._store, self._folder = store, incoming
         self._lock, self._working = threading.Lock(), threading.Lock()

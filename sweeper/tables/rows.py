@@ -77,7 +77,7 @@ def _decision_row(configuration: int, epoch: int, decision: Decision, time: floa
 #: Columns that are the same for all replicates of a trial, and are called as in its state.
 _STATE_COLUMNS = (
     *("stop_kind", "stop_reason", "stop_rung", "epochs", "last_evaluation_epoch", "device", "packing"),
-    *("reused_from", "reused_epochs", "objective", "attempt"),
+    *("objective", "attempt"),
 )
 
 #: Columns in which replicates differ that are trained in separate processes.

@@ -55,7 +55,7 @@ EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type
 Measured = Iterator[tuple[str, float, int]]
 
 #: Facts of a trial that are tags of its run under their own names.
-FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "error", "device", "packing", "reused_from", "reused_epochs")
+FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "error", "device", "packing")
 
 
 class RunProjection:

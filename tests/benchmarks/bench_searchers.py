@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -166,12 +167,12 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
         sequence += 1
 
     times = []
-    random = load_spec(SPACE, [*LEAN, "searcher=random", f"samples={observed + repeats}"])
+    drawn = load_spec(SPACE, [*LEAN, "searcher=random", f"samples={observed + repeats}"])
     first = searcher.suggest(0)
     for index in range(observed + repeats):
         if index and index < observed:
             # Drawn rather than suggested, to get there quickly.
-            suggestion = _drawn(random, index)
+            suggestion = _drawn(drawn, index)
         else:
             began = time.perf_counter()
             suggestion = searcher.suggest(index) if index else first
@@ -184,12 +185,20 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
 
 
 def _drawn(spec: SweepSpec, index: int) -> Any:
-    from sweeper.core.domains import choices_of
+    from sweeper.core.domains import Interval, Members, Uniforms, draw_configuration
     from sweeper.search.base import Suggestion
-    from sweeper.space.configurations import configurations
 
-    values = configurations(spec)[index]
-    return Suggestion(values, choices_of(spec.space, values) or {})
+    draw, choices = random.Random(index), {}
+    uniform = Uniforms(lambda path: draw.random())
+
+    class Noted:
+        def member(self, path: str, members: Members) -> int:
+            return choices.setdefault(path, uniform.member(path, members))
+
+        def number(self, path: str, interval: Interval) -> int | float:
+            return choices.setdefault(path, uniform.number(path, interval))
+
+    return Suggestion(draw_configuration(spec.space, 0, Noted()), choices)
 
 
 def spread(values: list[float]) -> str:

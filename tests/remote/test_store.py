@@ -413,7 +413,7 @@ def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) 
     # The journal was cut off before the second: readers must not see it until it is measured again.
     _published(store, tmp_path, [one], only=True)
     assert {*store.entries("tables")} == {f"tables/predictions/{one}"}
-    # That of a reused trial comes from the driver's machine.
+    # That of an imported trial comes from the driver's machine.
     (tmp_path / "predictions").mkdir()
     (tmp_path / "predictions" / four).write_text(four)
     assert _published(store, tmp_path, [one, two, three, four], only=True).lost() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.reuse import LEARNED, MANIFEST_KEY, choose_sources, lessons, reusable_trials, summary
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Learned
 from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
 from sweeper.space.configurations import column_types
@@ -34,12 +31,10 @@ class Inline:
 
     def __init__(self, folder: Path) -> None:
         self.output, self._space = folder / "results", write_space(folder, SMALL % {"samples": 4})
-        self.trained: list[int] = []
-        self.notes: list[str] = []
         self.dataset: Any = None
 
-    def run(self, name: str, *overrides: str, every: bool = False, named: tuple[str, ...] = ()) -> Sweep:
-        """Run a sweep to its end; `trained` says afterwards what was not taken over."""
+    def run(self, name: str, *overrides: str) -> Sweep:
+        """Run a sweep to its end."""
         spec = load_spec(self._space, overrides)
         settings = {
             "dataset": spec.dataset,
@@ -49,16 +44,12 @@ class Inline:
             "evaluation": spec.evaluation.model_dump(mode="json"),
         }
         self.dataset = self.dataset or TrialSettings.from_mapping(settings).load_dataset()
-        facts = dataset_facts(self.dataset)
-        sources, self.notes = choose_sources(spec, facts, self.output, every=every, named=named)
-        learned = lessons(spec, facts, self.output)
-        told = {LEARNED: [summary(lesson) for lesson in learned]} if learned else {}
-        manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources, **told}
+        manifest = build_manifest(spec, dataset_facts(self.dataset))
         sweep = create_sweep(spec, "small", name, self.output, manifest)
-        self.drive(sweep, settings, learned)
+        self.drive(sweep, settings)
         return sweep
 
-    def drive(self, sweep: Sweep, settings: dict[str, Any], learned: Sequence[Learned] = ()) -> None:
+    def drive(self, sweep: Sweep, settings: dict[str, Any]) -> None:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.schedule.begin()
         searcher = None
         if spec.searcher.learns:
@@ -75,9 +66,7 @@ class Inline:
             keeper=SharedFolder(sweep.paths), state=state, rungs=rungs, sinks=[tables],
             searcher=searcher,
         )  # fmt: skip
-        reusable = reusable_trials(sweep, state.unfinished(), self.output, tables.incoming)
-        driver.begin(reusable, learned)
-        self.trained = []
+        driver.begin()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -90,7 +79,6 @@ class Inline:
     def _train(self, driver: Driver, tables: ParquetSink, settings: dict[str, Any]) -> None:
         chosen = TrialSettings.from_mapping({**settings, "tables": str(tables.incoming)})
         while (assignment := driver.next_assignment()) is not None:
-            self.trained += assignment
             trial = Trial(Assignment(*driver.describe(assignment)[0]), chosen, self.dataset)
             while not driver.on_news([(assignment, [trial.advance()], False)]):
                 pass

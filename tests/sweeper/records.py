@@ -13,7 +13,6 @@ _REPORT = {"objective": None, "device": "cpu", "packing": "sequential", "wall_se
 _PLACE = {"configuration": 0, "epoch": 1, "attempt": 1}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "attempt": {"attempt": 1, "host": "here", "pid": 1},
-    "learned": {"attempt": 1, "sweep": "earlier", "observations": [], "outside": 0},
     "suggested": {"configuration": 0, "values": {}, "choices": {}, "config_hash": "", "searcher": "x 1"},
     "drawn": {"first": 0, "values": []},
     "started": {"configuration": 0, "attempt": 1},
@@ -31,8 +30,6 @@ def made_body(kind: str, values: Mapping[str, Any] | None = None) -> Body:
     written = {**_DEFAULTS.get(kind, {}), **(values or {})}
     if written.get("decision") is not None:
         written["decision"] = {**_DECISION, **written["decision"]}
-    if kind == "learned":
-        written["observations"] = [{"trial": "c00000", **each} for each in written["observations"]]
     for table, least in (("epochs", {"replicate": 0}), ("evaluations", {"replicate": 0, "split": "val"})):
         if table in written:
             written[table] = [{**least, **row} for row in written[table]]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sweeper.core.domains import Choice, Interval, Members
 from sweeper.journal.records import Body, Record
 from sweeper.search.base import Searcher, Suggestion, suggested_body
 from sweeper.space.loading import build_spec
@@ -32,21 +30,6 @@ SPACE: dict[str, Any] = {
     "architecture": {"choice": [{"name": "mlp", "width": {"randint": [8, 64]}}, "resnet8"]},
     "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "momentum": {"uniform": [0.5, 0.99]}},
 }
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """Makes choices again that were made before."""
-
-    choices: Mapping[str, Choice]
-
-    def member(self, path: str, members: Members) -> int:
-        """Return the recorded place. Raises KeyError where none is recorded."""
-        return int(self.choices[path])
-
-    def number(self, path: str, interval: Interval) -> Choice:
-        """Return the recorded number. Raises KeyError where none is recorded."""
-        return self.choices[path]
 
 
 def searched_spec(samples: int = 14, *, startup: int = 4, **changes: Any) -> SweepSpec:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -90,10 +90,6 @@ class Assignments(ABC):
         self._kinds: dict[int, str | None] = {}
         #: The assignments that are given out and not over, and whether a process has begun with each.
         self._in_flight: dict[tuple[int, ...], bool] = {}
-
-    @abstractmethod
-    def _take_over(self, indices: Sequence[int]) -> None:
-        """Judge what other sweeps have reported of these configurations, which leaves those out that it ends."""
 
     def _record(self, body: Body) -> None:
         """Journal one record and let everything follow that follows from it."""
@@ -281,7 +277,6 @@ class Assignments(ABC):
             self._record(suggested_body(index, suggestion, self.searcher.maker))
             self.journal.settle()
             self._queue.extend(self._units_of(index))
-            self._take_over([index])
             if self._queue:
                 return True
         return False

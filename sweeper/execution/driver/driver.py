@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeAlias
 
@@ -26,15 +26,12 @@ from sweeper.execution.driver import judging
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
 from sweeper.execution.driver.context import KeptCheckpoints
 from sweeper.execution.driver.judging import Failure
-from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, ReplicateReported, Reused, Started
+from sweeper.journal.records import Attempt, Ended, Failed, Judged, ReplicateReported, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_reason
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
-
-#: A report from elsewhere, and of which sweep it was reused; `None` where no sweep made it.
-TakenOver: TypeAlias = tuple[TrialReport, Reused | None]
 
 #: A process that reports within this time needs no record of its start: the report shows it, for half the writing.
 START_SECONDS = 1.0
@@ -68,30 +65,16 @@ class Driver(Assignments):
         if self.failed_too:
             self.state.reopen_failed()
 
-    def begin(
-        self,
-        reusable: Callable[[int], Iterable[TakenOver] | None] = lambda index: None,
-        learned: Iterable[Learned] = (),
-    ) -> None:
-        """Journal that this driver takes the sweep up, and take over what another sweep has measured already.
-
-        Args:
-            reusable: returns a configuration's reports from elsewhere, in order, if there are any; see
-                `sweeper.execution.reuse`. One that a searcher chooses is asked for then.
-            learned: what earlier sweeps' trials came to, for the searcher to know. It is journaled as this attempt's.
-        """
+    def begin(self) -> None:
+        """Journal that this driver takes the sweep up."""
         self._record(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )
         self.journal.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
-        for each in learned:
-            self._record(replace(each, attempt=self.state.attempt))
-        self._reusable = reusable
-        unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
-        self._take_over(unfinished)
         self._end_pauses()
         if self.settings.apart:
+            unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
             self._queue = deque(unit for unit in self._queue if not self._rests(unit))
             for index in unfinished:
                 if self.state.trials[index].stop_kind is None:  # else it failed, and has not been started again yet
@@ -232,25 +215,16 @@ class Driver(Assignments):
         self.journal.settle()
         return outcome
 
-    def take_over(self, index: int, reports: Iterable[TakenOver]) -> None:
-        """Take a configuration's reports from where it was trained instead of training it."""
-        self._reusable = lambda each: reports
-        self._take_over([index])
+    def take_over(self, index: int, reports: Iterable[TrialReport]) -> None:
+        """Judge a configuration's reports from elsewhere as if they came in now; one that they end is not trained."""
+        for report in reports:
+            self._on_report(report)
+            if self._is_over((index, None)):
+                break
+        self._queue = deque(unit for unit in self._queue if not self._is_over((unit[0], None)))
+        self.flush()
 
-    def _take_over(self, indices: Sequence[int]) -> None:
-        """Judge reports from elsewhere as if they came in now; a trial that they do not carry to its end is trained."""
-        reused = False
-        for index in indices:
-            for report, source in self._reusable(index) or ():
-                reused = True
-                self._on_report(report, source)
-                if self._is_over((index, None)):
-                    break
-        if reused:
-            self._queue = deque(unit for unit in self._queue if not self._is_over((unit[0], None)))
-            self.flush()
-
-    def _on_report(self, report: TrialReport, reused: Reused | None = None) -> None:
+    def _on_report(self, report: TrialReport) -> None:
         """Journal a report and what the scheduler decides on it, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
@@ -260,7 +234,7 @@ class Driver(Assignments):
             self._began.pop(index, None)  # the report tells of it
         self._record_start(index)
         digest = self._values.digest(index)
-        self._record(judging.judged(report, trial, self.rungs, self.state.attempt, reused, digest))
+        self._record(judging.judged(report, trial, self.rungs, self.state.attempt, digest))
         self._checkpoints.tidy(index)
 
     def _fail(self, unit: Unit, failure: Failure) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweeper.journal.records import Decision, Reported, Reused
+from sweeper.journal.records import Decision, Reported
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, WAITING, ReplicateState, TrialState
 from sweeper.scheduling.base import RungState, decide_on
 from trainables.files.atomic import temporary_file
@@ -34,9 +34,7 @@ STATUS_OF_DECISION = {
 }
 
 
-def judged(
-    report: TrialReport, trial: TrialState, rungs: RungState, attempt: int, reused: Reused | None, digest: str | None
-) -> Reported:
+def judged(report: TrialReport, trial: TrialState, rungs: RungState, attempt: int, digest: str | None) -> Reported:
     """Return the record of a report that is news.
 
     Args:
@@ -44,7 +42,6 @@ def judged(
         trial: its trial, as it is before the report.
         rungs: decide.
         attempt: the driver's.
-        reused: where the report was reused from, if anywhere.
         digest: of the configuration's values, for its first report.
     """
     # One that had to go back further measures epochs again that an earlier report brought.
@@ -56,7 +53,7 @@ def judged(
     kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
     report = replace(report, epochs=rows, failure=None, failure_kind=kind)
     status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
-    return Reported(report, attempt, status, decision, reused, config_hash=digest)
+    return Reported(report, attempt, status, decision, config_hash=digest)
 
 
 def skips_epochs(report: TrialReport, known: TrialState | ReplicateState) -> bool:

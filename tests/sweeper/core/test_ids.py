@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from sweeper.core import ids
 from sweeper.core.ids import (
     ReplicateSeeds,
     SweepPaths,
@@ -112,3 +113,24 @@ def test_a_sweeps_seeds_are_those_of_its_replicates():
 
 def test_seeds_can_be_named():
     assert [ReplicateSeeds(0, 2, [11, 7]).of(index) for index in (0, 5)] == [[11, 7], [11, 7]]
+
+
+def test_the_code_version_follows_sources_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "losses").mkdir()
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "losses" / "focal.py").write_text("gamma = 2")
+
+    def version() -> str:
+        ids.code_version.cache_clear()
+        return ids.code_version()
+
+    monkeypatch.setattr(ids.trainables, "__file__", str(tmp_path / "__init__.py"))
+    try:
+        before = version()
+        assert version() == before
+        (tmp_path / "losses" / "focal.py").write_text("gamma = 3")
+        edited = version()
+        monkeypatch.setattr(ids.metadata, "version", lambda package: "0")
+        assert len({before, edited, version()}) == 3
+    finally:
+        ids.code_version.cache_clear()

@@ -13,13 +13,11 @@ from sweeper.journal.state import COMPLETED, SweepState
 
 
 def _state(device: str) -> SweepState:
-    """Four trials: one reused whole, one reused and trained further, one begun, one waiting."""
+    """Four trials: two finished, one begun, one waiting."""
     state = SweepState(4)
-    for index, (epochs, reused, status) in enumerate([(9, 9, COMPLETED), (9, 3, COMPLETED), (4, None, "interrupted")]):
+    for index, (epochs, status) in enumerate([(9, COMPLETED), (9, COMPLETED), (4, "interrupted")]):
         trial = state.trials[index]
         trial.device, trial.epochs, trial.status = device, epochs, status
-        if reused is not None:
-            trial.reused_from, trial.reused_epochs = "other", reused
     return state
 
 
@@ -27,12 +25,11 @@ def test_what_a_driver_continues_are_the_trials_that_have_reported_and_not_ended
     assert begun_trials(_state("cuda")) == {2}
 
 
-def test_reused_and_continued_trials_are_told_on_a_gpu() -> None:
+def test_continued_trials_are_told_on_a_gpu() -> None:
     state = _state("cuda")
     (note,) = repeatability_notes(state, begun_trials(state), deterministic=False)
-    assert note.startswith("2 trials reused (1 trained again for more epochs, beside the reported ones) and 1 trial")
-    assert "continued on a GPU without training: {deterministic: true}" in note and "not to the bit" in note
-    assert "reused" not in repeatability_notes(_state("cuda"), (2,), deterministic=False)[0].partition(" and ")[2]
+    assert note.startswith("1 trial continued on a GPU without training: {deterministic: true}")
+    assert "not to the bit" in note
 
 
 @pytest.mark.parametrize(("device", "deterministic"), [("cpu", False), ("cuda", True), ("cpu", True)])

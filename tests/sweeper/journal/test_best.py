@@ -188,9 +188,8 @@ def test_each_report_counts_at_the_share_that_its_process_had(seed: int) -> None
     draw, spending, records = random.Random(seed), Spending(), 0
     seconds = gpu_seconds = unshared = 0.0
     for configuration in range(12):
-        kind = draw.choice(["whole", "apart", "reused"])
+        kind = draw.choice(["whole", "apart"])
         worked: dict[int | None, float] = {}
-        reused = draw.uniform(1, 1e4) if kind == "reused" else None
         for epoch in range(1, draw.randint(2, 8)):
             number = draw.randrange(3) if kind == "apart" else None
             more = draw.uniform(0, 500)
@@ -198,14 +197,9 @@ def test_each_report_counts_at_the_share_that_its_process_had(seed: int) -> None
             share = draw.choice([None, 1.0, 0.5, 0.0625])
             body: dict[str, Any] = {"configuration": configuration, "epoch": epoch, "wall_seconds": worked[number]}
             body |= {"gpu": share} if share is not None else {}
-            if reused is not None:
-                body |= {"wall_seconds": reused, "reused": {"sweep": "earlier", "record": epoch}}
-                worked[number] -= more
-                reused = None if draw.random() < 0.3 else reused
-            else:
-                seconds += more
-                gpu_seconds += more * (share or 0.0)
-                unshared += more if share is None else 0.0
+            seconds += more
+            gpu_seconds += more * (share or 0.0)
+            unshared += more if share is None else 0.0
             name = "replicate" if number is not None else "report"
             spending.apply(
                 made_record(records, name, 0.0, body | ({"replicate": number} if number is not None else {}))

@@ -25,15 +25,12 @@ REPORT = {"configuration": 3, "epoch": 1, "objective": 0.5, "device": "cpu", "pa
           "replicate_kinds": {"1": "crash"}, "attempt": 1}  # fmt: skip
 BODIES: dict[str, dict[str, Any]] = {
     "attempt": {"attempt": 1, "host": "here", "pid": 1, "code": "c", "space": {"samples": 1}},
-    "learned": {"attempt": 1, "sweep": "a", "observations": [{"trial": "c00001", "choices": {"a": 1.0}, "value": 0.5}],
-                "outside": 0},
     "suggested": {"configuration": 0, "values": {"loss": {"name": "focal"}}, "choices": {"a": 0.5}, "config_hash": "0",
                   "searcher": "tpe 4"},
     "drawn": {"first": 3, "values": [{"loss": {"name": "focal", "gamma": 2.0}}]},
     "started": {"configuration": 0, "attempt": 1, "replicate": 0},
     "replicate": {**REPORT, "replicate": 0, "pauses": True, "failure": "it died", "failure_kind": "crash"},
-    "report": {**REPORT, "status": "running", "decision": DECISION, "reused": {"sweep": "a", "record": 5},
-               "config_hash": "0"},
+    "report": {**REPORT, "status": "running", "decision": DECISION, "config_hash": "0"},
     "judged": {"configuration": 0, "attempt": 1, "epoch": 3, "status": "waiting", "decision": DECISION},
     "failed": {"configuration": 0, "attempt": 1, "epoch": 3, "kind": "crash", "reason": "it died", "counts": True,
                "final": False, "replicate": 0, "given_up": False, "share": 0.5},

@@ -19,10 +19,6 @@ WRITTEN = {
     "0000000000-attempt.json": (
         '{"sequence":0,"kind":"attempt","time":1.5,"body":{"attempt":1,"host":"here","pid":7,"code":"3f0c"}}'
     ),
-    "0000000001-learned.json": (
-        '{"sequence":1,"kind":"learned","time":1.5,"body":{"attempt":1,"sweep":"earlier","observations":['
-        '{"trial":"c00002","choices":{"loss":1,"optimizer.lr":0.1},"value":0.25}],"outside":3}}'
-    ),
     "0000000002-suggested-c00004.json": (
         '{"sequence":2,"kind":"suggested","time":1.5,"body":{"configuration":4,"values":{"loss":{"name":"focal",'
         '"gamma":2.5}},"choices":{"loss":1},"config_hash":"9b2","searcher":"optuna 4.5.0"}}'
@@ -56,7 +52,7 @@ WRITTEN = {
         '{"sequence":8,"kind":"report","time":1.5,"body":{"configuration":4,"epoch":3,"objective":0.7,"device":"cpu",'
         '"packing":"trials","wall_seconds":0.5,"epochs":[],"evaluations":[{"replicate":0,"epoch":3,"split":"val"}],'
         '"replicate_errors":{"2":"its process died","1":"val_nll is nan"},"replicate_kinds":{"2":"crash"},'
-        '"reused":{"sweep":"earlier","record":12},"attempt":1,"status":"early_stopped","decision":{"rung":3,'
+        '"attempt":1,"status":"early_stopped","decision":{"rung":3,'
         '"kind":"stop","reason":"worse than the cut-off","metric":0.7,"cutoff":0.5,"competitors":4}}}'
     ),
     "0000000009-report-c00005-e00004.json": (

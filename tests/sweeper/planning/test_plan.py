@@ -205,11 +205,10 @@ def _shown(found):
 
 
 def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
-    searcher = {"name": "optuna", "startup": 5, "warm_start": ["quickstart"]}
-    planned = plan(searched_spec(20, searcher=searcher))
+    planned = plan(searched_spec(20, startup=5))
     assert planned.trials == 20
     (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
-    assert words.startswith("optuna, warm start from quickstart: 5 trials at random, then from what was observed")
+    assert words.startswith("optuna: 5 trials at random, then from what was observed")
     assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)
 
 

@@ -39,13 +39,10 @@ def _suggested(journaled: Journaled) -> dict[int, tuple[Any, Any]]:
 
 @pytest.mark.integration
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 5), st.booleans())
-def test_one_that_hears_of_everything_at_once_suggests_what_one_does_that_was_there(seed, at_once, learned):
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_one_that_hears_of_everything_at_once_suggests_what_one_does_that_was_there(seed, at_once):
     journaled, late = Journaled(searcher_for(SPEC)), {}
     rng = np.random.default_rng(seed)
-    if learned:
-        observations = [{"trial": "c00000", "choices": {**CHOICES, "optimizer.lr": 0.05}, "value": 0.7}]
-        journaled.add("learned", {"sweep": "earlier", "observations": observations, "outside": 0})
     for index in random_history(journaled, rng, COUNT, at_once):
         suggestion = _late(journaled).suggest(index)
         late[index] = (suggestion.values, suggestion.choices)
@@ -67,7 +64,7 @@ class Plain:
     """The reference: Optuna's own ask and tell, with the same sampler, and everything told as it happens."""
 
     def __init__(self) -> None:
-        self.study = optuna.create_study(sampler=seeded_tpe(SPEC.seed, startup=4, earlier=0))
+        self.study = optuna.create_study(sampler=seeded_tpe(SPEC.seed, startup=4))
         self.trials: dict[int, optuna.Trial] = {}
 
     def suggest(self, index: int) -> Any:
@@ -150,16 +147,6 @@ def test_a_failed_trial_that_is_run_again_counts_as_it_ends_then():
     expected = _late(journaled).suggest(3)
     assert journaled.suggest(3) == expected
     assert [trial.state for trial in _study(journaled.searcher).trials[:2]] == [TrialState.COMPLETE] * 2
-
-
-def test_learned_trials_count_for_the_start_and_shift_no_seed():
-    searcher = searcher_for(searched_spec(startup=3))
-    first = searcher_for(searched_spec(startup=3)).suggest(0)
-    journaled = Journaled(searcher)
-    observations = [{"trial": f"c{n:05d}", "choices": CHOICES, "value": float(n)} for n in range(2)]
-    journaled.add("learned", {"sweep": "earlier", "observations": observations, "outside": 0})
-    assert journaled.suggest(0) == first, "two are not three: still at random, with the same numbers"
-    assert [trial.value for trial in _study(searcher).trials[:2]] == [0.0, 1.0]
 
 
 def test_random_starts_are_spread_over_branches_and_seeds():

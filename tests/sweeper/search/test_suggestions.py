@@ -12,9 +12,13 @@ from hypothesis import given, settings, strategies as st
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.execution.driver.context import TOGETHER, TrialValues
+from sweeper.figures import hyperparameters
 from sweeper.journal.journal import Journal, record_names
 from sweeper.journal.records import Drawn, Record
 from sweeper.journal.state import ENDED, SweepState, fold
+from sweeper.reporting.page import write_report
+from sweeper.reporting.summary import searcher_lines
+from sweeper.results import load
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.run_to_end import RunToEnd
@@ -23,6 +27,7 @@ from sweeper.space.configurations import Configurations, configurations, configu
 from sweeper.space.loading import searcher_for
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
 from tests.sweeper.fake_replicates import ApartSweep
+from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields, made_body
 from tests.sweeper.searches import searched_spec
 
@@ -300,3 +305,20 @@ def test_configurations_as_the_journal_has_them(tmp_path):
         known[3]
     with pytest.raises(LookupError):
         known[:]
+
+
+def test_tables_and_report_have_every_configuration_that_was_chosen(tmp_path, monkeypatch):
+    inline = Inline(tmp_path)
+    searched = inline.run("searched", "searcher=optuna", "searcher.startup=2", "samples=6")
+    results, drawn = load(searched.paths.root), load(inline.run("drawn", "samples=6").paths.root)
+    rows = results.rows("SELECT config_hash, config_optimizer_lr AS lr FROM trials ORDER BY trial, replicate")
+    known = [searched.configurations[index] for index in range(6)]
+    assert [row["config_hash"] for row in rows[::2]] == [config_hash(values) for values in known]
+    assert [row["lr"] for row in rows[::2]] == [values["optimizer"]["lr"] for values in known]
+    assert searcher_lines(results) == ["optuna chose 6 configurations: 2 trials at random, then from what was observed"]
+    assert json.loads(searched.paths.manifest.read_text())["versions"]["optuna"]
+    write_report(searched.paths.root)
+    assert searched.paths.report.stat().st_size > 100_000
+    monkeypatch.setattr(hyperparameters, "MINIMUM_TRIALS", 6)
+    captions = [hyperparameters.draw_importance(each).caption for each in (results, drawn)]
+    assert ["A searcher chose these configurations" in caption for caption in captions] == [True, False]

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core import domains
-from sweeper.core.domains import Uniforms, choices_of, draw, grid_size, parse, plain
-from sweeper.core.ids import flatten_configuration
+from sweeper.core.domains import Uniforms, draw, grid_size, parse, plain
+from sweeper.core.ids import config_hash, flatten_configuration, replicate_seed
 from sweeper.core.schemas import record_batch
 from sweeper.space.components import resolve_component
 from sweeper.space.configurations import column_types, configurations, examples, named_components, varying_columns
@@ -271,7 +271,6 @@ def test_a_value_is_one_in_draw_journal_and_table_whatever_its_ends(ends, kind, 
     schema = pa.schema([("config_x", pa.int64() if column_types(node)["config_x"] is int else pa.float64())])
     table = record_batch("trials", schema, [{"config_x": each["x"]} for each in kept]).to_pylist()
     assert [row["config_x"] for row in table] == [each["x"] for each in kept] == [each["x"] for each in drawn]
-    assert all(choices_of(node, each) is not None for each in kept)
     if kind in REAL:
         assert {type(each["x"]) for each in drawn} == {float} and len({each["x"] for each in drawn}) > 3
     elif kind == "randint":
@@ -316,3 +315,11 @@ def test_varying_columns():
 def test_a_name_shared_by_two_components_does_not_vary_by_itself():
     members = [{"name": "a", "width": 1}, {"name": "b", "width": 2}]
     assert varying_columns(parse({"architecture": {"choice": members}}, "", [])) == ("config_architecture_name",)
+
+
+def test_no_sweep_trains_the_same_thing_twice():
+    """A configuration that a grid draws again has another place, and so other seeds."""
+    drawn = configurations(_spec(3, optimizer={"name": "sgd", "lr": {"grid": [0.1, 0.2]}}))
+    assert len({config_hash(drawn[index]) for index in range(len(drawn))}) < len(drawn)
+    seeds = {replicate_seed(0, index, replicate) for index in range(len(drawn)) for replicate in range(50)}
+    assert len(seeds) == 50 * len(drawn)

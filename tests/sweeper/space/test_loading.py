@@ -482,13 +482,10 @@ def test_optuna_needs_something_to_choose_and_a_number_of_samples():
 
 def test_options_belong_to_optuna_and_have_defaults():
     assert searched_spec(startup=None).searcher.settings == {"startup": 10}
-    assert searched_spec(searcher={"name": "optuna", "warm_start": "a"}).searcher.warm_start == ["a"]
-    found = _searcher_faults({"name": "random", "startup": 3, "warm_start": ["a"]}, samples=2)
-    assert found.keys() == {"searcher.startup", "searcher.warm_start"}
+    assert _searcher_faults({"name": "random", "startup": 3}, samples=2).keys() == {"searcher.startup"}
     assert "searcher.startup" in _searcher_faults({"name": "optuna", "startup": 0}, SPACE, samples=2)
-    assert _searcher_faults({"name": "optuna", "warmstart": ["a"]}, SPACE, samples=2)["searcher.warmstart"][
-        1
-    ].startswith("did you mean 'warm_start'")
+    _, remedy = _searcher_faults({"name": "optuna", "startups": 3}, SPACE, samples=2)["searcher.startups"]
+    assert remedy.startswith("did you mean 'startup'")
 
 
 def test_a_random_searcher_leaves_no_trace_and_others_come_back():

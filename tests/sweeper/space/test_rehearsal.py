@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from search_spaces import packaged_files
-from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.schemas import record_batch, table_schemas
-from sweeper.execution.reuse import choose_sources
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec, rehearsal_of
 from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICATES, merged, rehearsal_name
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import build_manifest
-from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.small_registries import MINIMAL
 from trainables.datasets import digits
 from trainables.datasets.base import DATASETS
@@ -232,14 +230,3 @@ def test_manifest_and_name_say_so(tmp_path: Path) -> None:
     assert "rehearsal" not in build_manifest(spec_of(tmp_path), {})
     assert rehearsal_name("mine") == "mine-rehearsal" == rehearsal_name("mine-rehearsal")
     assert len(rehearsal_name("x" * 100)) == 100
-
-
-def test_a_rehearsals_trials_are_not_taken_over_by_the_real_thing(tmp_path: Path) -> None:
-    """Even where every number would be the same."""
-    real = load_spec(
-        "claim_flipped_labels", ["scheduler.max_epochs=2", "space.optimizer.batch_size=64", "replicates=2"]
-    )
-    twin = build_spec({**real.resolved(), "rehearsed": ["nothing had to be scaled down"]})
-    create_sweep(twin, "twin", "twin-rehearsal", tmp_path, build_manifest(twin, {}))
-    with pytest.raises(SweeperError, match="only one of the two is a rehearsal"):
-        choose_sources(real, {}, tmp_path, every=False, named=["twin-rehearsal"])

@@ -17,7 +17,6 @@ from sweeper.api.housekeeping import checks
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns
-from sweeper.execution.reuse import choose_sources
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.remote.submission import Request, submit
@@ -447,17 +446,6 @@ def test_a_base_loss_and_a_splits_data_set_travel_with_the_sweep(folder):
     assert code.components == {"data:load": {"kind": "data set"}, "mine:loss": {"kind": "loss"}}
     assert zipfile.ZipFile(io.BytesIO(code.archive)).namelist() == ["data.py", "mine.py"]
     assert open_sweep(create_sweep(spec, "own", None, folder / "results", {}).name, folder / "results").spec == spec
-
-
-def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):
-    (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
-    spec, code, facts, _ = _begun(folder, "first")
-    with pytest.raises(SweeperError, match="its code or package versions differ"):  # it has no attempt yet
-        choose_sources(spec, facts, folder / "results", code.digest, every=False, named=["first"])
-    (folder / "mine.py").write_text("def loss(logits, targets): return 2 * logits.sum(1)\n")
-    changed = code_of(load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1)))
-    with pytest.raises(SweeperError, match="the code of its own components differs"):
-        choose_sources(spec, facts, folder / "results", changed.digest, every=False, named=["first"])
 
 
 class _Jobs:
