@@ -7,7 +7,10 @@
             return MyData(batch_size=configuration["batch_size"])
 
 Each epoch is one `Trainer.fit`, which continues from the checkpoint of the one before: Lightning's own, held in memory,
-with optimisers, schedulers, loops, callbacks and the DataModule's state. Whatever the module logs becomes a column.
+with optimisers, schedulers, loops, callbacks and the DataModule's state. `trainer.max_epochs` and
+`trainer.estimated_stepping_batches` are those of the whole sweep, and a `validation_step` runs as in any fit, so that
+schedulers and callbacks can monitor what it logs. EarlyStopping ends nothing; the sweep's scheduler does. Whatever the
+module logs becomes a column.
 """
 
 from __future__ import annotations
@@ -47,6 +50,13 @@ class _InMemory(CheckpointIO):
         self.held = {}
 
 
+class _OneEpoch(lightning.Callback):
+    """Ends each fit after one epoch, below the horizon that schedules are made for."""
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        trainer.should_stop = True
+
+
 class LightningLoop(TrainingLoop):
     """Trains a LightningModule one epoch at a time; a subclass says which."""
 
@@ -55,13 +65,18 @@ class LightningLoop(TrainingLoop):
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # it tells of each epoch's Trainer.fit
         self.model, self.datamodule = self.module(configuration), self.data(configuration)
         self.memory = _InMemory()
+        options = {**QUIET, **self.trainer_options(configuration)}
+        plugins, callbacks = options.pop("plugins", None) or (), options.pop("callbacks", None) or ()
         self.trainer = lightning.Trainer(
             accelerator="gpu" if torch.device(device).type == "cuda" else "cpu",
             devices=1,
             max_epochs=max_epochs,
-            plugins=[self.memory],
-            **{**QUIET, **self.trainer_options(configuration)},
+            **options,
+            plugins=[*_listed(plugins), self.memory],
+            callbacks=[*_listed(callbacks), _OneEpoch()],
         )
+        # A fit that is asked to stop would train on up to these.
+        self.trainer.fit_loop.min_epochs = self.trainer.fit_loop.epoch_loop.min_steps = None
         self.epochs, self.ready = 0, set[str]()
 
     def module(self, configuration: Mapping[str, Any]) -> lightning.LightningModule:
@@ -82,7 +97,6 @@ class LightningLoop(TrainingLoop):
 
     def train_epoch(self) -> dict[str, float]:
         """Train one epoch; return what the module logged."""
-        self.trainer.fit_loop.max_epochs = self.epochs + 1
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path="memory" if self.epochs else None)
         self.trainer.save_checkpoint("memory")
         self.epochs += 1
@@ -129,11 +143,15 @@ class LightningLoop(TrainingLoop):
         return ((batch[0].to(self.model.device), batch[1].to(self.model.device)) for batch in self._loader(split))
 
 
+def _listed(given: Any) -> list[Any]:
+    """Return what Lightning takes alone or as a list, as a list."""
+    return [*given] if isinstance(given, list | tuple) else [given]
+
+
 QUIET: dict[str, Any] = {
     "logger": False,
     "enable_checkpointing": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
-    "limit_val_batches": 0,  # a sweep measures validation data itself
 }

@@ -14,6 +14,7 @@ logs becomes columns.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from trainables.training.own_loop import TrainingLoop
@@ -60,6 +62,15 @@ class _EpochByEpoch(TrainerCallback):
         if (folder / "model.safetensors").exists():
             (folder / "model.safetensors").unlink()
             torch.save(model.state_dict(), folder / WEIGHTS)
+
+
+def _without_times(state: bytes) -> bytes:
+    """Return a Trainer's state without how long its evaluations took, which decides nothing and is never the same."""
+    values = json.loads(state)
+    for logged in values["log_history"]:
+        for name in [name for name in logged if name.endswith(("_runtime", "_per_second", "_preparation_time"))]:
+            del logged[name]
+    return json.dumps(values, indent=2).encode()
 
 
 class TrainerLoop(TrainingLoop):
@@ -110,6 +121,7 @@ class TrainerLoop(TrainingLoop):
         if newest is None:
             return {"name": None, "files": {}}
         files = {path.name: path.read_bytes() for path in sorted(Path(newest).iterdir()) if path.name not in LEFT_OUT}
+        files |= {name: _without_times(content) for name, content in files.items() if name == TRAINER_STATE_NAME}
         held = {
             name: torch.frombuffer(bytearray(content), dtype=torch.uint8) for name, content in files.items() if content
         }

@@ -282,7 +282,7 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
     values = examples(spec)[0]
 
     def built() -> LoopReplicate:
-        epochs, seed = spec.scheduler.max_epochs, spec.replicate_seeds.of(0)[0]
+        epochs, seed = max(2, spec.scheduler.max_epochs), spec.replicate_seeds.of(0)[0]  # two are trained here
         return LoopReplicate(str(spec.loop), values, seed=seed, dataset=data, max_epochs=epochs, device=device)
 
     try:

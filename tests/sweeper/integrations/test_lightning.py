@@ -46,9 +46,81 @@ def test_epoch_by_epoch_is_one_fit(tmp_path, library):
     assert loop.model.training, "predicting left the modes as they were"
     torch.manual_seed(3)
     net = import_target("own_lightning:Net")(0.05)
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "limit_val_batches": 0}
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     whole = library.Trainer(accelerator="cpu", max_epochs=4, num_sanity_val_steps=0, **options)
     whole.fit(net, datamodule=import_target("own_lightning:Wine")())
     mine, theirs = loop.network().state_dict(), net.state_dict()
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     assert len(list(loop.batches("val"))) == 1
+
+
+def scheduled(library, schedule):
+    """Return a module of the example with a schedule, which keeps the learning rate of each step."""
+    import torch
+    from torch.optim import lr_scheduler
+
+    from trainables.extensions.targets import import_target
+
+    class Scheduled(import_target("own_lightning:Net")):
+        def validation_step(self, batch, _):
+            self.log("val_loss", torch.nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+        def configure_optimizers(self):
+            optimizer, trainer = torch.optim.SGD(self.parameters(), lr=self.lr), self.trainer
+            steps, plateau = trainer.estimated_stepping_batches, lr_scheduler.ReduceLROnPlateau
+            return [optimizer], [
+                {
+                    "cosine": lambda: lr_scheduler.CosineAnnealingLR(optimizer, T_max=trainer.max_epochs),
+                    "one_cycle": lambda: {
+                        "scheduler": lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps), "interval": "step"
+                    },
+                    "steps": lambda: lr_scheduler.StepLR(optimizer, 2),
+                    "plateau": lambda: {"scheduler": plateau(optimizer, patience=0), "monitor": "val_loss"},
+                }[schedule]()
+            ]  # fmt: skip
+
+        def on_train_batch_start(self, batch, number):
+            self.rates = [*getattr(self, "rates", ()), self.optimizers().param_groups[0]["lr"]]
+
+    return Scheduled(0.1)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "one_cycle", "steps", "plateau"])
+def test_schedules_and_callbacks_see_the_whole_sweep_and_its_validation(library, schedule):
+    import torch
+
+    from sweeper.integrations.lightning import LightningLoop
+    from trainables.extensions.targets import import_target
+
+    load_spec("examples/own_lightning")
+
+    def stopping():
+        return library.pytorch.callbacks.EarlyStopping("val_loss", patience=99)
+
+    class Loop(LightningLoop):
+        def module(self, configuration):
+            return scheduled(library, schedule)
+
+        def data(self, configuration):
+            return import_target("own_lightning:Wine")()
+
+        def trainer_options(self, configuration):
+            return {"callbacks": [stopping()], "min_epochs": 3}
+
+    second = Loop({}, seed=1, device="cpu", max_epochs=4)
+    torch.manual_seed(3)
+    first = Loop({}, seed=1, device="cpu", max_epochs=4)
+    for _ in range(2):
+        first.train_epoch()
+    second.load_state_dict(first.state_dict())
+    rows = [second.train_epoch() for _ in range(2)]
+    torch.manual_seed(3)
+    whole = scheduled(library, schedule)
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = library.Trainer(
+        accelerator="cpu", max_epochs=4, num_sanity_val_steps=0, callbacks=[stopping()], **options
+    )
+    trainer.fit(whole, datamodule=import_target("own_lightning:Wine")())
+    assert first.model.rates + second.model.rates == whole.rates
+    assert all(torch.equal(second.model.state_dict()[name], value) for name, value in whole.state_dict().items())
+    assert rows[-1]["val_loss"] == float(trainer.callback_metrics["val_loss"])

@@ -26,6 +26,22 @@ def test_the_example_is_short_and_resumes_to_the_bit():
     set_code_root(None)
 
 
+def test_a_trainer_that_evaluates_each_epoch_continues_to_the_bit(tmp_path):
+    pytest.importorskip("transformers")
+    example = (Path(search_spaces.__file__).parent / "examples" / "own_trainer.py").read_text()
+    evaluating = """
+class Evaluating(Loop):
+    def trainer(self, configuration, arguments):
+        arguments = TrainingArguments(**{**arguments, "eval_strategy": "epoch", "per_device_train_batch_size": 50})
+        return Trainer(tiny(16), arguments, train_dataset=Digits("train"), eval_dataset=Digits("val"))
+"""
+    (tmp_path / "evaluating.py").write_text(example + evaluating)
+    space = (Path(search_spaces.__file__).parent / "examples" / "own_trainer.yaml").read_text()
+    (tmp_path / "space.yaml").write_text(space.replace("own_trainer:Loop", "evaluating:Evaluating"))
+    assert isinstance(prepare_dataset(load_spec(tmp_path / "space.yaml")), LoopData)
+    set_code_root(None)
+
+
 @pytest.mark.parametrize("state", [{"name": "../out", "files": {}}, {"name": "one", "files": {"../../out": b""}}])
 def test_a_checkpoint_writes_into_its_own_folder_alone(tmp_path, state):
     pytest.importorskip("transformers")
