@@ -20,6 +20,7 @@ makes those.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -242,6 +243,51 @@ def grid_size(node: Node) -> int:
     return 1
 
 
+def random_sizes(node: Node) -> tuple[float, float]:
+    """Return the fewest and the most random configurations of a grid point; infinite where a real number is drawn."""
+    if isinstance(node, Interval):
+        size = node.steps + 1 if node.kind in ("randint", "quniform") else math.inf
+        return size, size
+    if isinstance(node, Fields):
+        pairs = [random_sizes(member) for member in node.nodes.values()]
+        return math.prod(fewest for fewest, _ in pairs), math.prod(most for _, most in pairs)
+    if isinstance(node, Members):
+        pairs = [random_sizes(member) for member in node.nodes]
+        if node.kind == "grid":
+            return min(fewest for fewest, _ in pairs), max(most for _, most in pairs)
+        return sum(fewest for fewest, _ in pairs), sum(most for _, most in pairs)
+    return 1, 1
+
+
+def at_grid_point(node: Node, point: int) -> Node:
+    """Return the node with one member of each grid: what is random at grid point `point`."""
+    if isinstance(node, Fields):
+        nodes: dict[str, Node] = {}
+        for key, member in node.nodes.items():
+            point, own = divmod(point, grid_size(member))
+            nodes[key] = at_grid_point(member, own)
+        return Fields(nodes)
+    if isinstance(node, Members) and node.kind == "grid":
+        index, point = _grid_member(node, point)
+        return at_grid_point(node.nodes[index], point)
+    return node
+
+
+def every_value(node: Node) -> Iterator[Plain]:
+    """Yield every value of a finite node without grids, as `draw` gives them; members that overlap give one twice."""
+    if isinstance(node, Interval):
+        yield from map(node.on_step, range(node.steps + 1))
+    elif isinstance(node, Members):
+        yield from itertools.chain.from_iterable(map(every_value, node.nodes))
+    elif isinstance(node, Fields) and node.nodes:
+        # `itertools.product` would hold every value of every member.
+        (key, first), *rest = node.nodes.items()
+        for value in every_value(first):
+            yield from ({key: value, **cast(dict[str, Plain], others)} for others in every_value(Fields(dict(rest))))
+    else:
+        yield plain(node)
+
+
 def is_random(node: Node) -> bool:
     """Return whether anything under `node` is drawn at random."""
     return any(isinstance(each, Members | Interval) and each.kind != "grid" for _, each in walk(node))
@@ -332,13 +378,19 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
             values[key] = draw(member, join_path(path, key), own, choose)
         return values
     if node.kind == "grid":
-        index = 0
-        while point >= grid_size(node.nodes[index]):
-            point -= grid_size(node.nodes[index])
-            index += 1
+        index, point = _grid_member(node, point)
     else:
         index = choose.member(path, node)
     return draw(node.nodes[index], _member_path(path, node, index), point, choose)
+
+
+def _grid_member(node: Members, point: int) -> tuple[int, int]:
+    """Return which member of a grid has grid point `point`, and which of its own grid points that is."""
+    index = 0
+    while point >= grid_size(node.nodes[index]):
+        point -= grid_size(node.nodes[index])
+        index += 1
+    return index, point
 
 
 def _member_path(path: str, node: Members, index: int) -> str:

@@ -38,10 +38,10 @@ from sweeper.storage.metadata import build_manifest
 from sweeper.storage.places import DRIVING, place_of
 from sweeper.storage.sweeps import create_sweep
 from trainables.datasets.base import hash_of_splits
-from trainables.registry import OWN, SPLITS
+from trainables.registry import IMPORTED, OWN, SPLITS
 from trainables.training.evaluation import END, FITTED_ON
 from trainables.training.lanes.packing import SEQUENTIAL
-from trainables.training.own_loop import IMPORTED, PARTS, LoopError, LoopReplicate, own_data
+from trainables.training.own_loop import PARTS, LoopError, LoopReplicate, own_data
 from trainables.worker.checkpoints import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TrialReport, mean_objective
 from trainables.worker.trial_settings import TrialSettings

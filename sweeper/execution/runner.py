@@ -35,7 +35,7 @@ from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_data
 from sweeper.planning.user_code_checks import loop_part
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.space.configurations import pool_notes
+from sweeper.space.configurations import pool_notes, repeat_notes
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import Resources, SchedulerSettings
 from sweeper.space.rehearsal import rehearsal_name
@@ -181,7 +181,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
         place.store.check()
     dataset = prepare_dataset(spec)
     looped = loop_part(dataset)
-    own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset)]
+    own, own_notes = code_of(spec), [*pool_notes(spec), *repeat_notes(spec), *lane_notes(spec, dataset)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     manifest = {
         **build_manifest(spec, facts),

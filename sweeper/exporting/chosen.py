@@ -32,9 +32,9 @@ from sweeper.text.cells import text_of
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets.base import DataSet
 from trainables.models import build_for
+from trainables.registry import IMPORTED
 from trainables.training.fine_tuning import measured_weights
 from trainables.training.lanes.packing import AUTO, FUSED
-from trainables.training.own_loop import IMPORTED
 from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, replicate_folder
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
 from trainables.worker.trial_tables import part_name

@@ -22,7 +22,7 @@ from sweeper.core.domains import Configuration
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.scheduling.strata import Stratified
-from sweeper.space.configurations import EXAMPLES, configurations, examples, looked_at, stratum_sizes
+from sweeper.space.configurations import EXAMPLES, configurations, examples, looked_at, repeat_notes, stratum_sizes
 from sweeper.space.parts import Resources
 from sweeper.space.rehearsal import notice
 from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
@@ -309,6 +309,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     if several > 1:
         assumed = f"This assumes that {several} workers train {several} times as fast as one;"
         note = " ".join(filter(None, [note, f"{assumed} evaluations are not divided."]))
+    note = " ".join(filter(None, [*(f"{each}." for each in repeat_notes(spec)), note]))
     again = min(MOST_CONFIRMED, trials) * spec.confirm.total
     if spec.confirm.instead_of is not None:
         again = max(0, trials * spec.confirm.instead_of // 2 - trials * replicates)

@@ -2,8 +2,9 @@
 
 Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file), so a key that is
 added to a space changes no other draw, and any configuration can be drawn again on any machine without those before it.
-Grid points come in turn: configuration *i* has grid point *i* mod (number of grid points). Once drawn for a sweep, it
-is in the journal, where everybody reads it (`Configurations`).
+A finite space is drawn in order, because a configuration that came before is drawn again (`DistinctDraws`). Grid points
+come in turn: configuration *i* has grid point *i* mod (number of grid points). Once drawn for a sweep, it is in the
+journal, where everybody reads it (`Configurations`).
 
 Also the strata that `scheduler.within` and `keep.per` make of configurations: their paths are checked against the
 space, and their sizes counted.
@@ -11,6 +12,8 @@ space, and their sizes counted.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,12 +24,14 @@ import numpy as np
 from sweeper.core import domains
 from sweeper.core.domains import Configuration, Fields, Members, Node
 from sweeper.core.errors import Fault, SweeperError
-from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
+from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, seed_from
 from sweeper.core.json_types import Plain, join_path, part_of
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Drawn, Suggested
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
+from sweeper.space.distinct import DistinctDraws
+from sweeper.text.labels import plural
 from trainables.registry.names import hint
 
 if TYPE_CHECKING:
@@ -117,16 +122,26 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     """Return the sweep's configurations, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`.
 
     They are drawn: `samples` a grid point, by default as many as the sweep has. Where the searcher learns, they are not
-    the sweep's own, which its journal has, but as many random ones.
+    the sweep's own, which its journal has, but as many random ones, and these may repeat.
     """
-    points, sweep_seed = domains.grid_size(spec.space), spec.seed
+    points, repeating = domains.grid_size(spec.space), samples is not None
     only = spec.confirms.configurations if spec.confirms is not None else None
+    distinct: dict[int, DistinctDraws | None] = {}
+
+    def random(point: int, seed: int) -> Configuration:
+        return domains.draw_configuration(spec.space, point, domains.Uniforms(lambda path: _uniform(seed, path)))
 
     def draw(index: int) -> Configuration:
         index = index if only is None else only[index]
-        seed = configuration_seed(sweep_seed, index)
-        choose = domains.Uniforms(lambda path: _uniform(seed, path))
-        return domains.draw_configuration(spec.space, index % points, choose)
+        point = index % points
+        if index >= points and not repeating and point not in distinct:
+            space = domains.at_grid_point(spec.space, point)
+            finite = 1 < domains.random_sizes(space)[1] < math.inf
+            distinct[point] = DistinctDraws(functools.partial(random, point), space, spec.seed) if finite else None
+        draws = distinct.get(point)
+        if index < points or draws is None:
+            return random(point, configuration_seed(spec.seed, index))
+        return draws.upto(range(point, index + 1, points))
 
     count = points * (spec.samples if samples is None else samples)
     return Configurations(count if only is None else len(only), draw)
@@ -310,6 +325,18 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
         f"{schedule.smallest_pool} to compare"
     )
     return [Fault(PLACE, rule, "raise samples, write grid instead of choice or one_of, or remove a path")]
+
+
+def repeat_notes(spec: SweepSpec) -> list[str]:
+    """Return a sentence where trials of a sweep have the configuration of an earlier one."""
+    if spec.searcher.learns:
+        return []
+    every = configurations(spec)[:EXAMPLES]
+    repeats = len(every) - len({config_hash(each) for each in every})
+    if not repeats:
+        return []
+    seeds = "the same seeds, so that they repeat its numbers" if spec.replicates.common_seeds else "other seeds"
+    return [f"{repeats} of {plural(len(every), 'trial')} repeat the configuration of an earlier one on {seeds}"]
 
 
 def _is_drawn_from_a_range(node: Node) -> bool:

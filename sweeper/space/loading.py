@@ -10,13 +10,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.domains import Constant, Fields, Members, Node, grid_size, is_random, parse, resolved_faults
+from sweeper.core.domains import (
+    Constant,
+    Fields,
+    Members,
+    Node,
+    grid_size,
+    is_random,
+    parse,
+    random_sizes,
+    resolved_faults,
+)
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Plain, Values, join_path, mappings, part_of
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
@@ -30,7 +41,8 @@ from sweeper.space.parts import SearcherSettings, worker_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.user_code import set_code_root
-from trainables.registry import OWN, Registry, importing_nothing
+from sweeper.text.labels import plural
+from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
 from trainables.registry.names import hint
 
 
@@ -247,9 +259,14 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
         values["samples"] = 1
     samples, replicates = values["samples"], values.get("replicates")
     common = isinstance(replicates, dict) and replicates.get("seeds", "own") != "own"
-    if common and isinstance(samples, int) and samples > 1 and not is_random(space):
-        rule = f"samples = {samples} would train every grid point {samples} times on the same seeds, which are common"
-        return [Fault("samples", rule, "remove it, and raise replicates.count")]
+    fewest, most = random_sizes(space)
+    distinct = fewest if common else most
+    drawn = values.get("loop") != IMPORTED and (common or is_random(space))  # imported ones were chosen elsewhere
+    if isinstance(samples, int) and distinct < samples and most < math.inf and drawn:
+        holder = "a grid point" if points > 1 else "the space"
+        rule = f"samples = {samples}, but {holder} has only {plural(int(distinct), 'configuration')}"
+        remedy = f"write samples: {int(distinct)}, and raise replicates.count to train each on more seeds"
+        return [Fault("samples", rule, remedy)]
     if isinstance(samples, int) and 0 < samples <= MAXIMUM_CONFIGURATIONS < points * samples:
         rule = f"{points} grid points × {samples} samples are more than {MAXIMUM_CONFIGURATIONS} configurations"
         return [Fault("samples", rule, "shorten the grids, or use choice instead of grid")]

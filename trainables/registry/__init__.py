@@ -11,6 +11,7 @@ from trainables.registry.hyperparameters import (
 )
 from trainables.registry.registry import (
     FITTED_ON,
+    IMPORTED,
     LABEL,
     OWN,
     SPLITS,
@@ -28,7 +29,7 @@ from trainables.registry.registry import (
 )
 
 __all__ = [
-    "FITTED_ON", "LABEL", "OWN", "SPLITS", "Component", "Configuration", "DataSetSize", "ExtensionError",
+    "FITTED_ON", "IMPORTED", "LABEL", "OWN", "SPLITS", "Component", "Configuration", "DataSetSize", "ExtensionError",
     "Hyperparameter", "HyperparameterValue", "Kind", "Options", "Registry", "column_label", "entry_label",
     "hyperparameter_values", "hyperparameters_of", "importing_nothing", "is_import_path", "number_in", "permit_only",
     "set_within",

@@ -157,6 +157,9 @@ LABEL, FITTED_ON = "label", "fitted_on"
 #: The name of a loss, network, optimiser or data set that is the business of a training loop of the user's own.
 OWN = "own"
 
+#: The name of the training loop that stands for training elsewhere.
+IMPORTED = "imported"
+
 
 Built = TypeVar("Built", bound=Callable[..., Any])
 _Value = TypeVar("_Value")

@@ -38,7 +38,15 @@ from trainables.extensions.libraries import register_missing_operators
 from trainables.extensions.targets import OwnFamily, describe_error, described
 from trainables.losses import LOSSES, Loss, build_loss
 from trainables.metrics.base import are_probabilities
-from trainables.registry import FITTED_ON as SPLIT_KEY, OWN, Component, ExtensionError, Registry, hyperparameters_of
+from trainables.registry import (
+    FITTED_ON as SPLIT_KEY,
+    IMPORTED,
+    OWN,
+    Component,
+    ExtensionError,
+    Registry,
+    hyperparameters_of,
+)
 from trainables.training.evaluation import (
     FITTED_ON,
     Evaluation,
@@ -60,8 +68,6 @@ REQUIRED = ("train_epoch", "predict", "state_dict", "load_state_dict")
 
 #: What an epoch's metrics may hold that every `epochs` table has a column for.
 STANDARD = ("train_loss", "lr")
-
-IMPORTED = "imported"
 
 #: What a loop may predict.
 LOGITS, PROBABILITIES = "logits", "probabilities"

@@ -60,5 +60,5 @@ def test_own_seeds_leave_no_trace_in_the_resolved_file():
 def test_the_same_training_twice_is_refused():
     values = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
     replicates = {"count": 2, "seeds": "common"}
-    with pytest.raises(InvalidSearchSpace, match="would train every grid point 3 times on the same seeds"):
+    with pytest.raises(InvalidSearchSpace, match="samples = 3, but a grid point has only 1 configuration"):
         build_spec({**MINIMAL, "space": values, "replicates": replicates, "samples": 3}, REGISTRIES)

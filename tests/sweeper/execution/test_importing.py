@@ -133,6 +133,17 @@ def test_names_that_are_no_loss_of_ours_stay_the_files_own(tmp_path):
     assert found["'my_focal'0.1"]["own_loss_gamma"] == 2.0
 
 
+def test_a_hyperparameter_that_only_some_runs_have_is_imported(tmp_path):
+    def change(row):
+        lr = None if row["loss"] == "cross_entropy" and row["lr"] == 0.1 else row["lr"]
+        return {**row, "lr": lr, "loss": "my_loss", "loss_gamma": None}
+
+    written(tmp_path / "some.parquet", change)
+    done = sweeper.import_(tmp_path / "some.parquet", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
+    rates = done.results.sql("SELECT DISTINCT config_lr FROM trials ORDER BY config_lr").to_pylist()
+    assert [row["config_lr"] for row in rates] == [0.1, 0.3, None]
+
+
 def _configurations(path):
     return read_predictions(path).configurations
 

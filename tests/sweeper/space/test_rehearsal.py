@@ -36,6 +36,7 @@ space:
     lr: 0.1
     schedule: step
     milestones: [150, 250]
+    weight_decay: {loguniform: [1.0e-4, 1.0e-3]}
     warmup_epochs: 35
     batch_size: {choice: [128, 256]}
     checkpoint: best_val_nll

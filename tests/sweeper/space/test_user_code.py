@@ -168,6 +168,7 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
     losses = [f"bad:{name}" for name in ("raises", "detached", "flat", "Forgets", "Pickled", "Liar")]
     space = _space(
         folder,
+        samples=18,
         space={"loss": {"choice": losses}, "architecture": {"choice": ["mlp", "bad:Narrow", "bad:Softmaxed"]}},
         evaluation={"metrics": ["bad:mapping", "bad:undefined"], "posthoc": ["bad:unchanged"]},
     )
