@@ -19,13 +19,9 @@ PRIVATE = {
     ("ray._private.state", "state"): "get_draining_nodes",  # nodes about to leave: no public call names them
     ("ray._raylet", "GcsClient"): "",  # what `ray status` shows of the autoscaler's version 2
     ("ray.core.generated.autoscaler_pb2", "GetClusterStatusReply"): "AUTOSCALING_STATE_FIELD_NUMBER",  # its answer
-    ("ray.experimental.internal_kv", "_internal_kv_del"): "",  # values shared by the processes of a cluster
-    ("ray.experimental.internal_kv", "_internal_kv_get"): "",
-    ("ray.experimental.internal_kv", "_internal_kv_list"): "",
-    ("ray.experimental.internal_kv", "_internal_kv_put"): "",
+    ("ray.experimental.internal_kv", "_internal_kv_get"): "",  # what version 1 of the autoscaler says
     ("ray.air.execution._internal", "RayActorManager"): "_actor_task_failed",  # a process killed for want of memory
     ("ray.tune.execution", "tune_controller"): "RayActorManager",  # where Tune looks it up
-    ("ray.tune.execution.tune_controller", "TuneController"): "_update_trial_queue",  # waits ten minutes when idle
     ("ray.tune.execution", "class_cache"): "ENV_VARS_TO_PROPAGATE",  # credentials that Tune would spread
     ("ray.dashboard.modules.dashboard_sdk", "AuthenticationError"): "",  # a job server that asks for a token
 }

@@ -186,7 +186,6 @@ class SweepSpec(Part):
         budget: what may be spent; `null` for no limit.
         keep: whose checkpoints are kept at the end.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
-        priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
         confirm: seeds on which the configurations that may be the best are trained again after the sweep.
         confirms: in a sweep that does so, which configurations of which sweep; written by the program.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
@@ -215,7 +214,6 @@ class SweepSpec(Part):
     budget: Budget | None = None
     keep: parts.Keep = parts.Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
-    priority: int = Field(default=0, ge=-1000, le=1000)
     confirm: Confirm = Confirm()
     confirms: Confirms | None = None
     rehearsal: Values | None = None

@@ -140,7 +140,7 @@ def _name_of(stem: str) -> str:
     return name.lstrip("_.-")[:90] or "sweep"
 
 
-_LIMITS = ("max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout")
+_LIMITS = ("max_concurrent", "retries", "trial_timeout", "hang_timeout")
 
 #: The keys of a search space that say nothing about what is measured.
 AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "resources")

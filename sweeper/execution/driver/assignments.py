@@ -106,7 +106,7 @@ class Assignments(ABC):
     @property
     def outstanding(self) -> int:
         """How many trials could train at once, those that do included; 0 where none may start now."""
-        if self.closing or not self._has_room or not self._waiting:
+        if self.closing or self._is_full or not self._waiting:
             return 0
         return max(len(self._in_flight) + len(self._queue) + len(self._unsuggested), 1)
 
@@ -124,7 +124,7 @@ class Assignments(ABC):
 
         A promotion and a suggestion are asked for where one would fit.
         """
-        if self.closing or not self._has_room:
+        if self.closing or self._is_full:
             return None
         self._promote(fits)
         unit = self._first(fits)
@@ -302,13 +302,6 @@ class Assignments(ABC):
         """Yield the trials that run or are yet to begin, each with its epochs so far."""
         for index in itertools.chain((index for index, _ in self._queue), *self._in_flight):
             yield index, self.state.trials[index].epochs
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
-        # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
-        patient = self.steering.alone or self._ahead < 1
-        return self.steering.yields_to is None and patient and not self._is_full
 
     def _units_of(self, index: int) -> list[Unit]:
         """Return what there is to give out of a configuration."""

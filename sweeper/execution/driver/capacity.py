@@ -4,26 +4,17 @@ A cluster that scales from zero has no node when a sweep begins: the waiting tri
 sweep on such a cluster begins all the same, tells what it waits for, follows the nodes as they come and go, and gives
 up after some patience, or at once where the autoscaler says that no node type of its holds a trial.
 
-Several sweeps on one cluster: each driver publishes its priority and whether it has trials waiting. A sweep starts no
-trial while one of higher priority has trials waiting for room. Trials that run go on, and so do those that it has asked
-the cluster for already: one at a time while there are other sweeps. Among sweeps of one priority users have equal
-shares, and of a user's share his sweeps: one starts no trial while another user with fewer running, or another sweep of
-its own user with fewer, has trials waiting. Left to itself the cluster would not share: a process that has trained a
-trial takes the next one of its sweep, so who came first would have all of it. While an autoscaler is to start nodes,
-nobody waits for a sweep that has none running: there may be no node yet that holds its trials.
-
 Imports no ray: whether anybody answers at a cluster's address is known before anything is begun.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.driver.steering import Steering
@@ -261,86 +252,3 @@ def unavailable(address: str | None, error: Exception) -> RayUnavailable:
         "give the address and port that `ray start --head` printed (port 6379 by default), "
         "or omit --ray to start a cluster on this machine",
     )
-
-
-TELL_SECONDS = 2.0
-
-#: A sweep that has published nothing for so long has no driver any more and is ignored.
-SILENCE_SECONDS = 15.0
-
-
-class Board(Protocol):
-    """Where drivers of one cluster leave word for each other, a text under each sweep's name."""
-
-    def write(self, name: str, text: str) -> None:
-        """Leave `text` under `name`."""
-
-    def read(self) -> Mapping[str, str]:
-        """Return all texts by name."""
-
-    def remove(self, name: str) -> None:
-        """Take the text under `name` away."""
-
-
-@dataclass(eq=False)
-class PriorityController:
-    """Speaks for the sweep `name` of `user`, and listens, every few seconds; `tell` shows a sentence to the user."""
-
-    name: str
-    priority: int
-    board: Board
-    tell: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
-    user: str = ""
-    autoscales: bool = False
-    _turn: int = field(default=0, init=False)
-    _spoken: float = field(default=-TELL_SECONDS, init=False)
-    _heard: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
-
-    def tick(self, steering: Steering) -> None:
-        """Speak and listen, when it is due; ask to yield while another sweep, which goes first, has trials waiting."""
-        now = self.clock()
-        if now - self._spoken < TELL_SECONDS:
-            return
-        self._spoken = now
-        self._turn += 1
-        own = {"priority": self.priority, "waiting": steering.wants_more, "turn": self._turn, "user": self.user}
-        own["running"] = steering.running
-        self.board.write(self.name, json.dumps(own))
-        others = self._living(now)
-        higher = [name for name, word in others.items() if word["waiting"] and word["priority"] > self.priority]
-        first = min(higher or self._with_fewer(own, others), default=None)
-        if first is not None and first != steering.yields_to:
-            why = "of higher priority" if higher else "with fewer running"
-            self.tell(f"starting no trials while {first}, {why}, has some waiting")
-        steering.yields_to, steering.alone = first, not others
-
-    def leave(self) -> None:
-        """Say no more."""
-        self.board.remove(self.name)
-
-    def _with_fewer(self, own: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return the sweeps of this priority that wait and have less than their share, by users and then by sweeps."""
-        # Releases before 0.3 do not say what runs: nobody waits for theirs.
-        equal = {n: word for n, word in others.items() if word["priority"] == self.priority and "running" in word}
-        shares = Counter({self.user: own["running"]})
-        for word in equal.values():
-            shares[word["user"]] += word["running"]
-
-        def fewer(word: Mapping[str, Any]) -> bool:
-            if word["user"] == self.user:
-                return bool(word["running"] < own["running"])
-            return shares[word["user"]] < shares[self.user]
-
-        return [
-            n for n, word in equal.items() if word["waiting"] and word["running"] >= self.autoscales and fewer(word)
-        ]
-
-    def _living(self, now: float) -> dict[str, dict[str, Any]]:
-        """Return what the others say, without those who have been silent: whose word has not changed for long."""
-        said = {name: text for name, text in self.board.read().items() if name != self.name}
-        self._heard = {
-            name: self._heard[name] if name in self._heard and self._heard[name][0] == text else (text, now)
-            for name, text in said.items()
-        }
-        return {name: json.loads(text) for name, (text, since) in self._heard.items() if now - since < SILENCE_SECONDS}

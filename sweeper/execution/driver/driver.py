@@ -200,7 +200,7 @@ class Driver(Assignments):
         self.journal.settle()
         for sink in self.sinks:
             sink.flush_if_due()
-        self.steering.follow(wants_more=self.wants_more, running=len(self._in_flight) - self._ahead)
+        self.steering.follow()
         if self.steering.slots is not None:
             self.processes = self.steering.slots
             if not self.settings.together:

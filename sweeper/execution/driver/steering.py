@@ -1,6 +1,6 @@
 """What steers a running sweep: controllers, which the driver asks on every turn, its budget, and Ctrl-C.
 
-A controller looks at the budget, at the cluster, at other sweeps or at the lease, and says in `Steering` what should
+A controller looks at the budget, at the cluster or at the lease, and says in `Steering` what should
 follow; only the driver acts on it. Projections (tables, trackers, metrics) take records and say nothing.
 
 A budget that is reached ends a sweep gently: no trial starts any more, running ones continue to their next rung, where
@@ -47,17 +47,11 @@ class Steering:
         stop_requested: why the sweep should end at once.
         winding_down: why no trial starts any more, while those that run continue to their next rung.
         slots: how many trials run at once; `None` where nobody has said.
-        yields_to: the sweep that goes first: while it is named no trial starts.
-        alone: no other sweep shares the cluster.
-        wants_more: the driver has trials that it would start if there were room.
-        running: how many assignments have begun.
     """
 
     stop_requested: str | None = None
     winding_down: str | None = None
     slots: int | None = None
-    yields_to: str | None = None
-    alone, wants_more, running = True, False, 0
 
     def __init__(self, controllers: Sequence[Controller], marker: Path, clock: Callable[[], float]) -> None:
         """Begin with nothing asked for.
@@ -79,9 +73,8 @@ class Steering:
         """Let the sweep end, for this reason or an earlier one."""
         self.stop_requested = self.stop_requested or reason
 
-    def follow(self, *, wants_more: bool, running: int) -> None:
-        """Let the controllers ask for what should follow, given whether the driver wants more and what runs."""
-        self.wants_more, self.running = wants_more, running
+    def follow(self) -> None:
+        """Let the controllers ask for what should follow."""
         for controller in self._controllers:
             controller.tick(self)
 

@@ -28,9 +28,8 @@ from typing import Any
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
 from ray.exceptions import OutOfMemoryError, RayActorError
-from ray.tune import Callback, Stopper, tune as tune_module
+from ray.tune import Callback, Stopper
 from ray.tune.execution import tune_controller
-from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -63,43 +62,14 @@ class _ActorManager(RayActorManager):
         super()._actor_task_failed(tracked_actor_task, exception)
 
 
-#: Tune's loop stands still for at most so long when there is nothing to run just now.
-IDLE_SECONDS = 0.5
-
-
-class _Controller(TuneController):
-    """Tune's loop, which shares its cluster with other sweeps: while one of them goes first, no process is kept idle.
-
-    Ray 2.60 keeps one idle process, with its core, as long as none is needed (`_ObjectCache.may_keep_one`), and gives
-    one that has ended a trial the next of its own sweep before others are asked; so the other sweep waited for a core
-    on which nothing ran. And where nothing runs at all, it asks the searcher again and again for ten minutes before
-    anything else has a turn (`_update_trial_queue`): a sweep that yielded was deaf to the others, and to `stop`.
-    """
-
-    @property
-    def _yields(self) -> bool:
-        scheduler = self._scheduler_alg
-        assert isinstance(scheduler, ReportingScheduler)
-        return scheduler.yields
-
-    def _maybe_cache_trial_actor(self, trial: object) -> bool:
-        return not self._yields and bool(super()._maybe_cache_trial_actor(trial))
-
-    def _cleanup_cached_actors(self, force_all: bool = False) -> None:
-        super()._cleanup_cached_actors(force_all=force_all or self._yields)
-
-    def _update_trial_queue(self, blocking: bool = False, timeout: float = IDLE_SECONDS) -> bool:
-        return bool(super()._update_trial_queue(blocking, min(timeout, IDLE_SECONDS)))
-
-
 @contextmanager
 def amended_tune() -> Iterator[None]:
-    """Let Tune continue after Ray's memory monitor has killed a trial's process, and share a cluster."""
-    tune_controller.RayActorManager, tune_module.TuneController = _ActorManager, _Controller
+    """Let Tune continue after Ray's memory monitor has killed a trial's process."""
+    tune_controller.RayActorManager = _ActorManager
     try:
         yield
     finally:
-        tune_controller.RayActorManager, tune_module.TuneController = RayActorManager, TuneController
+        tune_controller.RayActorManager = RayActorManager
 
 
 #: The label by which Ray names each node.
@@ -146,7 +116,7 @@ class Workers:
     def wanted(self) -> int:
         """Return how many processes the trials left would fill: as many as fit now, each with one trial at least.
 
-        Of a cluster that grows, as many as their lanes need. Beside other sweeps one is asked for at a time.
+        Of a cluster that grows, as many as their lanes need.
         """
         trials = self.driver.outstanding
         wanted = min(self.driver.processes, trials)
@@ -154,8 +124,6 @@ class Workers:
             limit = self.dispatcher.most_lanes // self.driver.settings.seeds.count
             lanes = min(self.lanes, max(1, limit)) if self.dispatcher.most_lanes else self.lanes
             wanted = max(wanted, math.ceil(trials / lanes))
-        if not self.driver.steering.alone:
-            wanted = min(wanted, 1 + sum(bool(slot.assignments) for slot in self.slots.values()))
         return wanted
 
     def answer(self, slot: WorkerSlot, report: WorkerReport) -> WorkerCommand:
@@ -318,11 +286,6 @@ class ReportingScheduler(_Told, FIFOScheduler):
             # Calls reach an actor in the order in which they are made: this one before Tune's next step.
             trial.temporary_state.ray_actor.direct.options(num_returns=0).remote(command)
         return str(TrialScheduler.CONTINUE)
-
-    @property
-    def yields(self) -> bool:
-        """Whether another sweep goes first just now."""
-        return _RUNNING[self._token].driver.steering.yields_to is not None
 
     def on_trial_error(self, controller: object, trial: Trial) -> None:
         """Tell the driver that the trial's process died, and of what."""

@@ -18,7 +18,7 @@ import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.exceptions import GetTimeoutError, RayError
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_get
 from ray.job_config import JobConfig
 from ray.tune.execution import class_cache
 from ray.util.metrics import Gauge
@@ -31,7 +31,6 @@ from sweeper.execution.driver.executor import Job, Session
 from sweeper.execution.driver.gpu_shares import CardShares, shares_of
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.snapshot import METRICS
-from sweeper.storage.metadata import read_manifest
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.workers import CardProbe
 
@@ -75,26 +74,6 @@ def other_nodes(resources: Mapping[str, float], workers: int, avoided: AbstractS
 def _head(address: str) -> Any:
     """Return a connection to the head, one for all looks."""
     return GcsClient(address)
-
-
-class GcsStore:
-    """Where the drivers of a cluster's sweeps leave word for each other: the head's key-value store."""
-
-    PREFIX = "sweeper/"
-
-    def write(self, name: str, text: str) -> None:
-        """Leave `text` under `name`."""
-        _internal_kv_put(f"{self.PREFIX}{name}".encode(), text.encode(), overwrite=True)
-
-    def read(self) -> dict[str, str]:
-        """Return all texts by name."""
-        keys = [key.decode() for key in _internal_kv_list(self.PREFIX.encode())]
-        found = {key.removeprefix(self.PREFIX): _internal_kv_get(key.encode()) for key in keys}
-        return {name: text.decode() for name, text in found.items() if text is not None}
-
-    def remove(self, name: str) -> None:
-        """Take the text under `name` away."""
-        _internal_kv_del(f"{self.PREFIX}{name}".encode())
 
 
 def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: Any) -> capacity.ClusterView:
@@ -213,9 +192,6 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
             patience=options.wait_for_nodes,
         )
         metrics = job.metrics(gauges(METRICS), of_trial)
-        user = str(read_manifest(sweep.paths.manifest).get("submitter", ""))
-        board, priority, autoscales = GcsStore(), sweep.spec.priority, cluster.autoscales
-        peers = capacity.PriorityController(sweep.name, priority, board, progress.say, user=user, autoscales=autoscales)
 
         def run(driver: Driver) -> None:
             if cluster.autoscales:
@@ -231,13 +207,12 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
             )
             if options.address:
                 metrics.publish(running=False)
-                peers.leave()
 
         yield Session(
             resources,
             slots,
             run,
-            controllers=[watch, peers] if options.address else [],
+            controllers=[watch] if options.address else [],
             sinks=[metrics] if options.address else [],
             shares=Shares(shares, of_trial["gpu"]),
             other_nodes=partial(other_nodes, resources, workers),

@@ -1,4 +1,4 @@
-"""A budget ends a sweep gently and can be raised; limits and priority say who may start trials."""
+"""A budget ends a sweep gently and can be raised; a limit says how many trials run at once."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_a_budget_that_is_reached_is_asked_for_until_the_end():
     spending, now = Spending(), [100.0]
     watch = BudgetWatch(Budget(gpu_hours=1), spending, WorkingTime(), {"cpu": 1, "gpu": 1}, {}, clock=lambda: now[0])
     steering = Steering([watch], Path("none"), lambda: now[0])
-    steering.follow(wants_more=True, running=1)
+    steering.follow()
     assert steering.closing is None
     spending.apply(record("report", 100.0, wall_seconds=3600.0))
-    steering.follow(wants_more=True, running=1)
+    steering.follow()
     assert steering.closing is None, "it looks once a second"
     for _ in range(3):
         now[0] += 1.0
-        steering.follow(wants_more=True, running=1)
+        steering.follow()
         assert steering.winding_down.startswith("the budget is reached: gpu_hours 1 of 1")
 
 

@@ -48,7 +48,7 @@ class Bench:
         for _ in range(times):
             self.now += LOOK_SECONDS
             steering = Steering([self.watch], Path("none"), lambda: self.now)
-            steering.follow(wants_more=True, running=0)
+            steering.follow()
             self.slots += [] if steering.slots is None else [steering.slots]
             self.stop = self.stop or steering.closing
 

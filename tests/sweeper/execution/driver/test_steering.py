@@ -24,14 +24,14 @@ class Asks:
 
 def test_nothing_is_asked_for_without_controllers(tmp_path: Path) -> None:
     steering = Steering([], tmp_path / "stop", lambda: 0.0)
-    steering.follow(wants_more=True, running=0)
-    assert steering.closing is None and steering.slots is None and steering.yields_to is None and steering.alone
+    steering.follow()
+    assert steering.closing is None and steering.slots is None
 
 
 def test_the_first_reason_counts(tmp_path: Path) -> None:
     steering = Steering([Asks("first"), Asks("second")], tmp_path / "stop", lambda: 0.0)
     for _ in range(2):
-        steering.follow(wants_more=True, running=0)
+        steering.follow()
         assert steering.closing == steering.stop_requested == "first"
 
 
