@@ -12,7 +12,7 @@ SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts losses posthoc calibration curvature curvature-shares curvature-memory scheduler trials replicates \
 	lanes-gpu cohorts-gpu card lane-memory evaluation training report serving searchers statistics peers timings resume \
-	ranks streams monitor
+	ranks streams
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=

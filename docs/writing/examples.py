@@ -132,15 +132,10 @@ def posthoc(component: Component, folder: Path) -> list[str]:
 
 
 def scheduler(component: Component, folder: Path) -> list[str]:
-    """Show a scheduler in a search space, and how to replay it on a sweep trained to the end."""
+    """Show a scheduler in a search space."""
     settings = ", ".join(f"{h.name}: 27" for h in component.hyperparameters if h.required)
     text = f"{{name: {component.name}{', ' if settings else ''}{settings}}}"
-    return [
-        "## In a search space",
-        space(f"scheduler: {text}", ""),
-        "## What would it have stopped?",
-        f'```sh\nsweeper what-if NAME --scheduler "{{name: {component.name}}}"\n```',
-    ]
+    return ["## In a search space", space(f"scheduler: {text}", "")]
 
 
 def searcher(component: Component, folder: Path) -> list[str]:

@@ -197,22 +197,21 @@ def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
         yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
 
 
-def finished_members(results: Results, most: int, *, every_split: bool = False) -> list[StoredPredictions]:
+def finished_members(results: Results, most: int) -> list[StoredPredictions]:
     """Return the networks of the best configurations that ran to the end, configuration by configuration.
 
     Args:
         results: of the sweep.
         most: configurations; of more, the best by the sweep's objective.
-        every_split: not only validation and test data.
 
     Raises:
         SweeperError: none finished with predictions of both splits, or they were measured on different samples.
     """
     trials = [text_of(row, "trial") for row in leaderboard(results).finished[:most]]
-    return members_of(results, trials, every_split=every_split)
+    return members_of(results, trials)
 
 
-def members_of(results: Results, trials: Sequence[str], *, every_split: bool = False) -> list[StoredPredictions]:
+def members_of(results: Results, trials: Sequence[str]) -> list[StoredPredictions]:
     """Return the networks of these trials at their last evaluation, trial by trial. Raises as `finished_members`."""
     last = results.rows("SELECT trial, replicate, max(epoch) AS epoch FROM final GROUP BY trial, replicate")
     wanted = {(row["trial"], row["replicate"], row["epoch"]) for row in last if row["trial"] in trials}
@@ -221,8 +220,7 @@ def members_of(results: Results, trials: Sequence[str], *, every_split: bool = F
     found = []
     for each in files.evaluations():
         if (each.trial, each.replicate, each.epoch) in wanted and set(both) <= set(each.logits):
-            splits = each.logits if every_split else both
-            kept = ({split: part[split] for split in splits} for part in (each.logits, each.targets))
+            kept = ({split: part[split] for split in both} for part in (each.logits, each.targets))
             found.append(StoredPredictions(each.trial, each.replicate, each.epoch, *kept))
     if not found:
         raise SweeperError(

@@ -14,10 +14,7 @@ GROUPS = {
         **dict.fromkeys(("compare", "certify"), "analyses"),
         **dict.fromkeys(("figure", "table", "ui", "serve", "mcp"), "exports"),
     },
-    "After training": {
-        **dict.fromkeys(("recalibrate", "ensemble", "conformal", "subgroups", "decide", "what_if"), "analyses"),
-        "export": "exports",
-    },
+    "After training": {**dict.fromkeys(("recalibrate", "ensemble", "conformal"), "analyses"), "export": "exports"},
     "Manage": {**dict.fromkeys(("delete", "rename", "archive", "doctor"), "housekeeping"), "sync": "exports"},
     "Cluster": {"submit": "commands"},
 }

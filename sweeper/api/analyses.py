@@ -19,11 +19,8 @@ from sweeper.text.display import Shown
 if TYPE_CHECKING:
     from sweeper.analysis.certificates import Certificate
     from sweeper.analysis.comparison import Comparison
-    from sweeper.analysis.decisions import Decided
     from sweeper.analysis.predictive import Conformal, EnsembleRow
     from sweeper.analysis.recalibrating import Progress, Recalibrated
-    from sweeper.analysis.replays import Kept
-    from sweeper.analysis.subgroups import Subgroups
 
 To = CommandOption(("--to",))
 Method = CommandOption(("--method", "-m"), complete="complete_method")
@@ -73,47 +70,6 @@ def certify(
     results = opened(name, output)
     found = certified(results, first, second, network)
     return Shown(found, view(found))
-
-
-def what_if(
-    name: arguments.Name,
-    *,
-    scheduler: arguments.Several = (),
-    within: arguments.Several = (),
-    objective: arguments.Several = (),
-    orders: Annotated[int, CommandOption(least=2)] = 200,
-    trials: Annotated[int | None, AtLeastOne] = None,
-    workers: Annotated[int, AtLeastOne] = 2,
-    by: str | None = None,
-    judge: str | None = None,
-    seed: Annotated[int, CommandOption(least=0)] = 0,
-    output: arguments.Output = None,
-) -> Shown[list[Kept]]:
-    """Replay a fully trained sweep through other schedulers: what they would keep, and what that costs.
-
-    Args:
-        scheduler: Scheduler as YAML, '{name: asha, reduction_factor: 2}'; repeatable. (default: asha)
-        within: Strata, 'architecture,loss', or none for one pool; repeatable. (default: none)
-        objective: Metric to compare by, or metric:max; repeatable. (default: the sweep's)
-        orders: Random orders to replay.
-        trials: Trials drawn for each order. (default: all)
-        workers: Trials that run concurrently.
-        by: Strata to count survivors in. (default: architecture,loss where they vary)
-        judge: Metric that determines the winner. (default: test NLL after temperature scaling)
-        seed: Seed of the orders.
-
-    Returns:
-        What each scheduler would have kept, and its cost.
-
-    Raises:
-        SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
-    """
-    from sweeper.analysis.replays import as_json, what_if as replayed
-
-    asked = map(listed, (scheduler, within, objective))
-    sweep = opened(name, output)
-    kept, look = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
-    return Shown(kept, look, json=[as_json(each) for each in kept])
 
 
 def recalibrate(
@@ -208,59 +164,3 @@ def conformal(
 
     found = conformal_sets(opened(name, output), alpha=alpha, method=method, crosswise=crosswise)
     return Shown(found, conformal_view(found))
-
-
-def subgroups(
-    name: arguments.Name,
-    column: str,
-    *,
-    file: str | Path | None = None,
-    method: Annotated[str | None, CommandOption(("--method", "-m"))] = None,
-    output: arguments.Output = None,
-) -> Shown[Subgroups]:
-    """Measure calibration in groups of test samples: of the best configuration, by a column.
-
-    Args:
-        column: Column of the sweep's own table, or of the file.
-        file: Table with a row for each test sample, in their order. (default: the data set's own)
-        method: Post-hoc method to apply first (see `sweeper spaces --posthoc`). (default: none)
-
-    Returns:
-        Each group's gap between confidence and accuracy, with intervals that hold together.
-
-    Raises:
-        SweeperError: no finished trial has predictions, or there is no such column.
-    """
-    from sweeper.analysis.subgroups import subgroup_calibration, subgroups_view
-
-    found = subgroup_calibration(opened(name, output), column, file=None if file is None else str(file), method=method)
-    return Shown(found, subgroups_view(found))
-
-
-def decide(
-    name: arguments.Name,
-    *,
-    error: float = 1.0,
-    abstention: float = 0.2,
-    size: float | None = None,
-    method: Annotated[arguments.Several, Method] = ("none", "temperature"),
-    output: arguments.Output = None,
-) -> Shown[Decided]:
-    """Choose configuration, method and threshold by what errors cost.
-
-    Args:
-        error: Cost of a wrong answer.
-        abstention: Cost of no answer, below that of an error.
-        size: Cost of each class of an answer beyond the first. (default: one class only)
-        method: Post-hoc methods to choose from, or `none`.
-
-    Returns:
-        The choices on validation data, and their costs on all other splits beside those of choices by NLL and by ECE.
-
-    Raises:
-        SweeperError: costs out of order, or no finished trial has predictions.
-    """
-    from sweeper.analysis.decisions import Costs, decide_by_costs, decided_view
-
-    found = decide_by_costs(opened(name, output), listed(method) or ["none"], Costs(error, abstention, size))
-    return Shown(found, decided_view(found))

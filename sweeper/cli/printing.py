@@ -255,7 +255,7 @@ def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[i
 #: What prints the answers of a command that is not simply displayed.
 PRINTED: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("run", "resume"), finished),
-    **dict.fromkeys(("plan", "claims", "what_if"), display_json),
+    **dict.fromkeys(("plan", "claims"), display_json),
     "submit": submitted,
     "stop": told,
     "export": exported,

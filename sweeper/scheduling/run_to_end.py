@@ -1,7 +1,7 @@
 """No early stopping, `none` in a search space: every trial runs to its last epoch.
 
 That is the only rung, unless `evaluate_epochs` names more, at which trials are evaluated and continue. A sweep with the
-rungs of another scheduler is what `sweeper what-if` replays.
+rungs of another scheduler can be replayed.
 """
 
 from __future__ import annotations

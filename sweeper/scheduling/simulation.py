@@ -1,7 +1,7 @@
 """A sweep played through a scheduler's own decisions, with values that are drawn or were measured before.
 
-What a plan expects and what `sweeper what-if` replays are the same loop: workers take trials in turn, each trial comes
-to a rung after as long as its epochs take, and the scheduler decides on it as the driver would have it decide.
+Workers take trials in turn, each trial comes to a rung after as long as its epochs take, and the scheduler decides on
+it as the driver would have it decide.
 
 **How fragile each stop was**: the chance that a trial would have finished, or won, by other seeds in another order.
 

@@ -296,24 +296,6 @@ def found_in(options: Mapping[str, Any]) -> str:
     return f"{given['file']}: {len(rows.targets):,} rows ({sizes}); {given['target']}: {shown}; {columns}"
 
 
-def split_column(options: Mapping[str, Any], name: str, split: str) -> tuple[list[object], NDArray[np.int64]]:
-    """Return a column's values and the classes of a split's rows, also of a column that is no feature.
-
-    Args:
-        options: the data set's, with its `name`; what is missing has its default.
-        name: of the column.
-        split: of SPLITS.
-
-    Raises:
-        DataSetUnavailableError: the file is missing or broken, or has no such column.
-    """
-    given = {each.name: each.default for each in DATASETS[options["name"]].hyperparameters} | {**options}
-    rows = _rows_of(given)
-    rows.require(name)
-    chosen = rows.parts[SPLITS.index(split)]
-    return rows.table.column(name).take(chosen).to_pylist(), rows.targets[chosen]
-
-
 SplitSeed = Annotated[int, Hyperparameter(range="[0, inf)", source="our choice")]
 
 

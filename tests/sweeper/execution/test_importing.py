@@ -73,8 +73,6 @@ def test_tables_are_those_of_the_predictions(imported):
 def test_what_reads_a_sweep_reads_it(imported):
     _, _, folder = imported
     assert "lr" in (folder / "predictions" / "report.html").read_text()
-    with pytest.raises(SweeperError, match="no learning curve of val_nll"):
-        sweeper.what_if("predictions", output=folder)
     assert not sweeper.status("predictions", audit=True, output=folder).value
     assert sweeper.recalibrate("predictions", method=["vector"], output=folder) is not None
     assert sweeper.conformal("predictions", output=folder) is not None

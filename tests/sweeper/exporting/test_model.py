@@ -124,14 +124,3 @@ def test_networks_of_token_ids_are_exported(name, tmp_path):
     assert model.predict(tokens.numpy().astype("int32")[0]).shape == (1, 4)
     with pytest.raises(sweeper.SweeperError, match=r"cannot take float32 \[9, 30\]"):
         model.predict(tokens.float())
-
-
-def test_its_monitor_goes_on_in_the_models_folder(tmp_path):
-    exported(tmp_path, images=False)
-    samples = torch.randn(20, *SHAPE)
-    for seen in (20, 40):
-        model = sweeper.load_model(tmp_path)
-        monitor = model.monitor()
-        monitor.update(model.predict(samples), torch.zeros(20, dtype=torch.int64))
-        monitor.save()
-        assert monitor.samples == seen
