@@ -34,8 +34,8 @@ test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 # What only a card can show, in under ten minutes: four trials sharing it, one of them made to run out of memory; measured
-# shares; curvature on a share, float32 against TF32, determinism, resumed optimisers, probes, compiled networks, recorded
-# steps and copies beside them. Then, whatever failed, the tables of bench_card.py.
+# shares; curvature on a share, float32 against TF32, determinism, resumed optimisers, probes, compiled networks and
+# copies beside them. Then, whatever failed, the tables of bench_card.py.
 check-gpu: $(DEVELOPMENT)
 	@$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('no CUDA device, or the torch of $(VENV) is a build without CUDA: install one that fits the driver (https://pytorch.org/get-started)')"
 	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 300; failed=$$?; \

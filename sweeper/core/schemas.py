@@ -32,7 +32,7 @@ REHEARSAL = "rehearsal"
 
 #: The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`.
 #:
-#: Constant but for TF32 and graphs, which a trial on a CPU does not have: its row says neither.
+#: Constant but for TF32, which a trial on a CPU does not have: its row says float32.
 ARITHMETIC = "arithmetic"
 
 #: The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on.

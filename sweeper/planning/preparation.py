@@ -27,7 +27,7 @@ from trainables.extensions.targets import describe_error
 from trainables.metrics.base import bin_faults
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.registry import OWN
-from trainables.training.acceleration import acceleration_fault, compiler_fault, graphs_fault
+from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes import packing
 from trainables.training.loop import Replicate
@@ -80,7 +80,6 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.optimizer", mixed, lambda each: mixing_fault(each, dataset)),
         *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
         *_faults("training", names, lambda each: acceleration_fault(each, training)),
-        *_faults("training.graphs", recipes if training.graphs else (), lambda recipe: graphs_fault(recipe, training)),
         *_faults("resources.workers", recipes if workers > 1 else (), lambda recipe: ranks_fault(recipe, workers)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *streaming_faults(dataset, spec),

@@ -274,7 +274,6 @@ class Training(Part):
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
     deterministic: bool = False
-    graphs: bool = False
     sync_batch_norm: bool = True
 
     @property
@@ -313,7 +312,6 @@ class Keep(Part):
 
 #: Settings of `training`, and why workers and they exclude each other.
 NOT_WITH_WORKERS = {
-    "graphs": "cannot record steps that communicate with other processes",
     "compile": "cannot translate steps that communicate with other processes",
     "deterministic": "promises the same bits in every run, which sums over workers on GPUs cannot",
 }

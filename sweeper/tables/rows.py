@@ -179,10 +179,9 @@ class TrialsTable:
 
 
 def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
-    """Return how training steps were computed: a CPU that is asked for TF32 or graphs takes plain float32 steps."""
+    """Return how training steps were computed: a CPU that is asked for TF32 takes float32 steps."""
     on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
-    plain = pc.replace_substring_regex(pc.replace_substring_regex(asked, "^tf32", "float32"), ", graphs$", "")
-    return pc.if_else(on_cpu, plain, asked)
+    return pc.if_else(on_cpu, pc.replace_substring_regex(asked, "^tf32", "float32"), asked)
 
 
 def _as_text(value: object) -> str | None:

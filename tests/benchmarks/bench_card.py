@@ -33,19 +33,18 @@ from trainables.training.evaluation import curvature_subset
 from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed
 from trainables.training.loop import Replicate
 
-BEST = "bfloat16, channels-last, graphs"
+BEST = "bfloat16, channels-last"
 WAYS = {
     "float32": PLAIN,
     "TF32": TrainingSettings(precision="tf32"),
     "bfloat16": TrainingSettings(precision="bfloat16"),
     "channels-last": TrainingSettings(memory_format="channels_last"),
-    "graphs": TrainingSettings(graphs=True),
-    BEST: TrainingSettings("bfloat16", "channels_last", graphs=True),
+    BEST: TrainingSettings("bfloat16", "channels_last"),
     "deterministic": TrainingSettings(deterministic=True),
     "data on host": TrainingSettings(data="host"),
     "compiled": TrainingSettings(compile=True),  # last: it takes longest to begin
 }
-ON_CARDS = {"TF32", "graphs", BEST}
+ON_CARDS = {"TF32"}
 """Ways that a CPU does not have."""
 
 LANES, SHARES = "lanes", "shares"

@@ -1,6 +1,6 @@
 """Cohorts on a card: what a lane's epoch costs by width, and whole sweeps as lanes, as processes that share, and plain.
 
-First one process: milliseconds a lane of an epoch of mlps and of resnet8 on digits, alone, alone with recorded steps,
+First one process: milliseconds a lane of an epoch of mlps and of resnet8 on digits, alone,
 and as lanes. Then sweeps of mlps of 10 epochs with every sink but MLflow: as cohorts, and one by one, in processes that
 each take a share of the card, beside the same trials in a plain loop on it. A sweep counts steadily, from the first
 trial's end to the last. What nvidia-smi says of the card is beside each. With `--mps`, under which `CUDA_MPS_*` must be
@@ -31,7 +31,6 @@ from tests.benchmarks.bench_cohorts import space_of
 from tests.benchmarks.bench_lanes_gpu import Utilisation
 from tests.benchmarks.bench_overhead import measured
 from trainables.datasets import load_dataset
-from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
 from trainables.training.lanes.cohort import Cohort
 from trainables.training.loop import Replicate
 
@@ -51,18 +50,14 @@ def widths(device: str, networks: Sequence[str], batches: Sequence[int], counts:
     for network in networks:
         for batch in batches:
 
-            def build(number: int, training: TrainingSettings = PLAIN, network: str = network, batch: int = batch):  # type: ignore[no-untyped-def]
+            def build(number: int, network: str = network, batch: int = batch):  # type: ignore[no-untyped-def]
                 values = {**drawn[number], "architecture": {"name": network}}
                 values["optimizer"] = {**values["optimizer"], "batch_size": batch}
-                given = {"dataset": data, "max_epochs": 1000, "device": device, "training": training}
+                given = {"dataset": data, "max_epochs": 1000, "device": device}
                 return Replicate(values, seed=number, **given)
 
             alone = _fastest(build(0).train_epoch, device, rounds)
             cells = [f"alone {1000 * alone:.2f}"]
-            if device == "cuda":
-                recorded = _fastest(build(0, TrainingSettings(graphs=True)).train_epoch, device, rounds)
-                cells.append(f"recorded {1000 * recorded:.2f} ({alone / recorded:.1f}×)")
-                prepare_arithmetic(PLAIN, device)
             for width in counts:
                 cohort = Cohort(build(0), width)
                 for number in range(width):

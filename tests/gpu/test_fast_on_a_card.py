@@ -1,4 +1,4 @@
-"""On a real card: recorded steps, copies and augmentation there give what plain ones give, and grids what a CPU gives.
+"""On a real card: copies and augmentation there give what plain ones give, and grids what a CPU gives.
 
 Run with `make check-gpu`. The logic of each is tested without a card beside its module.
 """
@@ -6,7 +6,6 @@ Run with `make check-gpu`. The logic of each is tested without a card beside its
 from __future__ import annotations
 
 import gc
-import math
 
 import numpy as np
 import pytest
@@ -18,11 +17,10 @@ from tests.trainables.datasets.test_sharing import images
 from tests.trainables.posthoc.test_focal_temperature import logits_and_targets
 from tests.trainables.training.lanes.comparison import configuration, digits, timeless
 from trainables.datasets.base import batches
-from trainables.losses import LOSSES
 from trainables.posthoc.focal_grid import focal_grid
 from trainables.posthoc.focal_temperature import GAMMAS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS
-from trainables.training.acceleration import PLAIN, TrainingSettings, graphs_fault, prepare_arithmetic
+from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
 from trainables.training.loop import Replicate
 from trainables.training.prediction import predict
 
@@ -30,12 +28,6 @@ pytestmark = pytest.mark.gpu
 
 DEVICE = torch.device("cuda")
 DETERMINISTIC = TrainingSettings(deterministic=True)
-GRAPHS = TrainingSettings(deterministic=True, graphs=True)
-RESNET = {"name": "resnet8", "width": 0.5}
-DROPOUT = {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}
-CAPTURED = sorted(name for name in LOSSES if graphs_fault(configuration(name), GRAPHS) is None)
-CLOSE = 1e-4
-"""Of an epoch's loss. cuBLAS may take another workspace in a recording, and so another order of sums."""
 
 
 @pytest.fixture(scope="module")
@@ -53,60 +45,18 @@ def plainly():
     torch.cuda.empty_cache()
 
 
-def _replicate(data, training, loss="cross_entropy", architecture=RESNET, **recipe):
-    values = configuration(loss, architecture, **recipe)
+def _replicate(data):
+    values = configuration("cross_entropy", {"name": "resnet8", "width": 0.5})
     values["optimizer"]["batch_size"] = 24
-    return Replicate(values, seed=1, dataset=data, max_epochs=3, device=DEVICE, training=training)
+    return Replicate(values, seed=1, dataset=data, max_epochs=3, device=DEVICE, training=DETERMINISTIC)
 
 
-def _losses(replicate, epochs=3):
-    return [replicate.train_epoch()["train_loss"] for _ in range(epochs)]
-
-
-@pytest.mark.parametrize("loss", CAPTURED)
-def test_every_loss_that_is_not_refused_is_recorded_and_trains_as_in_plain_steps(data, loss):
-    prepare_arithmetic(PLAIN, "cuda")  # the deterministic mode refuses kernels that some losses sort by
-    architecture = {"name": "mlp", "width": 32}
-    assert _losses(_replicate(data, TrainingSettings(graphs=True), loss, architecture)) == pytest.approx(
-        _losses(_replicate(data, PLAIN, loss, architecture)), rel=100 * CLOSE
-    )
-
-
-@pytest.mark.parametrize("architecture", [RESNET, DROPOUT], ids=lambda a: a["name"])
-@pytest.mark.parametrize("recipe", [{}, {"gradient_clip": 0.5}], ids=str)
-def test_a_recorded_network_trains_as_in_plain_steps_dropout_included(data, architecture, recipe):
-    plain = _losses(_replicate(data, DETERMINISTIC, architecture=architecture, **recipe), 1)
-    assert _losses(_replicate(data, GRAPHS, architecture=architecture, **recipe), 1) == pytest.approx(plain, rel=CLOSE)
-
-
-def test_a_recorded_step_replays_new_numbers_and_leaves_no_memory(data):
-    before = torch.cuda.memory_allocated()
-    replicate = _replicate(data, GRAPHS)
-    losses = _losses(replicate)
-    assert all(math.isfinite(loss) for loss in losses) and losses[-1] < losses[0]
-    assert replicate._recorded is not None and replicate._recorded._recording is not None
-    del replicate
-    gc.collect()
-    # Libraries keep their workspaces for the stream of the recording.
-    assert torch.cuda.memory_allocated() - before < 128 * 2**20
-
-
-def test_two_replicates_take_turns_with_their_random_numbers(data):
-    """Each has its own state of the card's generator, in whose place a recording draws."""
-    alone = [_losses(_replicate(data, GRAPHS, architecture=DROPOUT), 2) for _ in range(2)]
-    one, other = (_replicate(data, GRAPHS, architecture=DROPOUT) for _ in range(2))
-    turns = [[*_losses(one, 1), *_losses(other, 1)] for _ in range(2)]
-    assert [row[0] for row in turns] == pytest.approx(alone[0], rel=CLOSE)
-    assert [row[1] for row in turns] == pytest.approx(alone[1], rel=CLOSE)
-
-
-@pytest.mark.parametrize("training", [DETERMINISTIC, GRAPHS], ids=["plain", "recorded"])
-def test_batches_copied_from_the_host_train_the_same_bits(data, training):
+def test_batches_copied_from_the_host_train_the_same_bits(data):
     streamed = digits().to(DEVICE, streamed=True)
     assert streamed.train.inputs.device.type == "cpu"
-    rows = [timeless([_replicate(each, training).train_epoch()]) for each in (data, streamed)]
+    rows = [timeless([_replicate(each).train_epoch()]) for each in (data, streamed)]
     assert rows[0] == rows[1]
-    replicate = _replicate(data, DETERMINISTIC)
+    replicate = _replicate(data)
     assert torch.equal(predict(replicate.model, data.val, 7), predict(replicate.model, streamed.val, 7))
 
 

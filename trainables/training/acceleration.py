@@ -2,32 +2,24 @@
 
 These options change the arithmetic of training steps alone. Validation, evaluation and curvature always run in
 float32 on the plain network, so that what is compared between sweeps is measured alike.
-
-Training steps may be recorded once as a CUDA graph and replayed: a small network's step is mostly the launching of
-kernels. What is recorded is the forward pass, the loss and the backward pass of a full batch. The optimiser's step, a
-few kernels over all weights, stays outside: so a learning rate, clipping and an optimiser's state need no recording.
-A replay runs the recorded kernels on the recorded addresses. Hence the batch is copied into buffers that stay, the
-loss and the gradients are read where the recording left them, and everything that Python decides in a step is as it
-was when the step was recorded: losses that change between epochs are recorded anew in each.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainables.losses import LOSSES, Loss, build_loss
+from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import Configuration
-from trainables.training.fine_tuning import mixes
 
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
@@ -55,8 +47,6 @@ class TrainingSettings:
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
         deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
             or refused where there is no other. A CPU gives the same bits without it.
-        graphs: whether a GPU replays training steps that were recorded once (`RecordedSteps`), which saves launching
-            hundreds of small kernels one by one; a CPU takes plain steps.
         sync_batch_norm: whether ranks that train a network together normalise by the whole batch's statistics, as one
             process would; otherwise each by those of its part.
     """
@@ -66,14 +56,13 @@ class TrainingSettings:
     compile: bool = False
     data: str = AUTO
     deterministic: bool = False
-    graphs: bool = False
     sync_batch_norm: bool = True
 
     @property
     def described(self) -> str:
         """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
         layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
-        flags = {"compiled": self.compile, "deterministic": self.deterministic, "graphs": self.graphs}
+        flags = {"compiled": self.compile, "deterministic": self.deterministic}
         return ", ".join([self.precision, *layout, *(name for name, on in flags.items() if on)])
 
 
@@ -264,144 +253,3 @@ def begin_network(described: object) -> None:
     if _translated != [name]:
         torch._dynamo.reset()
         _translated[:] = [name]
-
-
-#: Steps before a recording, in which libraries choose their kernels and allocate their workspaces.
-WARM_UP = 2
-
-#: Inputs [B, ...] and targets [B] → the loss, a scalar, with gradients left in the parameters.
-Work = Callable[[Tensor, Tensor], Tensor]
-
-#: A recorded step: where its batch goes, where its loss will be, what runs it, and its gradients.
-Recording = tuple[tuple[Tensor, Tensor], Tensor, Callable[[], None], list[Tensor | None]]
-
-
-class CannotRecordError(RuntimeError):
-    """A step does what no graph can hold; the message says what to do."""
-
-
-@lru_cache(maxsize=8)  # cuBLAS keeps a workspace of megabytes for each stream that it has seen
-def recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream that this process records on."""
-    return torch.cuda.Stream(device)
-
-
-class CudaRecorder:
-    """Records work on a CUDA stream beside the one that trains."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Take the device's stream."""
-        self._stream = recording_stream(device)
-
-    def aside(self, work: Callable[[], Tensor]) -> Tensor:
-        """Run `work` in the stream, unrecorded, after what was begun before and before what follows."""
-        current = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            result = work()
-        current.wait_stream(self._stream)
-        return result
-
-    def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Record `work` without running it; return where its result will be, and what runs it."""
-        graph = torch.cuda.CUDAGraph()
-        # Another thread may meanwhile copy batches, which a global capture would forbid.
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            result = work()
-        return result, graph.replay
-
-
-class RecordedSteps:
-    """Losses and gradients of one network's batches: replayed for full ones, plain for smaller ones."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], batch_size: int, recorder: CudaRecorder) -> None:
-        """Record nothing yet.
-
-        Args:
-            parameters: those that are trained.
-            batch_size: samples of a full batch.
-            recorder: of the parameters' device.
-        """
-        self._parameters, self._batch_size, self._recorder = parameters, batch_size, recorder
-        self._warm = 0
-        self._recording: Recording | None = None
-
-    def forget(self) -> None:
-        """Record anew at the next full batch."""
-        if self._recording is not None:
-            for parameter in self._parameters:
-                parameter.grad = None
-        self._recording = None
-
-    def __call__(self, work: Work, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the batch's loss, valid until the next call; its gradients are in the parameters.
-
-        Raises CannotRecordError where a step cannot be recorded.
-        """
-        if len(targets) != self._batch_size:
-            return work(inputs, targets)
-        if self._warm < WARM_UP:
-            self._warm += 1
-            return self._recorder.aside(lambda: work(inputs, targets))
-        if self._recording is None:
-            self._recording = self._record(work, inputs, targets)
-        buffers, value, replay, gradients = self._recording
-        for buffer, given in zip(buffers, (inputs, targets), strict=True):
-            buffer.copy_(given)
-        replay()
-        # A smaller batch has put its own gradients there.
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return value
-
-    def _record(self, work: Work, inputs: Tensor, targets: Tensor) -> Recording:
-        buffers = inputs.clone(), targets.clone()
-        try:
-            value, replay = self._recorder.record(lambda: work(*buffers))
-        except RuntimeError as error:  # which torch's CUDA errors are
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            raise CannotRecordError(
-                f"a training step cannot be recorded as a CUDA graph ({str(error).strip().splitlines()[0]}); "
-                "set training.graphs: false"
-            ) from error
-        return buffers, value, replay, [parameter.grad for parameter in self._parameters]
-
-
-def recorded_steps(
-    model: nn.Module, batch_size: int, settings: TrainingSettings, device: torch.device
-) -> RecordedSteps | None:
-    """Return what records a network's steps on a GPU that is asked for graphs, and `None` for plain steps."""
-    if not settings.graphs or device.type != "cuda":
-        return None
-    return RecordedSteps([p for p in model.parameters() if p.requires_grad], batch_size, CudaRecorder(device))
-
-
-def changes_between_epochs(loss: Loss) -> bool:
-    """Return whether an epoch may find the loss other than the one before, so that its steps are recorded anew."""
-    kind = type(loss)
-    return loss.stateful or kind.begin_epoch is not Loss.begin_epoch or kind.end_epoch is not Loss.end_epoch
-
-
-#: The losses with a state that no step changes, only the beginning or the end of an epoch.
-BETWEEN_EPOCHS = frozenset({"adafocal", "cals", "focal_scheduled", "two_stage"})
-
-
-def graphs_fault(configuration: Configuration, settings: TrainingSettings) -> str | None:
-    """Return why a configuration's steps cannot be recorded as graphs, or `None`; for use before a run."""
-    if not settings.graphs:
-        return None
-    if settings.compile:
-        return "graphs = true cannot be combined with compile = true, which launches its own kernels; choose one"
-    if configuration.get("optimizer", {}).get("sharpness") is not None:
-        return "graphs = true cannot take sharpness-aware steps, whose two passes draw alike; choose graphs: false"
-    if (mixed := mixes(configuration.get("optimizer", {}))) is not None:
-        return f"graphs = true cannot record {mixed}, which draws on the host in each step; choose graphs: false"
-    network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
-    if ARCHITECTURES.has_tag(network, "follows_data"):
-        return f"graphs = true cannot train {network}, whose computation depends on each sample; choose graphs: false"
-    built = build_loss(**configuration["loss"])
-    if built.needs_model or (built.stateful and loss not in BETWEEN_EPOCHS):
-        why = "draws on the host in each step" if built.needs_model else "keeps a state that each step changes"
-        return f"graphs = true cannot train {loss}, which {why}; choose graphs: false, or another loss"
-    return None

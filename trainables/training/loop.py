@@ -19,10 +19,8 @@ from trainables.training.acceleration import (
     PLAIN,
     TrainingSettings,
     begin_network,
-    changes_between_epochs,
     laid_out,
     lay_out,
-    recorded_steps,
     training_arithmetic,
     training_forward,
 )
@@ -197,7 +195,6 @@ class Replicate:
                 (configuration["architecture"], self.recipe["batch_size"], dataset.input_shape, dataset.classes)
             )
         self._forward = training_forward(self.model, training, self.device)
-        self._recorded = recorded_steps(self.model, self.recipe["batch_size"], training, self.device)
         self._kept = KeptWeights(self.recipe, max_epochs)
         self._edge = EdgeOfStability()
         self._progress: EpochProgress | None = None
@@ -245,8 +242,6 @@ class Replicate:
         In between the host asks the device for no value.
         """
         progress = self._progress = self._begun()
-        if self._recorded is not None and changes_between_epochs(self.loss):
-            self._recorded.forget()
         with self.own_randomness(), training_arithmetic(self.training, self.device):
             for inputs, targets in self.training_batches(progress.batches):
                 if changes_by_step(self.recipe):
@@ -357,8 +352,6 @@ class Replicate:
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`'s result on any device: what follows is what would have followed then."""
         self.epoch = state["epoch"]
-        if self._recorded is not None:
-            self._recorded.forget()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss.load_state_dict(placed(state["loss"], self.device))
@@ -375,8 +368,6 @@ class Replicate:
         """Take one step; return the batch's loss."""
         if self._sharpness is not None:
             value = self._sharpness(lambda: self._differentiate(inputs, targets))
-        elif self._recorded is not None:
-            value = self._recorded(self._differentiate, inputs, targets)
         else:
             value = self._differentiate(inputs, targets)
         prepare_gradients(self.model.parameters(), self.recipe, len(targets))

@@ -20,18 +20,6 @@ SPACE = {
 }
 
 
-def test_steps_that_no_graph_can_hold_are_named_with_their_loss():
-    assert len(prepare_dataset(build_spec({**SPACE, "training": {"graphs": False}})).train)
-    with pytest.raises(InvalidSearchSpace) as caught:
-        prepare_dataset(build_spec({**SPACE, "training": {"graphs": True}, "replicates": {"packing": "fused"}}))
-    found = [(fault.path, fault.rule) for fault in caught.value.faults]
-    assert {path for path, _ in found} == {"training.graphs", "replicates.packing"}
-    graphs = [rule for path, rule in found if path == "training.graphs"]
-    assert len(graphs) == 2
-    assert any("cannot train selective_risk, which keeps a state that each step changes" in rule for rule in graphs)
-    assert any("cannot train hessian_trace, which draws on the host in each step" in rule for rule in graphs)
-
-
 def test_more_bins_than_samples_are_refused_before_the_first_trial():
     assert len(prepare_dataset(build_spec({**SPACE, "evaluation": {"bins": 359}})).val) == 359
     with pytest.raises(InvalidSearchSpace) as caught:

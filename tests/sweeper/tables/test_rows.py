@@ -72,13 +72,13 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
     assert len({rows["c00000", r]["objective"] for r in range(COUNT)}) == 1
 
 
-def test_a_row_says_neither_tf32_nor_graphs_where_a_cpu_trained():
-    schema = table_schemas({"config_index": int}, 3, (), arithmetic="tf32, deterministic, graphs")["trials"]
+def test_a_row_does_not_say_tf32_where_a_cpu_trained():
+    schema = table_schemas({"config_index": int}, 3, (), arithmetic="tf32, deterministic")["trials"]
     table = TrialsTable("s", schema, [{"index": i} for i in range(3)], ReplicateSeeds(0, 1))
     state = SweepState(3)
     state.trials[0].device, state.trials[1].device = "cpu", "cuda"
     assert table.batch(state).column("arithmetic").to_pylist() == [
-        "float32, deterministic", "tf32, deterministic, graphs", "tf32, deterministic, graphs",
+        "float32, deterministic", "tf32, deterministic", "tf32, deterministic",
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from trainables.extensions.libraries import register_missing_operators
 from trainables.losses import build_loss
 from trainables.models import ARCHITECTURES, build_model
 from trainables.registry import Component
-from trainables.training.acceleration import TrainingSettings, graphs_fault
+from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import freeze_layers, frozen_modules, layer_numbers, radius_of, scale_by_depth
 from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
@@ -301,5 +301,3 @@ def test_defaults_and_refusals():
     assert radius_of({"name": "sgd"}) == 0.0
     (fault,) = OPTIMIZERS["sgd"].faults({"rho": 0.1})
     assert fault.startswith("rho is the radius")
-    values = {"loss": {"name": "focal"}, "architecture": {"name": "resnet8"}, "optimizer": {"sharpness": "sam"}}
-    assert "graphs: false" in graphs_fault(values, TrainingSettings(graphs=True))

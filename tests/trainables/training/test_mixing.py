@@ -12,7 +12,6 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
 from tests.trainables.small_data import small_digits
 from trainables.losses import LOSSES, build_loss
-from trainables.training.acceleration import TrainingSettings, graphs_fault
 from trainables.training.fine_tuning import Mixing
 from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
 from trainables.training.loop import Replicate
@@ -153,11 +152,10 @@ def test_weights_by_score_do_not_ask_for_targets(name):
     torch.testing.assert_close(*weights)
 
 
-def test_lanes_graphs_and_ranks_decline_in_one_sentence():
+def test_lanes_and_ranks_decline_in_one_sentence():
     asked = configuration(mixup=0.2)
     assert cohort_fault(asked) == "mixup is not computed for lanes"
     assert "choose sequential" in (packing_fault(asked, FUSED) or "")
-    assert "draws on the host" in (graphs_fault(asked, TrainingSettings(graphs=True)) or "")
     assert "mixes whole batches" in (ranks_fault(asked, 2) or "")
 
 

@@ -53,8 +53,6 @@ def unmappable(configuration: Configuration, training: TrainingSettings = PLAIN)
         return network, "lanes are channels of one network, whose layout cannot be channels_last"
     if (alone := alone_fault(configuration.get("optimizer", {}))) is not None:
         return "a recipe", alone
-    if training.graphs:
-        return network, "lanes take plain steps, not recorded ones (training.graphs)"
     for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
         if not registry.is_own(name) and registry[name].lanes:
             return name, registry[name].lanes
