@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,12 +85,6 @@ def graph_uses(outputs: Iterable[Tensor]) -> dict[Node, int]:
 def short_name(node: Node) -> str:
     """Return a node's name without namespace, e.g. `AddmmBackward0`, `AccumulateGrad`."""
     return node.name().split("::")[-1]
-
-
-def graph_leaves(output: Tensor) -> list[Tensor]:
-    """Return the tensors that `output` can be differentiated by: those at the ends of its graph."""
-    ends: list[Any] = [node for node in graph_uses([output]) if short_name(node) == "AccumulateGrad"]
-    return [end.variable for end in ends]
 
 
 def cannot_differentiate(outputs: Iterable[Tensor]) -> bool:

@@ -221,7 +221,7 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
 Folded = Mapping[nn.Module, BatchNorm]
 
 _MAX_BYTES = 128 * 2**20  # of per-class gradients at a time
-_TEMPORARIES = 8  # tensors of a loss's second derivative that are alive at once, about
+_TEMPORARIES = 16  # tensors like the logits in a loss's second derivative, about; those in float64 count twice
 
 
 def logit_hessian(value: Tensor, logits: Tensor) -> Tensor | None:

@@ -8,21 +8,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import (
-    CurvatureUnavailable,
-    as_unavailable,
-    cannot_differentiate,
-    graph_leaves,
-    require_finite,
-)
+from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, cannot_differentiate, require_finite
 from trainables.curvature.gauss_newton import (
     affine_in_each_parameter,
     fold_batch_norm,
@@ -30,6 +23,8 @@ from trainables.curvature.gauss_newton import (
     logit_gram,
     logit_hessian,
 )
+from trainables.curvature.loss_of_logits import LossFunction, loss_of_logits
+from trainables.curvature.network_checks import samples_mix
 from trainables.registry import set_within
 
 # What autograd keeps for second derivatives, as a multiple of what it keeps for the forward pass: measured 1.6 for
@@ -40,7 +35,9 @@ LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
 # The memory that chunks are cut for, whatever is free: their size decides the last digits. A processor's caches make
 # small ones faster (resnet8 on 3×32×32: 18.4 s with chunks of 128, 22.9 s with 768), a card waits for each one's start.
 _CPU_PLAN, _CUDA_PLAN = 2**29, 2**32
+_MIXED_PLANS = 8  # as much may samples take that cannot be cut into chunks, since the network mixes them
 _CPU_SHARE, _CPU_LIMIT = 0.25, 2**30  # of what is free: other trials run there, kept graphs save 10 to 25 %
+_SYMMETRY = 1e-4  # how far apart uᵀHv and vᵀHu may be, as a share of ‖H‖
 _CUDA_SHARE = 0.6  # of what is left of the process's share of the card
 
 
@@ -159,7 +156,7 @@ class Surface:
         """Copy `model`, look at its structure on a few samples, and cut the data into chunks.
 
         Memory for `basis_rows` vectors of all parameters is left beside the graphs. Raises CurvatureUnavailable when
-        the model cannot be copied or run, or has no trainable parameter.
+        the model cannot be copied or run, gives other logits every time, or has no trainable parameter.
         """
         self.network = private_copy(model)
         trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
@@ -170,8 +167,7 @@ class Surface:
         inputs, targets = inputs.to(self.device).clone(), targets.to(self.device).clone()
         few = inputs[:3].clone()  # a view's storage would be counted with all samples
         with as_unavailable("the forward pass for curvature"):
-            if any(id(leaf) in {*map(id, model.parameters())} for leaf in graph_leaves(self.network(few))):
-                raise CurvatureUnavailable("a copy of the network computes with the original's parameters, not its own")
+            mix = samples_mix(self.network, model, inputs[:4])
             with _saved_bytes(self.network) as saved:
                 self.affine = affine_in_each_parameter(self.network, few)
             self._folded = dict(fold_batch_norm(self.network, few))
@@ -182,6 +178,13 @@ class Surface:
         reserved = basis_rows * self.dimension * self.basis_type.itemsize
         self.graph_bytes = per_sample * self.samples
         size = chunk_size(self.samples, per_sample, reserved, batch_size, self.device)
+        if mix and size < self.samples:
+            if self.graph_bytes > _MIXED_PLANS * (_CPU_PLAN if self.device.type == "cpu" else _CUDA_PLAN):
+                raise CurvatureUnavailable(
+                    f"the network mixes samples, as with a batch's own statistics, and {self.samples} of them"
+                    " do not fit in one pass: lower evaluation.curvature.samples"
+                )
+            size = self.samples
         budget = max(0, graph_budget(self.device) - reserved)
         kept = kept_chunks(self.samples, size, per_sample, budget)
         pairs = zip(inputs.split(size), targets.split(size), strict=True)
@@ -205,13 +208,12 @@ class Surface:
     def mean_loss(self, loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor | None = None) -> Tensor:
         """Return some samples' share of the mean of `loss` over all, summed over their batches.
 
-        What the loss treats as constant is fixed at these logits, or at those of `at`. It gets copies of them, which it
-        may change in place: the logits' graph is shared by all losses.
+        What the loss treats as constant is fixed at these logits, or at those of `at`.
         """
-        total = logits.new_zeros(())
+        total = logits.new_zeros((), dtype=torch.float64)
         batches = (each.split(self.batch_size) for each in (logits, targets, (logits if at is None else at).detach()))
         for z, y, known in zip(*batches, strict=True):
-            total = total + frozen(loss, known.clone(), y)(z.clone(), y) * (len(y) / self.samples)
+            total = total + loss_of_logits(loss, z, y, known) * (len(y) / self.samples)
         return total
 
     def gram(self, index: int) -> Tensor:
@@ -252,17 +254,6 @@ def _saved_bytes(network: nn.Module) -> Iterator[list[int]]:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield total
     total[0] = sum(storages.values())
-
-
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-@runtime_checkable
-class Freezable(Protocol):
-    """A loss that treats something as constant: ranks, weights, thresholds, a bandwidth, per-sample γ."""
-
-    def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
-        """Return the loss with all that fixed at these logits [N, K] and targets [N]."""
 
 
 def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor], rows: Sequence[int] = ()) -> Tensor:
@@ -361,6 +352,25 @@ class HessianOperator:
                     rows += self._chunk_products(gradients, part)
         return require_finite(result, "a Hessian-vector product")
 
+    def require_symmetric(self) -> None:
+        """Raise CurvatureUnavailable where uᵀHv ≠ vᵀHu for random u, v: some second derivative is wrong, then.
+
+        It is for torch.nn.utils.parametrizations.weight_norm (torch 2.13). The two products are not counted.
+        """
+        surface, count = self.surface, self.products
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(2, surface.dimension, generator=generator, dtype=surface.basis_type).to(surface.device)
+        images, self.products = self.products_of(drawn), count
+        one, other = (drawn.double() * images.flip(0)).sum(1)
+        # Of a symmetric H, each is about ‖H‖_F; rounding left 1e-6 of it in float32, weight_norm 2e-3 to 6e-1.
+        size, tolerance = float(images.norm(dim=1).max()), max(_SYMMETRY, torch.finfo(surface.arithmetic).eps ** 0.5)
+        if abs(float(one - other)) > tolerance * size:
+            share = abs(float(one - other)) / size
+            raise CurvatureUnavailable(
+                f"its products are not those of a symmetric matrix (uᵀHv and vᵀHu are apart by {share:.1g} of ‖H‖): a"
+                " second derivative of an operation of the network or the loss is wrong, as that of torch's weight_norm"
+            )
+
     def gradients(self) -> Iterator[list[Tensor | None]]:
         """Yield each chunk's gradients with their graph, which is rebuilt where it is not kept."""
         for index, chunk in enumerate(self.surface.chunks):
@@ -384,8 +394,3 @@ class HessianOperator:
             parameters = self.surface.parameters
             found = torch.autograd.grad(value, parameters, create_graph=True, retain_graph=True, allow_unused=True)
             return list(found)
-
-
-def frozen(loss: LossFunction, logits: Tensor, targets: Tensor) -> LossFunction:
-    """Return `loss` with everything that it treats as constant fixed at `logits`; a plain function as it is."""
-    return loss.frozen(logits, targets) if isinstance(loss, Freezable) else loss

@@ -17,15 +17,9 @@ from torch import Tensor, nn
 
 from trainables.curvature.failures import CurvatureUnavailable, as_unavailable
 from trainables.curvature.gauss_newton import logit_hessian
-from trainables.curvature.hessian import (
-    LARGEST_CHUNK,
-    HessianOperator,
-    LossFunction,
-    Surface,
-    graph_budget,
-    second_order,
-)
+from trainables.curvature.hessian import LARGEST_CHUNK, HessianOperator, Surface, graph_budget, second_order
 from trainables.curvature.lanczos import Lanczos
+from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.measure import asking_ends, distinct_losses, measurement, statistics_of, surface_of
 from trainables.curvature.statistics.base import FULL, CurvatureSettings
 from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from trainables.curvature.blocks import Blocks, block_rows
 from trainables.curvature.failures import as_unavailable
-from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, second_order
+from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, lanczos
+from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.sharpness import fisher_trace, sam_sharpness
 from trainables.curvature.split import GaussNewton, asking_from_gradient, gauss_newton_split
 from trainables.curvature.statistics.base import (
@@ -90,6 +91,7 @@ def measure_by_block(
     def measured(surface: Surface, loss: LossFunction) -> tuple[dict[str, float], list[dict[str, object]]]:
         partition = None if blocks is None else Blocks(surface, blocks)
         operator = HessianOperator(surface, loss, settings.vectors_per_pass)
+        operator.require_symmetric()
         generator = torch.Generator().manual_seed(seed)
         ends = answered(asking_ends(operator, settings, generator), operator.product)
         surface.by_layer = partition is not None
@@ -348,6 +350,7 @@ def spectral_density(
 
     def rows(surface: Surface, loss: LossFunction) -> list[dict[str, float]]:
         operator = HessianOperator(surface, loss)
+        operator.require_symmetric()
         like, generator = operator.gradient.to(surface.basis_type), torch.Generator().manual_seed(seed)
         found = lanczos_quadrature(
             operator.product, like, probes=probes, steps=steps, generator=generator,

@@ -74,6 +74,8 @@ class EdgeOfStability:
             with as_unavailable("sharpness"), second_order(next(model.parameters()).device):
                 surface = Surface(model, *data, batch_size=128, basis_rows=settings.products)
                 operator = HessianOperator(surface, getattr(loss, "base", loss))
+                if not self._vectors:
+                    operator.require_symmetric()
                 row = self._measured(model, operator, optimizer, settings.products)
                 return {"sharpness_samples": len(data[1]), **row}
         except CurvatureUnavailable:

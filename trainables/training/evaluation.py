@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, spectral_density
 from trainables.curvature.blocks import block_names
-from trainables.curvature.hessian import LossFunction
 from trainables.curvature.lanes import Curvature
+from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.measure import Tempered, measure_by_block
 from trainables.curvature.statistics.base import TEMPERED, temperature_labels
 from trainables.datasets.base import DataSet, Split

@@ -12,8 +12,8 @@ torch.set_num_threads(1)
 def dense_hessian(model, inputs, targets, loss):
     """The Hessian [P, P] of a mean loss over all trainable parameters, entry by entry, by torch.func.
 
-    torch.func's second derivatives of layer_norm in its own weight are wrong (torch 2.13: the matrix is not even
-    symmetric), so a network with such weights takes torch.autograd.functional in its place.
+    torch.func's second derivatives of layer_norm, and of batch_norm by a batch's statistics, in their own weights are
+    wrong (torch 2.13: the matrix is not even symmetric); torch.autograd.functional takes its place there.
     """
     trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     shapes = [p.shape for p in trainable.values()]
@@ -25,9 +25,10 @@ def dense_hessian(model, inputs, targets, loss):
         return loss(torch.func.functional_call(model, named, (inputs.clone(),)), targets)
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        if any(isinstance(module, nn.LayerNorm) and module.elementwise_affine for module in model.modules()):
-            return torch.autograd.functional.hessian(value, flat)
-        return torch.func.hessian(value)(flat).detach()
+        found = torch.func.hessian(value)(flat).detach()
+        if torch.allclose(found, found.T, rtol=0.0, atol=1e-9 * float(found.abs().max())):
+            return found
+        return torch.autograd.functional.hessian(value, flat)
 
 
 class Residual(nn.Module):
