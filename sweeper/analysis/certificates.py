@@ -24,7 +24,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of
+from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.analysis.recalibration import UNCALIBRATED, method_label, options_that_differ
 from sweeper.analysis.statistics.differences import Mean, difference_of, mean_of
 from sweeper.core.errors import SweeperError
@@ -218,6 +218,8 @@ def sample_error(first: Sequence[Network], second: Sequence[Network], measure: C
 def with_samples(over_seeds: Mean, error: float) -> Mean:
     """Return a mean over seeds with the test samples' error added; skewness stays the seeds' third moment."""
     total = math.hypot(over_seeds.error, error)
+    if not total:  # both sides predict the same
+        return over_seeds
     freedom = total**4 / (over_seeds.error**4 / over_seeds.freedom + error**4 / (GROUPS - 1))
     return replace(
         over_seeds, error=total, skewness=over_seeds.skewness * (over_seeds.error / total) ** 3, freedom=freedom
@@ -227,49 +229,54 @@ def with_samples(over_seeds: Mean, error: float) -> Mean:
 Methods = Sequence[tuple[str, dict[str, object]]]
 
 
-def certify(
-    results: Results, first: str, second: str, network: str | None = None, methods: Methods = ()
-) -> list[Certificate]:
+#: A sweep, and the loss or trial of it that is compared; `None` for its best finished configuration.
+Side = tuple[Results, str | None]
+
+
+def certify(first: Side, second: Side, network: str | None = None, methods: Methods = ()) -> list[Certificate]:
     """Return a certificate for each network on which both sides have a finished configuration.
 
     Args:
-        results: of the sweep.
-        first, second: a loss, which its best finished configuration on each network stands for, or a trial.
+        first, second: a loss stands for its best finished configuration on each network.
         network: only this one.
-        methods: post-hoc methods with their options; by default none, temperature scaling and those of the sweep.
+        methods: post-hoc methods with their options; by default none, temperature scaling and those of the first sweep.
 
     Raises:
-        SweeperError: a side that no finished configuration has, or no predictions to compute from.
+        SweeperError: a side that no finished configuration has, or no predictions of the same samples to compute from.
     """
-    board = leaderboard(results)
-    chosen = [_sides(board.finished, each, results.name) for each in (first, second)]
+    chosen = [_finished(*side) for side in (first, second)]
+    names = [asked or results.name for results, asked in (first, second)]
     shared = [name for name in chosen[0] if name in chosen[1] and network in (None, name)]
     if not shared:
         known = ", ".join(sorted({*chosen[0], *chosen[1]}))
         raise SweeperError(
-            f"{first} and {second} have no {network or 'network'} in common (finished on: {known})",
-            "name two losses, or two trials, that ran to the end on one network",
+            f"{names[0]} and {names[1]} have no {network or 'network'} in common (finished on: {known})",
+            "name two losses, trials or sweeps that ran to the end on one network",
         )
-    seeds, found = _seeds(results), []
+    certificates = []
     for name in shared:
-        rows = chosen[0][name], chosen[1][name]
+        rows = [on_networks[name] for on_networks in chosen]
         trials = [text_of(row, "trial") for row in rows]
-        if trials[0] == trials[1]:
-            raise SweeperError(f"{first} and {second} are both {trials[0]}", "name two that differ")
-        members = members_of(results, trials)
-        sides = [[each for each in members if each.trial == trial] for trial in trials]
+        if trials[0] == trials[1] and first[0].folder == second[0].folder:
+            raise SweeperError(f"{names[0]} and {names[1]} are both {trials[0]}", "name two that differ")
+        sides = [members_of(results, [trial]) for (results, _), trial in zip((first, second), trials, strict=True)]
+        require_same_samples([member for side in sides for member in side])
+        seeds = [_seeds(results) for results, _ in (first, second)]
+        own = [{seeds[at][each.trial, each.replicate] for each in side} for at, side in enumerate(sides)]
         stages = {}
-        for method, options in methods or _methods(results):
-            networks = [_networks(side, row, method, options, seeds) for side, row in zip(sides, rows, strict=True)]
+        for method, options in methods or _methods(first[0]):
+            networks = [_networks(*side, method, options) for side in zip(sides, rows, seeds, strict=True)]
             if all(networks):
                 judgements = (judged(estimator, *networks) for estimator in ESTIMATORS)
                 label = "uncalibrated" if method == UNCALIBRATED else f"after {method_label(method, options)}"
-                stages[label] = [each for each in judgements if each is not None]
-        own = [{seeds[each.trial, each.replicate] for each in side} for side in sides]
-        named = (first, trials[0]), (second, trials[1])
-        samples = len(members[0].targets[MEASURED_ON])
-        found.append(Certificate(name, named, stages, (len(own[0]), len(own[1])), own[0] == own[1], samples))
-    return found
+                stages[label] = [judgement for judgement in judgements if judgement is not None]
+        own = [
+            {known[member.trial, member.replicate] for member in side} for side, known in zip(sides, seeds, strict=True)
+        ]
+        named = (names[0], trials[0]), (names[1], trials[1])
+        samples = len(sides[0][0].targets[MEASURED_ON])
+        certificates.append(Certificate(name, named, stages, (len(own[0]), len(own[1])), own[0] == own[1], samples))
+    return certificates
 
 
 def of_the_best(results: Results, board: Leaderboard) -> Certificate | None:
@@ -286,25 +293,25 @@ def of_the_best(results: Results, board: Leaderboard) -> Certificate | None:
         if values > MOST_VALUES:
             return None
         methods = [(UNCALIBRATED, {}), TEMPERATURE]
-        return certify(results, losses[0], losses[1], text_of(on_one[0], "architecture"), methods)[0]
+        return certify((results, losses[0]), (results, losses[1]), text_of(on_one[0], "architecture"), methods)[0]
     except SweeperError:  # predictions were deleted, or never written
         return None
 
 
-def _sides(finished: Sequence[Row], asked: str, sweep: str) -> dict[str, Row]:
-    """Return network → the best finished configuration that `asked` names: a loss or a trial."""
-    found: dict[str, Row] = {}
+def _finished(results: Results, asked: str | None) -> dict[str, Row]:
+    """Return network → the best finished configuration that `asked`, a loss or a trial, names; `None` names all."""
+    finished, best = leaderboard(results).finished, dict[str, Row]()
     for row in finished:
-        if asked in (row["trial"], row["loss"]):
-            found.setdefault(str(row["architecture"]), row)
-    if not found:
+        if asked in (None, row["trial"], row["loss"]):
+            best.setdefault(str(row["architecture"]), row)
+    if not best:
         known = sorted({str(row["loss"]) for row in finished})
+        named = "" if asked is None else f" has the loss, or is the trial, {asked!r}{did_you_mean(asked, tuple(known))}"
         raise SweeperError(
-            f"no configuration of {sweep!r} that ran to the end has the loss, or is the trial, {asked!r}"
-            f"{did_you_mean(asked, tuple(known))}",
+            f"no configuration of {results.name!r} that ran to the end{named}",
             f"losses with finished configurations: {', '.join(known) or 'none yet'}",
         )
-    return found
+    return best
 
 
 def _seeds(results: Results) -> dict[tuple[str, int], int]:
@@ -330,9 +337,9 @@ TEMPERATURE: tuple[str, dict[str, object]] = ("temperature", {})
 def _networks(
     side: Sequence[StoredPredictions],
     row: Row,
+    seeds: Mapping[tuple[str, int], int],
     method: str,
     options: Mapping[str, object],
-    seeds: Mapping[tuple[str, int], int],
 ) -> list[Network]:
     """Return a side's networks after a method; none where it cannot be fitted."""
     loss = {"name": row["loss"], "gamma": row.get("config_loss_gamma")}

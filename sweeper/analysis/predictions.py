@@ -227,11 +227,16 @@ def members_of(results: Results, trials: Sequence[str]) -> list[StoredPrediction
             f"the sweep {results.name!r} has no finished trial with predictions on validation and test data",
             "wait until one finishes, or resume the sweep",
         )
-    for member in found:
+    require_same_samples(found)
+    return sorted(found, key=lambda member: (trials.index(member.trial), member.replicate))
+
+
+def require_same_samples(members: Sequence[StoredPredictions]) -> None:
+    """Raise SweeperError where networks were measured on different samples."""
+    for member in members:
         for split, targets in member.targets.items():
-            if not np.array_equal(targets, found[0].targets[split]):
+            if not np.array_equal(targets, members[0].targets[split]):
                 raise SweeperError(
-                    f"{member.trial} and {found[0].trial} were measured on different {split} samples",
+                    f"{member.trial} and {members[0].trial} were measured on different {split} samples",
                     "compare configurations on one data set: a sweep over data-set options has no common samples",
                 )
-    return sorted(found, key=lambda member: (trials.index(member.trial), member.replicate))

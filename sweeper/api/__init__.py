@@ -11,7 +11,7 @@ GROUPS = {
     },
     "Read": {
         **dict.fromkeys(("results_", "show", "report"), "exports"),
-        **dict.fromkeys(("compare", "certify"), "analyses"),
+        "compare": "analyses",
         **dict.fromkeys(("figure", "table", "ui", "serve", "mcp"), "exports"),
     },
     "After training": {**dict.fromkeys(("recalibrate", "ensemble", "conformal"), "analyses"), "export": "exports"},

@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.console import Group
 from rich.text import Text
 
 from sweeper.api import arguments
 from sweeper.api.arguments import AtLeastOne, CommandOption, listed, local_sweep, opened, output_folder, overrides
+from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown
 
 if TYPE_CHECKING:
@@ -27,49 +29,44 @@ Method = CommandOption(("--method", "-m"), complete="complete_method")
 
 
 def compare(
-    first: arguments.Name,
-    second: Annotated[str, CommandOption(complete="complete_sweep")],
+    name: arguments.Name,
+    first: str,
+    second: str | None = None,
     *,
+    network: str | None = None,
     output: arguments.Output = None,
-) -> Shown[Comparison]:
-    """Compare two sweeps: settings, versions and hardware, and results over paired configurations.
+) -> Shown[Comparison] | Shown[list[Certificate]]:
+    """Compare two sweeps, or two losses or trials of one sweep.
+
+    Of sweeps: settings, versions, hardware, and results over paired configurations. Then, of either, whether one is
+    better by every estimator, before and after each post-hoc method, from stored predictions.
 
     Args:
-        second: Name or path of the sweep to compare with.
+        first: Another sweep; with `second`, a loss or a trial. A loss stands for its best finished configuration.
+        second: Loss or trial to compare with. (default: compare two sweeps)
+        network: Compare by estimators on this network only. (default: every one that both have)
 
     Returns:
-        What differs, and a comparison of each metric with its interval and p.
-    """
-    from sweeper.analysis.comparison import compare as compare_sweeps, view
-
-    sweeps = opened(first, output), opened(second, output)
-    found = compare_sweeps(*sweeps)
-    return Shown(found, view(found))
-
-
-def certify(
-    name: arguments.Name, first: str, second: str, *, network: str | None = None, output: arguments.Output = None
-) -> Shown[list[Certificate]]:
-    """Say whether one loss is better than another by every estimator.
-
-    Before and after each post-hoc method.
-
-    Args:
-        first: A loss, for which its best finished configuration on each network stands, or a trial.
-        second: What it is compared with.
-        network: Only this network. (default: every one that both were trained on)
-
-    Returns:
-        A certificate for each network, and their table.
+        Of two sweeps, what differs, and each metric with its interval and p; of one, a certificate for each network.
 
     Raises:
         SweeperError: a side has no finished configuration, or there are no predictions.
     """
-    from sweeper.analysis.certificates import certify as certified, view
+    from sweeper.analysis.certificates import certify, view as estimators_view
+    from sweeper.analysis.comparison import compare as compare_sweeps, view
 
     results = opened(name, output)
-    found = certified(results, first, second, network)
-    return Shown(found, view(found))
+    if second is not None:
+        certificates = certify((results, first), (results, second), network)
+        return Shown(certificates, estimators_view(certificates))
+    other = opened(first, output)
+    comparison, notes = compare_sweeps(results, other), []
+    try:
+        certificates = certify((results, None), (other, None), network)
+    except SweeperError as error:
+        certificates, notes = [], [f"not compared by estimators: {error}"]
+    look = Group(view(comparison), *([Text(), estimators_view(certificates)] if certificates else []))
+    return Shown(comparison, look, json={"sweeps": comparison, "estimators": certificates}, notes=notes)
 
 
 def recalibrate(

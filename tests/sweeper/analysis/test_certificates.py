@@ -12,6 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import sweeper
 from sweeper.analysis import certificates
 from sweeper.analysis.certificates import (
     BETTER,
@@ -118,7 +119,7 @@ def test_a_certificate_of_a_sweep_compares_the_best_of_each_loss_by_stored_logit
     losses = list(dict.fromkeys(str(row["loss"]) for row in rows))
     best = {loss: str(next(row["trial"] for row in rows if row["loss"] == loss)) for loss in losses[:2]}
     network = str(rows[0]["architecture"])
-    found = certify(results, *losses[:2])
+    found = certify((results, losses[0]), (results, losses[1]))
     one = next(each for each in found if each.network == network)
     assert one.sides[0] == (losses[0], best[losses[0]])
     assert list(one.stages)[:2] == ["uncalibrated", "after temperature"]
@@ -134,7 +135,7 @@ def test_a_certificate_of_a_sweep_compares_the_best_of_each_loss_by_stored_logit
         len(one.stages) + 1
     }
     first, second = _on(rows, network)[:2]
-    assert of_the_best(results, leaderboard(results)) == certify(results, first, second, network)[0]
+    assert of_the_best(results, leaderboard(results)) == certify((results, first), (results, second), network)[0]
     monkeypatch.setattr(certificates, "MOST_VALUES", 10)
     assert of_the_best(results, leaderboard(results)) is None, "it would take too long"
 
@@ -168,7 +169,21 @@ def _on(rows: Sequence[Row], network: str) -> list[str]:
 def test_sides_that_are_not_there_are_errors(tmp_path: Path, sides: tuple[str, str], said: str) -> None:
     results = Results(write_sweep(tmp_path / "s", configurations=4, replicates=2, space="gamma", samples=60))
     with pytest.raises(SweeperError, match=said):
-        certify(results, *sides)
+        certify((results, sides[0]), (results, sides[1]))
+
+
+def test_two_sweeps_are_compared_by_the_best_of_each_on_every_shared_network(tmp_path: Path) -> None:
+    folders = [write_sweep(tmp_path / name, configurations=4, replicates=3, space="gamma", samples=60) for name in "ab"]
+    sweeps = [Results(folder) for folder in folders]
+    found = certify((sweeps[0], None), (sweeps[1], None))
+    assert [name for name, _ in found[0].sides] == ["a", "b"] and found[0].paired
+    assert all(one.verdict == UNDECIDED for stage in found[0].stages.values() for one in stage), "equal predictions"
+    with pytest.raises(SweeperError, match="a and a are both c0"):
+        certify((sweeps[0], None), (sweeps[0], None))
+    answer = sweeper.compare("a", "b", output=tmp_path)
+    assert answer.metrics and answer.json["estimators"] and "by estimators" in repr(answer)
+    alone = sweeper.compare("a", *_on(leaderboard(sweeps[0]).finished, found[0].network)[:2], output=tmp_path)
+    assert alone.value[0].rows() and not alone.notes
 
 
 @pytest.mark.slow

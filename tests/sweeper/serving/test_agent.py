@@ -51,7 +51,7 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
             failed, shown = await _call(client, "show", name="first")
             assert not failed and shown["answer"]
             failed, compared = await _call(client, "compare", first="first", second="first")
-            assert not failed and compared["answer"]["names"] == ["first", "first"]
+            assert not failed and compared["answer"]["sweeps"]["names"] == ["first", "first"]
             refusals = [
                 ("results", {"names": ["first"], "sql": "SELECT * FROM read_text('/etc/passwd')"}, "disabled"),
                 ("results", {"names": ["first"], "sql": "SET enable_external_access = true"}, "not read-only"),
