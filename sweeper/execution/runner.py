@@ -182,6 +182,7 @@ def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str |
     dataset = prepare_dataset(spec)
     looped = loop_part(dataset)
     own, own_notes = code_of(spec), [*pool_notes(spec), *repeat_notes(spec), *lane_notes(spec, dataset)]
+    own_notes += dataset.notes
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     manifest = {
         **build_manifest(spec, facts),

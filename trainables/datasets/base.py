@@ -204,6 +204,7 @@ class DataSet:
         posterior: true class probabilities of the test split, float64 [N, K], where they are known.
         word_vectors: pretrained word vectors [vocabulary, dimension], where asked for.
         translation: what turns outputs into text where samples are pairs of sentences; `None` for other data.
+        notes: what a user should know of the data before training on them.
         further: splits besides these three by name, e.g. shifted data that an evaluation may ask for. A data set's
             component names them in `splits`, so that a search space is checked before anything is loaded.
 
@@ -223,6 +224,7 @@ class DataSet:
     posterior: Tensor | None = None
     word_vectors: Tensor | None = None
     translation: Translation | None = None
+    notes: tuple[str, ...] = ()
     further: Mapping[str, Split] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -2,31 +2,31 @@
 
 A column of a table is the target, the others are features, or one is text. Numbers are standardised, texts and
 true/false become one column for each value; a missing number stands at the mean and is marked in a column of its own, a
-missing text is a value like others. Means, values and vocabularies are those of the training rows alone. Rows are
+missing text is a value like others. Columns without a value, and those in which pandas writes a row's number, are no
+features. Means, values and vocabularies are those of the training rows alone. Rows are
 divided by seed, each class alike (`stratified_split`); all rows of a group together where `group` names a column; or as
 a column says that `split` names.
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DATASETS, DataSet, Fraction, Indices, divided, stratified_split
 from trainables.datasets.cache import DataSetUnavailableError, refused
+from trainables.datasets.table_files import numbers_in, read_table
 from trainables.datasets.text import frequent_words, padded_ids, words_of
 from trainables.extensions.libraries import LOCAL, existing_folder, required_library
 from trainables.registry import SPLITS, Hyperparameter
 from trainables.registry.names import did_you_mean
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SPLIT_SEED = 42
 NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
@@ -62,7 +62,8 @@ def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
     missing = [name for name in ("inputs", "target") if name not in table.column_names]
     if missing:
         raise DataSetUnavailableError(path, f"lacks the column {' and '.join(missing)}", PARQUET_REMEDY)
-    with refused(path, "inputs are not rows of equal length", PARQUET_REMEDY, ValueError, TypeError):
+    unequal = refused(path, "inputs are not rows of equal length", PARQUET_REMEDY, ValueError, TypeError)
+    with unequal, np.errstate(over="ignore"):  # a number too large is infinite, which is refused with the others
         inputs = np.array(table.column("inputs").to_pylist(), np.float32)
         targets = table.column("target").to_numpy()
     arrays = {"inputs": inputs, "targets": targets}
@@ -135,7 +136,7 @@ def _checked(
         rule = "has inputs that are not finite numbers"
     elif not np.issubdtype(targets.dtype, np.integer):
         rule = f"has targets of type {targets.dtype}, not whole numbers"
-    elif sorted(set(targets.tolist())) != list(range(int(targets.max()) + 1)):
+    elif not np.array_equal(classes := np.unique(targets), np.arange(len(classes))):
         rule = "has targets that are not the classes 0, 1, 2, … without gaps"
     if rule:
         raise DataSetUnavailableError(path, rule, "correct the file")
@@ -146,36 +147,16 @@ def _checked(
 MOST_VALUES = 100
 
 MOST_CLASSES = 1000
+#: Training rows of which a column is asked whether it gives the target away. Our choice.
+LOOKED_AT = 10_000
+
+#: Numbers that are no classes where there are more: they are what a regression predicts. Our choice.
+MOST_NUMBERS = 20
+
 NUMBER = "plain numbers"
 
-
-def read_table(path: str) -> pa.Table:
-    """Read a file by the ending of its name. Raises DataSetUnavailableError for one that is missing or broken."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet
-
-    file = Path(path).expanduser()
-    readers = {
-        ".csv": pyarrow.csv.read_csv,
-        ".parquet": pyarrow.parquet.read_table,
-        ".jsonl": pyarrow.json.read_json,
-        ".json": pyarrow.json.read_json,
-    }
-    known = "CSV (.csv), Parquet (.parquet) or JSON Lines (.jsonl)"
-    if not file.is_file():
-        raise DataSetUnavailableError(file, "the file is missing", "check dataset.file")
-    if file.suffix not in readers:
-        raise DataSetUnavailableError(file, f"is not called as {known} is", "rename or convert it")
-    try:
-        table: pa.Table = readers[file.suffix](file)
-    except (OSError, pa.ArrowException) as error:
-        words = " ".join(str(error).split())[:200]
-        raise DataSetUnavailableError(file, f"cannot be read ({words})", f"write {known}") from error
-    if not len(table):
-        raise DataSetUnavailableError(file, "has no rows", "check how it was written")
-    return table
+#: Names that pandas gives a row's number in CSV and Parquet.
+INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__|)")
 
 
 class _Rows:
@@ -184,27 +165,59 @@ class _Rows:
     def __init__(
         self, file: str, target: str, group: str | None, split: str | None, fractions: tuple[float, float], seed: int
     ) -> None:
-        self.file, self.table = file, read_table(file)
+        self.file, self.table = file, read_table(file, [name for name in (target, group, split) if name])
         for name in filter(None, (target, group, split)):
             self.require(name)
-        values = self.table.column(target)
-        if values.null_count:
-            rule = f"{values.null_count:,} of {len(values):,} rows have no {target}"
-            raise DataSetUnavailableError(file, rule, "leave these rows out")
-        kept = values.combine_chunks().dictionary_encode()
-        names = kept.dictionary.to_pylist()
-        if not 2 <= len(names) <= min(MOST_CLASSES, len(values) // 2):
-            rule = f"{target} has {len(names):,} values in {len(values):,} rows, which are no classes"
-            raise DataSetUnavailableError(file, rule, "choose another target, or make classes of its values")
-        order = sorted(range(len(names)), key=lambda number: names[number])
-        self.targets: NDArray[np.int64] = np.argsort(order)[kept.indices.to_numpy()]  # each name's place in the order
-        self.classes = tuple(str(names[number]) for number in order)
+            if (nested := self.table.column(name).type).num_fields:
+                raise DataSetUnavailableError(file, f"{name} holds {nested}", "choose a column of texts or numbers")
+        self.target = target
+        self.targets, self.classes = self._classes(target)
         self.parts = self._divided(group, split, fractions, seed)
-        self.features = [name for name in self.table.column_names if name not in (target, group, split)]
+        named = [name for name in self.table.column_names if name not in (target, group, split)]
+        self.left_out = {name: "row numbers" for name in named if INDEX.fullmatch(name)}
+        self.left_out |= {name: "empty" for name in named if self.table.column(name).null_count == len(self.table)}
+        self.features = [name for name in named if name not in self.left_out]
         seen = set(self.targets[self.parts[0]].tolist())
         if unseen := [name for number, name in enumerate(self.classes) if number not in seen]:
             rule = f"no training row is {target} = {unseen[0]}"
             raise DataSetUnavailableError(file, rule, "divide the rows otherwise")
+
+    def _classes(self, target: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Return each row's class and the names of the classes, in their order."""
+        import pyarrow as pa
+        import pyarrow.compute as compute
+
+        values = self.table.column(target).combine_chunks()
+        is_kind = {name: getattr(pa.types, f"is_{name}")(values.type) for name in ("floating", "decimal", "integer")}
+        if missing := compute.sum(compute.is_null(values, nan_is_null=is_kind["floating"])).as_py():
+            rule = f"{missing:,} of {len(values):,} rows have no {target}"
+            raise DataSetUnavailableError(self.file, rule, "leave these rows out")
+        text = pa.types.is_string(values.type)
+        if not (text or pa.types.is_boolean(values.type) or any(is_kind.values())):
+            rule = f"{target} holds {values.type}"
+            raise DataSetUnavailableError(self.file, rule, "choose a column of texts or whole numbers")
+        kept = values.dictionary_encode()
+        names = kept.dictionary.to_pylist()
+        if not 2 <= len(names) <= min(MOST_CLASSES, len(values) // 2):
+            rule = f"{target} has {len(names):,} values in {len(values):,} rows, which are no classes"
+            raise DataSetUnavailableError(self.file, rule, "choose another target, or make classes of its values")
+        numbers = numbers_in(kept.dictionary, typed=True) if text else kept.dictionary
+        if numbers is not None and not pa.types.is_boolean(values.type):
+            self._require_classes(target, [float(each) for each in numbers.to_pylist()], is_kind["integer"])
+        order = sorted(range(len(names)), key=lambda number: names[number])
+        places: NDArray[np.int64] = np.argsort(order)[kept.indices.to_numpy()]  # each name's place in the order
+        whole = is_kind["floating"] or is_kind["decimal"]
+        return places, tuple(str(int(names[number]) if whole else names[number]) for number in order)
+
+    def _require_classes(self, target: str, numbers: Sequence[float], integers: bool) -> None:
+        """Raise DataSetUnavailableError where the values of the target are what a regression predicts."""
+        fraction = next((each for each in numbers if not each.is_integer()), None)
+        low, high = min(numbers), max(numbers)
+        counted = integers and low in (0, 1) and high - low + 1 == len(numbers)
+        if fraction is not None or (len(numbers) > MOST_NUMBERS and not counted):
+            shown = f", such as {fraction:g}" if fraction is not None else f" from {low:g} to {high:g}"
+            rule = f"{target} has {len(numbers):,} numbers{shown}, which are predicted by regression and are no classes"
+            raise DataSetUnavailableError(self.file, rule, "make classes of ranges, or write the classes as texts")
 
     def require(self, name: str) -> None:
         """Raise DataSetUnavailableError where there is no such column."""
@@ -233,43 +246,108 @@ class _Rows:
         return parts
 
 
-def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32], list[str]]:
-    """Return the features [N, D] and a word on each column that was made into some. Raises DataSetUnavailableError."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
+def encoded(rows: _Rows, drop: Sequence[str] = ()) -> tuple[NDArray[np.float32], list[str], tuple[str, ...]]:
+    """Return the features [N, D], a word on each column that was made into some, and what to be wary of.
 
+    Raises DataSetUnavailableError where a column cannot be a feature, or none is left.
+    """
     for name in drop:
         rows.require(name)
     made: list[NDArray[np.float32]] = []
-    said, training = [], rows.parts[0]
+    said, training, notes = [], rows.parts[0], list[str]()
+    sample = training[:: max(1, len(training) // LOOKED_AT)]
     for name in (each for each in rows.features if each not in drop):
         column = rows.table.column(name).combine_chunks()
-        kind = column.type
-        if pa.types.is_temporal(kind):
-            column, kind = column.cast(pa.timestamp("s")).cast(pa.int64()), pa.int64()
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            missing = ~np.isfinite(numbers)
-            known = numbers[training][~missing[training]]
-            mean, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
-            scaled = np.where(missing, 0.0, (numbers - mean) / (spread if spread > 0 else 1.0))
-            made.append(scaled.astype(np.float32)[:, None])
-            if missing.any():
-                made.append(missing.astype(np.float32)[:, None])
-            said.append(f"{name} of which {int(missing.sum()):,} are missing" if missing.any() else NUMBER)
-        elif pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            texts = compute.fill_null(column.cast(pa.string()), "").to_numpy(zero_copy_only=False)
-            values = sorted(set(texts[training].tolist()))
-            if len(values) > MOST_VALUES:
-                rule = f"the column {name} has {len(values):,} values: it is a text or a key"
-                raise DataSetUnavailableError(rows.file, rule, f"write drop: [{name}], or use text_table")
-            made.append((texts[:, None] == np.array(values, dtype=object)[None]).astype(np.float32))
-            said.append(f"{name} one of {len(values)}")
+        values = _numbers(column)
+        if values is not None:
+            features, word = _scaled(name, values, training)
         else:
-            raise DataSetUnavailableError(rows.file, f"the column {name} holds {kind}", f"write drop: [{name}]")
+            values = _texts(rows.file, name, column)
+            features, word = _one_for_each(rows.file, name, values, training)
+        made += features
+        said.append(word)
+        if gives_away(values[sample], rows.targets[sample], len(rows.classes)):
+            notes.append(
+                f"{name} alone tells {rows.target} in {len(sample):,} training rows: "
+                f"if it numbers the rows, or is known only with {rows.target}, write drop: [{name}]"
+            )
     if not made:
         raise DataSetUnavailableError(rows.file, "has no column besides the target", "check drop")
-    return np.concatenate(made, 1), said
+    return np.concatenate(made, 1), said, tuple(notes)
+
+
+def _numbers(column: Any) -> NDArray[np.float64] | None:
+    """Return a column of numbers or times, in seconds, as float64 [N] with NaN for what is missing; else `None`."""
+    import pyarrow as pa
+
+    kinds, kind = pa.types, column.type
+    units = {
+        "us": kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_time64(kind) or kinds.is_duration(kind),
+        "ms": kinds.is_time32(kind),
+    }
+    if any(units.values()):
+        if kinds.is_duration(kind):
+            column = column.cast(pa.duration("us"), safe=False)
+        elif not kinds.is_time(kind):
+            column = column.cast(pa.timestamp("us"), safe=False)
+        else:
+            column = column.cast(pa.time32("ms") if units["ms"] else pa.time64("us"), safe=False)
+        column = column.cast(pa.int32() if units["ms"] else pa.int64())
+    elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)):
+        return None
+    numbers: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers / (1e3 if units["ms"] else 1e6) if any(units.values()) else numbers
+
+
+def _scaled(name: str, numbers: NDArray[np.float64], training: Indices) -> tuple[list[NDArray[np.float32]], str]:
+    """Return standardised numbers, where some are missing the marks of these, each [N, 1], and a word on them."""
+    missing = ~np.isfinite(numbers)
+    known = numbers[training][~missing[training]]
+    mean, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
+    scaled = np.where(missing, 0.0, (numbers - mean) / (spread if spread > 0 else 1.0)).astype(np.float32)[:, None]
+    if not missing.any():
+        return [scaled], NUMBER
+    return [scaled, missing.astype(np.float32)[:, None]], f"{name} of which {int(missing.sum()):,} are missing"
+
+
+def _texts(file: str, name: str, column: Any) -> NDArray[Any]:
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    if not (pa.types.is_boolean(column.type) or pa.types.is_string(column.type)):
+        raise DataSetUnavailableError(file, f"the column {name} holds {column.type}", f"write drop: [{name}]")
+    texts: NDArray[Any] = compute.fill_null(column.cast(pa.string()), "").to_numpy(zero_copy_only=False)
+    return texts
+
+
+def _one_for_each(
+    file: str, name: str, texts: NDArray[Any], training: Indices
+) -> tuple[list[NDArray[np.float32]], str]:
+    """Return a feature for each value that training rows have [N, values], and a word on them."""
+    values = sorted(set(texts[training].tolist()))
+    if len(values) > MOST_VALUES:
+        rule = f"the column {name} has {len(values):,} values: it is a text or a key"
+        raise DataSetUnavailableError(file, rule, f"write drop: [{name}], or use text_table")
+    made = (texts[:, None] == np.array(values, dtype=object)[None]).astype(np.float32)
+    return [made], f"{name} one of {len(values)}"
+
+
+def gives_away(values: NDArray[Any], targets: NDArray[np.int64], classes: int) -> bool:
+    """Return whether rows in the order of `values` [N] lie class by class, but for one in a hundred.
+
+    A row's number does so in a table that is sorted by its target, and a copy of the target in any. Rows that share a
+    value count as their most frequent class. The order of texts means nothing: each must have one class.
+    """
+    names, code = np.unique(values, return_inverse=True)
+    pairs, counts = np.unique(code * classes + targets, return_counts=True)
+    by_count = np.lexsort((counts, pairs // classes))
+    last = np.flatnonzero(np.diff(pairs[by_count] // classes, append=len(names)))
+    largest = by_count[last]
+    others = len(code) - int(counts[largest].sum())
+    if values.dtype == object:
+        return others == 0 and len(names) <= len(code) // 10
+    runs = 1 + int((np.diff(pairs[largest] % classes) != 0).sum())
+    return runs - classes + others <= len(code) // 100
 
 
 def _rows_of(given: Mapping[str, Any]) -> _Rows:
@@ -285,14 +363,17 @@ def found_in(options: Mapping[str, Any]) -> str:
     counts = np.bincount(rows.targets, minlength=len(rows.classes)).tolist()
     shown = ", ".join(f"{name} {count:,}" for name, count in [*zip(rows.classes, counts, strict=True)][:10])
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(SPLITS, rows.parts, strict=True))
+    notes: tuple[str, ...] = ()
     if "text" in given:
         rows.require(given["text"])
         columns = f"texts in {given['text']}"
     else:
-        inputs, said = encoded(rows, drop)
+        inputs, said, notes = encoded(rows, drop)
         numbers, others = said.count(NUMBER), [word for word in said if word != NUMBER]
         listed = ", ".join([f"{numbers} {NUMBER}"] * (numbers > 0) + others[:12] + ["…"] * (len(others) > 12))
         columns = f"{inputs.shape[1]} features of {len(said)} columns ({listed})"
+        columns += "".join(f"; without {name!r} ({reason})" for name, reason in rows.left_out.items())
+    columns += "".join(f"; warning: {note}" for note in notes)
     return f"{given['file']}: {len(rows.targets):,} rows ({sizes}); {given['target']}: {shown}; {columns}"
 
 
@@ -328,8 +409,8 @@ def load_table(
         DataSetUnavailableError: the file is missing or broken, or a column is not what it has to be.
     """
     rows = _Rows(file, target, group, split, (validation_fraction, test_fraction), split_seed)
-    inputs, _ = encoded(rows, drop)
-    return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes)
+    inputs, _, notes = encoded(rows, drop)
+    return divided("table", inputs, rows.targets, rows.parts, len(rows.classes), class_names=rows.classes, notes=notes)
 
 
 def tokenized(texts: Sequence[str], folder: str, length: int) -> tuple[NDArray[np.int32], int]:

@@ -130,6 +130,96 @@ def test_a_broken_file_and_one_of_another_kind(tmp_path):
             load_dataset("table", file=str(tmp_path / name), target="y")
 
 
+def loaded(tmp_path, drop=(), **columns):
+    pa.parquet.write_table(pa.table({"x": np.random.RandomState(0).randn(ROWS), **columns}), tmp_path / "t.parquet")
+    return load_dataset("table", file=str(tmp_path / "t.parquet"), target="y", drop=drop)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([["", "a", "b", "a"][i % 4] for i in range(ROWS)], "50 of 200 rows have no y; leave these rows out"),
+        ([["NA", "a"][i % 2] for i in range(ROWS)], "100 of 200 rows have no y"),
+        ([[float("nan"), 1.0, 2.0, 1.0][i % 4] for i in range(ROWS)], "50 of 200 rows have no y"),
+        (
+            [round(5 + i % 60 / 10, 1) for i in range(ROWS)],
+            "60 numbers, such as 5.1, which are predicted by regression",
+        ),
+        (
+            [5 + i % 60 for i in range(ROWS)],
+            "60 numbers from 5 to 64, which are predicted by regression and are no cla",
+        ),
+        ([float(i % 60) for i in range(ROWS)], "60 numbers from 0 to 59, which are predicted by regression"),
+        ([f"{i % 30 + 0.5}%" for i in range(ROWS)], "30 numbers, such as 0.5, .* or write the classes as texts"),
+        ([[1, 2]] * ROWS, "y holds list<element: int64>; choose a column of texts or numbers"),
+        (pa.array([20000, 20001] * 100, pa.date32()), "y holds date32"),
+    ],
+)
+def test_a_target_that_is_no_class_is_a_sentence(tmp_path, values, said):
+    with pytest.raises(DataSetUnavailableError, match=said):
+        loaded(tmp_path, y=values)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([[" >50K", ">50K", "<=50K"][i % 3] for i in range(ROWS)], ("<=50K", ">50K")),
+        ([float(3 + i % 6) for i in range(ROWS)], ("3", "4", "5", "6", "7", "8")),
+        ([1 + i % 30 for i in range(ROWS)], tuple(map(str, range(1, 31)))),
+        (pa.array(["a", "b"] * 100 + ["unused"]).dictionary_encode()[:ROWS], ("a", "b")),
+        ([i % 2 == 0 for i in range(ROWS)], ("False", "True")),
+    ],
+)
+def test_classes_are_named_by_their_values(tmp_path, values, names):
+    assert loaded(tmp_path, y=values).class_names == names
+
+
+def test_times_percentages_and_large_numbers_are_numbers_and_empty_columns_are_left_out(tmp_path):
+    seconds = np.arange(ROWS) % 50
+    columns = {
+        "time": pa.array(seconds.astype("int32"), pa.time32("s")),
+        "day": pa.array(seconds * 10**9, pa.time64("ns")),
+        "at": pa.array(seconds * 1_500_000_001, pa.timestamp("ns")),
+        "took": pa.array(seconds * 10**6, pa.duration("us")),
+        "share": [f"{i}.5%" for i in seconds],
+        "large": pa.array([2**63 + 2**40 * int(i) for i in seconds], pa.uint64()),
+        "nothing": pa.nulls(ROWS),
+        "blank": ["", "?"] * 100,
+        "__index_level_0__": np.arange(ROWS),
+    }
+    data = loaded(tmp_path, y=[i % 2 for i in range(ROWS)], **columns)
+    assert data.input_shape == (7,)
+    for number in range(2, 7):
+        assert torch.allclose(data.train.inputs[:, number], data.train.inputs[:, 1], atol=1e-5)
+    said = found_in(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
+    assert "without '__index_level_0__' (row numbers); without 'nothing' (empty); without 'blank' (empty)" in said
+
+
+FOUND = {
+    "name": "table", "drop": [], "validation_fraction": 0.2, "test_fraction": 0.2, "split_seed": 0
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "warned"),
+    [
+        (np.arange(ROWS), True),
+        (-np.arange(ROWS) * 0.5, True),
+        ([f"answer {i // 70}" for i in range(ROWS)], True),
+        (np.arange(ROWS) % 140, False),
+        (np.ones(ROWS), False),
+        ([f"ward {i % 5}" for i in range(ROWS)], False),
+    ],
+)
+def test_a_column_that_gives_the_target_away_is_warned_of(tmp_path, column, warned):
+    columns = {"y": [i // 70 for i in range(ROWS)], "n": column}
+    data = loaded(tmp_path, **columns)
+    assert len(data.notes) == warned and all("n alone tells y in 120 training rows" in note for note in data.notes)
+    said = found_in(dict(FOUND, file=str(tmp_path / "t.parquet"), target="y"))
+    assert ("; warning: n alone tells y" in said) == warned
+    assert not loaded(tmp_path, drop=["n"], **columns).notes
+
+
 @pytest.mark.parametrize("name", ["breast_cancer", "wine"])
 def test_scikit_learns_tables_train_as_well_as_there(name, tmp_path):
     bunch = getattr(sklearn_datasets, f"load_{name}")(as_frame=True)

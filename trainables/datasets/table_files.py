@@ -1,0 +1,155 @@
+"""A user's table as it is read from CSV, Parquet or JSON Lines: what other programs write is made plain columns.
+
+Text files are UTF-8, UTF-16 with its mark, or else Windows-1252; a CSV's columns are separated by whichever of `,`,
+`;`, tab and `|` gives its header the most. Whitespace around names and texts is removed. A text of `MISSING` is a
+missing value. A column of numbers in text, such as `45.3%`, `1,234` or, between semicolons, `1,5`, is one of numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainables.datasets.cache import DataSetUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: pyarrow's texts for a missing value in CSV, pandas' among them, and the `?` of the UCI repository.
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "n/a", "nan", "null", "?",
+)  # fmt: skip
+
+DELIMITERS = ",;\t|"
+KNOWN = "CSV (.csv), Parquet (.parquet) or JSON Lines (.jsonl)"
+
+_SCALE = r"([eE][+-]?[0-9]+)?"
+_POINT = rf"^[+-]?([0-9]{{1,3}}(,[0-9]{{3}})+|[0-9]+|)(\.[0-9]*)?{_SCALE}\s*%?$"
+_COMMA = rf"^[+-]?([0-9]{{1,3}}(\.[0-9]{{3}})+|[0-9]+|)(,[0-9]*)?{_SCALE}\s*%?$"
+
+
+def read_table(path: str, texts: Collection[str] = ()) -> pa.Table:
+    """Read a file by the ending of its name; columns have no dictionaries, and text no surrounding whitespace.
+
+    Args:
+        path: of the file.
+        texts: columns whose texts are not made numbers.
+
+    Raises:
+        DataSetUnavailableError: the file is missing, broken, has no rows or two columns of a name.
+    """
+    import pyarrow as pa
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataSetUnavailableError(file, "the file is missing", "check dataset.file")
+    if file.suffix not in (".csv", ".parquet", ".jsonl", ".json"):
+        raise DataSetUnavailableError(file, f"is not called as {KNOWN} is", "rename or convert it")
+    try:
+        table, delimiter = _read(file)
+        names = [name.strip() for name in table.column_names]
+        if doubled := [name for name, count in Counter(names).items() if count > 1]:
+            rule = f"has several columns called {', '.join(map(repr, doubled[:5]))}"
+            raise DataSetUnavailableError(file, rule, "give each column its own name")
+        table = table.rename_columns(names)
+        columns = {
+            name: _plain(table.column(name), name in texts, typed=delimiter is None, comma=delimiter == ";")
+            for name in names
+        }
+    except (OSError, pa.ArrowException, UnicodeError, csv.Error) as error:
+        words = " ".join(str(error).split())[:200]
+        raise DataSetUnavailableError(file, f"cannot be read ({words})", f"write {KNOWN}") from error
+    if not len(table):
+        raise DataSetUnavailableError(file, "has no rows", "check how it was written")
+    return pa.table(columns)
+
+
+def _read(file: Path) -> tuple[pa.Table, str | None]:
+    """Return what a file holds, and what separates the columns of a CSV."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.json
+    import pyarrow.parquet
+
+    if file.suffix == ".parquet":
+        return pa.parquet.read_table(file), None
+    content = _utf8(file)
+    source = pa.BufferReader(content)
+    if file.suffix != ".csv":
+        if content.strip() and not content.lstrip().startswith(b"{"):  # of `null`, pyarrow 25 dies
+            raise DataSetUnavailableError(file, "does not begin with an object", "write JSON Lines: an object a line")
+        return pa.json.read_json(source), None
+    delimiter = _delimiter(content)
+    parsing = pa.csv.ParseOptions(delimiter=delimiter)
+    return pa.csv.read_csv(source, None, parsing, pa.csv.ConvertOptions(null_values=[*MISSING])), delimiter
+
+
+def _utf8(file: Path) -> bytes:
+    content = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return content.decode("utf-16").encode()
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return content.decode("cp1252").encode()
+    return content
+
+
+def _delimiter(content: bytes) -> str:
+    """Return what separates the names in the first line; a comma where nothing does."""
+    first = content[: 2**16].decode(errors="ignore").splitlines()[:1]
+    return max(DELIMITERS, key=lambda each: len(next(csv.reader(first, delimiter=each), ())))
+
+
+def _plain(column: pa.ChunkedArray, keep_text: bool, *, typed: bool, comma: bool) -> Any:
+    """Return a column without dictionary; a text without surrounding whitespace, or as the numbers that it holds.
+
+    Args:
+        column: of a table.
+        keep_text: whether a text stays one.
+        typed: whether the file's format has types, so that a text of digits is meant as a text.
+        comma: whether a comma may be the decimal point.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    kinds, kind = pa.types, column.type
+    if kinds.is_float16(kind):
+        return column.cast(pa.float32())
+    if kinds.is_dictionary(kind):
+        column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], kind.value_type)
+        kind = column.type
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
+        try:
+            column = column.cast(pa.string())
+        except pa.ArrowInvalid:
+            return column
+    elif not (kinds.is_string(kind) or kinds.is_large_string(kind)):
+        return column
+    text = compute.utf8_trim_whitespace(column.cast(pa.string()))
+    text = compute.if_else(compute.is_in(text, pa.array(MISSING)), pa.scalar(None, pa.string()), text)
+    numbers = None if keep_text else numbers_in(text, typed=typed, comma=comma)
+    return text if numbers is None else numbers
+
+
+def numbers_in(text: Any, *, typed: bool = False, comma: bool = False) -> Any:
+    """Return the numbers that all texts of a column are, float64; `None` where one is not. See `_plain`."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    def whole(values: Any, pattern: str) -> bool:
+        return compute.all(compute.match_substring_regex(values, pattern)).as_py() is True
+
+    any_comma = comma and compute.any(compute.match_substring(text, ",")).as_py()
+    if not all(whole(text, each) for each in (_COMMA if any_comma else _POINT, "[0-9]")):
+        return None
+    percent = compute.match_substring(text, "%")
+    mixed = compute.any(percent).as_py() and not compute.all(percent).as_py()
+    if mixed or (typed and whole(text, "^[0-9]+$")):
+        return None
+    bare = compute.replace_substring_regex(text, r"^\+|[%\s.]" if any_comma else r"^\+|[%\s,]", "")
+    return (compute.replace_substring(bare, ",", ".") if any_comma else bare).cast(pa.float64())
