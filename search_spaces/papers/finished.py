@@ -18,6 +18,7 @@ from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.core.json_types import Plain
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
+from sweeper.results.queries import literal
 from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of
 from trainables.losses import LOSSES
 from trainables.posthoc.focal_map import training_gamma
@@ -171,12 +172,14 @@ class FinishedSweep:
 
     def _epoch_rows(self, trial: str) -> Sequence[Row]:
         if trial not in self._epochs:
-            sql = f"SELECT * FROM epochs WHERE trial = '{trial}' ORDER BY replicate, epoch"
+            sql = f"SELECT * FROM epochs WHERE trial = {literal(trial)} ORDER BY replicate, epoch"
             self._epochs[trial] = self.results.rows(sql)
         return self._epochs[trial]
 
     def _reliability_rows(self, trial: str) -> Sequence[Row]:
-        return self.results.rows(f"SELECT * FROM reliability WHERE trial = '{trial}' ORDER BY replicate, epoch, bin")
+        return self.results.rows(
+            f"SELECT * FROM reliability WHERE trial = {literal(trial)} ORDER BY replicate, epoch, bin"
+        )
 
     def _following(self, recipe: Recipe) -> Trials:
         """Return the trials whose configurations are the recipe's, to every hyperparameter."""

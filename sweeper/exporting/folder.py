@@ -41,6 +41,7 @@ from sweeper.exporting.program import (
     write_onnx,
 )
 from sweeper.results import Results
+from sweeper.results.queries import literal
 from sweeper.storage.metadata import read_manifest
 from sweeper.text.labels import label
 from trainables.curvature.statistics.base import headline_columns
@@ -344,7 +345,7 @@ def _curvature(chosen: Chosen) -> list[tuple[str, str, str]]:
     numbers = ", ".join(str(each.stored.replicate) for each in chosen.networks)
     means = ", ".join(f"avg({name}) AS {name}" for name in present)
     rows = results.rows(
-        f"SELECT {means} FROM evaluations WHERE trial = '{chosen.trial}' AND epoch = {chosen.epoch} "
+        f"SELECT {means} FROM evaluations WHERE trial = {literal(chosen.trial)} AND epoch = {chosen.epoch} "
         f"AND split = '{FITTED_ON}' AND replicate IN ({numbers})"
     )
     return [(label(name), f"{rows[0][name]:.4g}", "") for name in present if rows and rows[0][name] is not None]

@@ -13,6 +13,7 @@ from sweeper.figures.base import FIGURES, Axis, Bars, Curve, Figure, Panel, log_
 from sweeper.figures.configurations import HESSIANS
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.results.queries import literal
 from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
@@ -81,8 +82,8 @@ def bins_sql(row: Row) -> str:
     return (
         "SELECT bin, any_value(lower) AS lower, any_value(upper) AS upper, sum(n)::BIGINT AS n,\n"
         "  sum(n * confidence) / nullif(sum(n), 0) AS confidence, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy\n"
-        f"FROM reliability WHERE trial = '{row['trial']}' AND epoch = {row['epochs']} AND split = 'test'\n"
-        "GROUP BY bin ORDER BY bin"
+        f"FROM reliability WHERE trial = {literal(row['trial'])} AND epoch = {literal(row['epochs'])}\n"
+        "  AND split = 'test' GROUP BY bin ORDER BY bin"
     )
 
 
@@ -92,7 +93,7 @@ def predictions_sql(row: Row, scaled: bool) -> str:
     return (
         f"SELECT replicate, sample, {temperature} AS temperature, target, logits\n"
         "FROM predictions JOIN evaluations USING (trial, replicate, epoch, split)\n"
-        f"WHERE trial = '{row['trial']}' AND epoch = {row['epochs']} AND split = 'test'\n"
+        f"WHERE trial = {literal(row['trial'])} AND epoch = {literal(row['epochs'])} AND split = 'test'\n"
         "ORDER BY replicate, sample"
     )
 
@@ -237,7 +238,7 @@ def density_sql(row: Row) -> str:
     """Return the query of a configuration's densities at its last evaluation."""
     return (
         "SELECT loss, replicate, samples, eigenvalue, density, weight\n"
-        f"FROM spectra WHERE trial = '{row['trial']}' AND epoch = {row['epochs']}\n"
+        f"FROM spectra WHERE trial = {literal(row['trial'])} AND epoch = {literal(row['epochs'])}\n"
         "ORDER BY loss, replicate, eigenvalue"
     )
 

@@ -16,6 +16,7 @@ from sweeper.analysis.statistics.basics import spread
 from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, leaderboard
+from sweeper.results.queries import literal
 from sweeper.text.cells import Rows, int_of, text_of
 from sweeper.text.labels import describe, plural
 from trainables.registry import FITTED_ON, LABEL, entry_label
@@ -222,10 +223,10 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
     fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_"))]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
-    written = options.replace("'", "''")
     unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
     fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
     return (
-        f"SELECT trial, replicate, split, '{method}' AS method, '{written}' AS options, {bins} AS bins, {fits}, "
-        f"{unavailable}, {parameters} AS parameters, {', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
+        f"SELECT trial, replicate, split, {literal(method)} AS method, {literal(options)} AS options, "
+        f"{bins} AS bins, {fits}, {unavailable}, {parameters} AS parameters, "
+        f"{', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
     )

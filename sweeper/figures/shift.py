@@ -18,6 +18,7 @@ from sweeper.analysis.statistics.spreads import spreads
 from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
+from sweeper.results.queries import literal
 from sweeper.text.cells import Rows, by_trial, floats, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import label, number, plural
 from trainables.registry.names import CORRUPTED_PATTERN, OTHER
@@ -226,7 +227,8 @@ def other_sql(winner: str) -> str:
     columns = ", ".join(f"ood_{score}_auroc AS {score}" for score in DETECTION)
     first = f"ood_{next(iter(DETECTION))}_auroc"
     return (
-        f"SELECT split, replicate, {columns}\nFROM final WHERE trial = '{winner}' AND {first} IS NOT NULL ORDER BY ALL"
+        f"SELECT split, replicate, {columns}\nFROM final\n"
+        f"WHERE trial = {literal(winner)} AND {first} IS NOT NULL ORDER BY ALL"
     )
 
 

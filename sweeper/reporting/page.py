@@ -21,6 +21,7 @@ from sweeper.reporting.tables import decisions_table, failures_table, posthoc_ta
 from sweeper.results import Results
 from sweeper.results.leaderboard import front, leaderboard
 from sweeper.results.listing import Overview, details, overview
+from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
 from sweeper.text.cells import Rows, floats, grouped
 from sweeper.text.labels import STATUS_WORDS, duration, label, plural
@@ -216,7 +217,7 @@ def trial_parts(results: Results, asked: str | None) -> dict[str, object]:
 def curves_of(results: Results, trial: str) -> list[Panel]:
     """Return a panel for each curve that was measured, with a line for each replicate."""
     present = set(results.columns("epochs"))
-    rows = results.rows(f"SELECT * FROM epochs WHERE trial = '{trial}' ORDER BY replicate, epoch")
+    rows = results.rows(f"SELECT * FROM epochs WHERE trial = {literal(trial)} ORDER BY replicate, epoch")
     names = [name for name in CURVES if name in present and any(row[name] is not None for row in rows)]
     return [curve_panel(rows, name) for name in names]
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweeper.analysis.statistics.basics import spread_text
+from sweeper.core.errors import SweeperError
 from sweeper.journal.best import Objective
 from sweeper.journal.state import COMPLETED, FAILED
-from sweeper.results.queries import NotMeasuredError, measured_sql
+from sweeper.results.queries import CHANGED, PLAIN, NotMeasuredError, measured_sql
 from sweeper.scheduling.ranking import Constraint, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
@@ -155,9 +156,15 @@ class Goal(Objective):
 
 
 def objective(results: Results) -> Goal:
-    """Return what the sweep optimised; validation NLL where the search space is missing."""
+    """Return what the sweep optimised; validation NLL where the search space is missing.
+
+    Raises SweeperError where a stranger's search space has no metric's name in its place.
+    """
     written = results.specification.get("objective", {})
-    return Goal(written.get("metric", "val_nll"), written.get("mode", "min"))
+    metric, mode = str(written.get("metric", "val_nll")), str(written.get("mode", "min"))
+    if not PLAIN.fullmatch(metric) or mode not in ("min", "max"):
+        raise SweeperError(f"the sweep's objective is {metric!r}, {mode!r}, which no sweep has", CHANGED)
+    return Goal(metric, mode)
 
 
 def searcher(results: Results) -> Mapping[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import resource
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,16 @@ FROM (
 ) AS evaluations
 JOIN trials ON {same}
 """
+
+#: A name that needs no quotes in SQL.
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+CHANGED = "its files were changed by something else than the sweeper; use its own copy"
+
+#: Share of the machine's memory that one query may take, and the seconds after which it is interrupted.
+MEMORY_PERCENT = 50
+
+DEADLINE_SECONDS = 600.0
 
 _READS_PREDICTIONS = re.compile(r"\bpredictions\b", re.IGNORECASE)
 
@@ -101,20 +112,14 @@ def _address_space_left() -> float:
     return max(0, limit - pages * resource.getpagesize())
 
 
-_fenced = False
-
-
-def fence() -> None:
-    """Let queries of this process read the sweeps' tables alone, no other file and no address, from now on."""
-    global _fenced
-    _fenced = True
-
-
 @contextmanager
 def connect(
     generations: Mapping[str, Path], *, in_memory: bool = False, named: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Give a connection with one view a table, the union over sweeps by column name, and the view `final`.
+
+    A folder may be a stranger's, with anything in its names and cells: a query reads no other file and no address, and
+    column names that would need quotes in SQL are refused.
 
     Args:
         generations: the folder of each sweep's files.
@@ -128,7 +133,7 @@ def connect(
             empty, parts = empty_table(name), []
             for sweep, generation in generations.items():
                 if next((generation / name).glob("**/*.parquet"), None) is not None:
-                    files = _quoted(f"{generation}/{name}/**/*.parquet")
+                    files = literal(f"{generation}/{name}/**/*.parquet")
                     mixed = name == "spectra"  # parts of a sweep that two releases ran; by name takes longer
                     parts.append((sweep, f"read_parquet({files}, hive_partitioning = false, union_by_name = {mixed})"))
             kind = "TABLE" if in_memory and parts and name not in LARGE_TABLES else "VIEW"
@@ -137,14 +142,15 @@ def connect(
                 parts = [("", f"no_{name}")]
             rest = "* EXCLUDE (sweep)" if named and "sweep" in empty.column_names else "*"
             rows = (
-                f"SELECT {f'{_quoted(sweep)} AS sweep, ' if named else ''}{rest} FROM {table}" for sweep, table in parts
+                f"SELECT {f'{literal(sweep)} AS sweep, ' if named else ''}{rest} FROM {table}" for sweep, table in parts
             )
             connection.execute(f"CREATE {kind} {name} AS {' UNION ALL BY NAME '.join(rows)}")
         create_final_view(connection, ("sweep", "trial", "replicate") if named else ("trial", "replicate"))
-        if _fenced:
-            folders = ", ".join(_quoted(str(generation)) for generation in generations.values())
-            connection.execute(f"SET allowed_directories = [{folders}]")
-            connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+        _require_plain_columns(connection)
+        folders = ", ".join(literal(str(_sweep_of(generation))) for generation in generations.values())
+        connection.execute(f"SET allowed_directories = [{folders}]; SET memory_limit = '{MEMORY_PERCENT}%'")
+        connection.execute("SET python_enable_replacements = false; SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
         yield connection
     except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
         owner = "the sweeps' tables could not be read together" if named else "the sweep's tables could not be read"
@@ -153,8 +159,24 @@ def connect(
         connection.close()
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _sweep_of(generation: Path) -> Path:
+    """Return the sweep's folder: DuckDB follows links, and `recalibrations` links to a folder beside generations."""
+    folder = generation.resolve()
+    return folder.parents[1] if folder.parent.name == "generations" else folder.parent
+
+
+def _require_plain_columns(connection: duckdb.DuckDBPyConnection) -> None:
+    """Raise QueryError for a column whose name would need quotes in SQL: no sweep writes any."""
+    known = connection.execute("SELECT table_name, column_name FROM duckdb_columns() ORDER BY ALL").fetchall()
+    odd = [(table, column) for table, column in known if not PLAIN.fullmatch(column)]
+    if odd:
+        table, column = odd[0]
+        raise QueryError(f"the table {table} has a column named {column!r}, which no sweep writes", CHANGED)
+
+
+def literal(value: object) -> str:
+    """Return a cell's value as SQL, whatever a stranger's table holds."""
+    return repr(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
 
 
 def read_steadily(folders: Mapping[str, Path], query: str, *, named: bool = False) -> pa.Table:
@@ -242,11 +264,19 @@ def check_reads_only(query: str) -> None:
 
 
 def execute(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
-    """Return a query's rows as Arrow. Raises QueryError with DuckDB's message alone."""
+    """Return a query's rows as Arrow. Raises QueryError with DuckDB's message alone, or after DEADLINE_SECONDS."""
+    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)
+    alarm.daemon = True
+    alarm.start()
     try:
         return connection.sql(query).to_arrow_table()
-    except duckdb.Error as error:
+    except duckdb.InterruptException as error:
+        rule = f"the query took longer than {DEADLINE_SECONDS:.0f} s"
+        raise QueryError(rule, "read fewer rows, or aggregate them in the query") from error
+    except (duckdb.Error, UnicodeDecodeError) as error:
         raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
+    finally:
+        alarm.cancel()
 
 
 def first_line(error: Exception) -> str:
@@ -275,7 +305,7 @@ def measured_sql(results: Results, metric: str) -> str:
     """
     split, column = measured_as(metric)
     known = results.columns("evaluations")
-    evaluated = f"SELECT trial, replicate, epoch, {column} AS value FROM evaluations WHERE split = '{split}'"
+    evaluated = f"SELECT trial, replicate, epoch, {column} AS value FROM evaluations WHERE split = {literal(split)}"
     if metric not in results.columns("epochs"):
         if column not in known:
             raise NotMeasuredError(

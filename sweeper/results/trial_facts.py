@@ -16,6 +16,7 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard, spread_sql
+from sweeper.results.queries import literal
 from sweeper.results.results import stop_chances
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, duration, label, number, plain_reason, plural
@@ -88,11 +89,11 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
         SweeperError: there is no such trial; the message has the nearest name.
     """
     trial = chosen_name(results, asked)
-    replicates = results.rows(f"SELECT * FROM trials WHERE trial = '{trial}' ORDER BY replicate")
+    replicates = results.rows(f"SELECT * FROM trials WHERE trial = {literal(trial)} ORDER BY replicate")
     ended, remarks = state_of(replicates)
     remarks += same_configuration(results, trial) + fragile(results, trial, replicates)
     remarks += broken_constraints(results, trial)
-    decisions = results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")
+    decisions = results.rows(f"SELECT * FROM decisions WHERE trial = {literal(trial)} ORDER BY epoch, decided_at")
     tables = rungs(decisions), metrics(results, trial), posthoc(results, trial)
     settings, written = configuration(replicates[0]), files(results.folder, trial)
     return TrialFacts(results.name, trial, ended, remarks, settings, *tables, written)
@@ -134,8 +135,8 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
 
 def same_configuration(results: Results, trial: str) -> list[str]:
     """Return a sentence where other trials have the same values on other seeds, as those of a boosted one."""
-    known = f"(SELECT any_value(config_hash) FROM trials WHERE trial = '{trial}')"
-    where = f"config_hash = {known} AND trial != '{trial}'"
+    known = f"(SELECT any_value(config_hash) FROM trials WHERE trial = {literal(trial)})"
+    where = f"config_hash = {known} AND trial != {literal(trial)}"
     rows = results.rows(f"SELECT DISTINCT trial FROM trials WHERE {where} ORDER BY 1")
     others = [text_of(row, "trial") for row in rows]
     return [f"the same configuration on other seeds: {', '.join(others)}"] if others else []
@@ -177,7 +178,8 @@ def metrics(results: Results, trial: str) -> Grid | None:
     columns = [name for name in (*HEADLINES, *NAMES, *headline_columns()) if name in present]
     selected = ", ".join(spread_sql(name, name) for name in columns)
     rows = results.rows(
-        f"SELECT split, epoch, {selected} FROM evaluations WHERE trial = '{trial}' GROUP BY split, epoch ORDER BY epoch"
+        f"SELECT split, epoch, {selected} FROM evaluations WHERE trial = {literal(trial)} "
+        "GROUP BY split, epoch ORDER BY epoch"
     )
     if not rows:
         return None
@@ -200,7 +202,7 @@ def posthoc(results: Results, trial: str) -> Grid | None:
         return None
     columns = ["ece", "nll", *(f"posthoc_{name}_{metric}" for name in methods for metric in ("ece", "nll"))]
     selected = ", ".join(spread_sql(name, name) for name in columns)
-    row = results.rows(f"SELECT {selected} FROM final WHERE trial = '{trial}' AND split = 'test'")[0]
+    row = results.rows(f"SELECT {selected} FROM final WHERE trial = {literal(trial)} AND split = 'test'")[0]
     if row["nll"] is None:
         return None
     named = {"uncalibrated": "", **{name.replace("_", " "): f"posthoc_{name}_" for name in methods}}

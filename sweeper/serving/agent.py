@@ -15,7 +15,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
-from sweeper.results.queries import fence
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import own_names
 from sweeper.text.display import Shown, as_data
@@ -73,7 +72,6 @@ def serve_tools(output: str, commands: Mapping[str, Callable[..., Any]], *, allo
         )  # fmt: skip
         return f"started {name}, process {process.pid}"
 
-    fence()
     server = MCPServer("calibration-sweeper", log_level="WARNING")
     for name, function in commands.items():
         server.add_tool(tool(function, output), name)

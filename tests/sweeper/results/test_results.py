@@ -8,6 +8,7 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,14 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results import Results, UnknownSweepError, load
+from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
 from sweeper.text.display import format_table
@@ -256,3 +261,64 @@ def test_spectra_that_two_releases_wrote_are_read_together(tmp_path: Path) -> No
     pq.write_table(rows, folder / "b.parquet")
     (row,) = Results(results.folder).rows("SELECT count(*) AS n, count(mean_se) AS known FROM spectra")
     assert (row["n"], row["known"]) == (3, 1)
+
+
+READS = "(SELECT content FROM read_text('{secret}'))"
+"""What a stranger would like a query of the reader's to run."""
+
+
+def stranger(tmp_path: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
+    """Return a sweep whose table `trials` was written by somebody else."""
+    write_sweep(tmp_path / "theirs")
+    for file in (tmp_path / "theirs" / "tables" / "trials").resolve().glob("**/*.parquet"):
+        pq.write_table(change(pq.read_table(file)), file)
+    return tmp_path / "theirs"
+
+
+@pytest.mark.parametrize("command", [["results"], ["report"], ["show"], ["compare", "{sweep}"]])
+@pytest.mark.parametrize("column", ["config_loss_name, CAST({reads} AS INT)", 'config_"x', "config_a b"])
+def test_a_strangers_column_name_is_refused_and_never_run(tmp_path: Path, command: list[str], column: str) -> None:
+    (tmp_path / "secret.txt").write_text("the reader's own")
+    name = column.format(reads=READS.format(secret=tmp_path / "secret.txt"))
+    folder = stranger(tmp_path, lambda table: table.append_column(name, pa.array(range(len(table)))))
+    arguments = [command[0], str(folder), *(word.format(sweep=folder) for word in command[1:])]
+    done = CliRunner().invoke(app, arguments)
+    said = done.output + str(done.exception)
+    assert "which no sweep writes" in said and "the reader's own" not in said and done.exit_code
+
+
+def test_a_strangers_cells_are_values(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("the reader's own")
+    name = f"c00000' UNION SELECT {READS.format(secret=tmp_path / 'secret.txt')} --"
+    folder = stranger(
+        tmp_path, lambda table: table.set_column(table.schema.get_field_index("trial"), "trial", [[name] * len(table)])
+    )
+    for arguments in (["results", str(folder)], ["report", str(folder)], ["show", str(folder), name]):
+        done = CliRunner().invoke(app, arguments)
+        assert "the reader's own" not in done.output + str(done.exception)
+        assert done.exception is None or isinstance(done.exception, SweeperError | SystemExit), done.exception
+
+
+@pytest.mark.parametrize("where", ["'{file}'", "read_csv('{file}')", "read_text('{file}')", "glob('/etc/*')"])
+def test_a_query_reads_nothing_outside_of_the_sweep(quickstart_folder: Path, tmp_path: Path, where: str) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(QueryError, match="disabled"):
+        Results(quickstart_folder).sql(f"SELECT * FROM {where.format(file=tmp_path / 'other.csv')}")
+
+
+def test_a_query_that_takes_too_long_is_interrupted(quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.results.queries.DEADLINE_SECONDS", 0.5)
+    with pytest.raises(QueryError, match="took longer than"):
+        Results(quickstart_folder).sql(
+            "SELECT count(*) FROM range(10000000) AS a, range(10000000) AS b WHERE (a.range * b.range) % 7 = 3"
+        )
+
+
+def test_a_strangers_objective_is_refused(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "sweep.yaml"
+    written = yaml.safe_load(file.read_text("utf-8"))
+    written["objective"]["metric"] = "val_nll FROM epochs) --"
+    file.write_text(yaml.safe_dump(written), "utf-8")
+    with pytest.raises(SweeperError, match="which no sweep has"):
+        leaderboard(load(tmp_path / "theirs"))
