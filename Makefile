@@ -12,12 +12,12 @@ SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts losses posthoc calibration curvature curvature-shares curvature-memory scheduler trials replicates \
 	lanes-gpu cohorts-gpu card lane-memory evaluation training report serving searchers statistics peers timings resume \
-	ranks streams
+	streams
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph \
 	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-public bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
@@ -40,14 +40,6 @@ check-gpu: $(DEVELOPMENT)
 	@$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('no CUDA device, or the torch of $(VENV) is a build without CUDA: install one that fits the driver (https://pytorch.org/get-started)')"
 	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 300; failed=$$?; \
 	$(BIN)/python -m tests.benchmarks.bench_card || exit; exit $$failed
-
-# What only several cards can show: every loss on two cards beside one, a killed worker, then samples a second at 1, 2, 4
-# and 8 cards with one batch for all, and with a batch that grows with them.
-check-many-gpus: $(DEVELOPMENT)
-	@$(BIN)/python -c "import torch, sys; torch.cuda.device_count() > 1 or sys.exit(f'{torch.cuda.device_count()} CUDA devices: two or more are needed')"
-	$(BIN)/python -m pytest tests/gpu/test_ranks_on_cards.py -m gpu -s --timeout 600; failed=$$?; \
-	$(BIN)/python -m tests.benchmarks.bench_ranks --device cuda && \
-	$(BIN)/python -m tests.benchmarks.bench_ranks --device cuda --weak || exit; exit $$failed
 
 # Every search space that ships, scaled down to minutes: file, minutes, rows of each table. NAMES="a b" for some of them.
 rehearse: $(DEVELOPMENT)

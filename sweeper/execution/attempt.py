@@ -233,7 +233,6 @@ class Attempt:
             "threads": max(1, int(resources["cpu"])),
             "device": "cuda" if resources["gpu"] else "cpu",
             "gpu": resources["gpu"],
-            "workers": spec.resources.workers,
             "packing": spec.replicates.packing,
             "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
             "training": spec.training.model_dump(mode="json"),
@@ -248,8 +247,7 @@ class Attempt:
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
         limits = self.sweep.spec.budget or Budget()
-        of_trial = {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
-        return BudgetWatch(limits, self._spending, self._worked, of_trial, os.environ)
+        return BudgetWatch(limits, self._spending, self._worked, resources, os.environ)
 
     def _searcher(self) -> Searcher | None:
         """Return what chooses configurations, told of the journal; `None` where they follow from the space."""

@@ -65,7 +65,6 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> Desc
         "checkpoints": str(folder / CHECKPOINTS),
         "threads": max(1, int(spec.resources.cpu)),
         "device": device,
-        "workers": spec.resources.workers if device == "cpu" else 1,  # a process here has one card
         "packing": trial.packing or spec.replicates.packing,
         "lanes": lanes,
         "own_lanes": lanes,

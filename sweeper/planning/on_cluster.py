@@ -156,15 +156,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class NodesAsked:
-    """Nodes of one group that the autoscaler will ask for, and how many trials run on each.
-
-    Where a trial has several workers, `trials_each` may be a part of one, of which other nodes have the rest.
-    """
+    """Nodes of one group that the autoscaler will ask for, and how many trials run on each."""
 
     group: str
     machine: str | None
     nodes: int
-    trials_each: float
+    trials_each: int
     cards: float
 
 
@@ -205,32 +202,28 @@ class ClusterPlan(PlanView):
         yield from self.notes
 
 
-def nodes_asked(
-    worker: Mapping[str, float], trials: int, cluster: ClusterFile, workers: int = 1
-) -> tuple[NodesAsked, ...]:
+def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[NodesAsked, ...]:
     """Return the nodes that `trials` waiting trials make the autoscaler ask for, group after group as in the file.
 
     Args:
-        worker: resources of one worker, which is on one node.
+        trial: resources of one trial, which is on one node.
         trials: that wait, or run at once.
         cluster: whose nodes are asked for.
-        workers: of each trial.
 
-    Raises SweeperError when no group holds a worker.
+    Raises SweeperError when no group holds a trial.
     """
-    asked, left, nodes_left = [], trials * workers, cluster.most_workers
+    asked, left, nodes_left = [], trials, cluster.most_workers
     for group in cluster.workers:
-        fits = [have / worker[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if worker[name]]
+        fits = [have / trial[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if trial[name]]
         each = int(min(fits) + _ROUNDING)
         nodes = min(math.ceil(left / each), group.most, nodes_left) if each else 0
         if nodes > 0:
-            asked.append(NodesAsked(group.name, group.machine, nodes, each / workers, group.gpu * nodes))
+            asked.append(NodesAsked(group.name, group.machine, nodes, each, group.gpu * nodes))
             left, nodes_left = max(0, left - nodes * each), nodes_left - nodes
-    if sum(each.nodes * each.trials_each for each in asked) < 1 - _ROUNDING:
+    if not asked:
         groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there are none"
-        of = "" if workers == 1 else f"{workers} workers of "
         raise SweeperError(
-            f"no worker node of the cluster fits a trial of {of}{worker['cpu']:g} CPU, {worker['gpu']:g} GPU: {groups}",
+            f"no worker node of the cluster fits a trial of {trial['cpu']:g} CPU, {trial['gpu']:g} GPU: {groups}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0.25), or add a larger worker to the file",
         )
     return tuple(asked)
@@ -239,49 +232,42 @@ def nodes_asked(
 def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
     """Plan a sweep on the cluster that a file describes: the sweep's own plan, and what it asks of the cluster.
 
-    Raises SweeperError when a file cannot be used, or no worker holds a trial.
+    Raises SweeperError when a file cannot be used, or no node holds a trial.
     """
     described = read_cluster(cluster)
-    worker, workers = spec.resources.of_worker(cards=described.has_cards), spec.resources.workers
+    trial = spec.resources.of_trial(cards=described.has_cards)
     # No more wait at once than may run at once, so no more nodes are asked for.
     limit = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
 
     def at_once(costs: Mapping[str, Cost]) -> int:
         waiting = math.ceil(limit / trials_each(spec, costs))
-        return min(waiting, trials_on(nodes_asked(worker, waiting, described, workers)))
+        return min(waiting, trials_on(nodes_asked(trial, waiting, described)))
 
-    planned = with_estimate(spec, plan(spec, workers=at_once({}))) if worker["gpu"] else measured_plan(spec, at_once)
+    planned = with_estimate(spec, plan(spec, workers=at_once({}))) if trial["gpu"] else measured_plan(spec, at_once)
     each = trials_each(spec, planned.costs)
-    return planned, plan_on_cluster(planned, worker, described, math.ceil(limit / each), workers, each)
+    return planned, plan_on_cluster(planned, trial, described, math.ceil(limit / each), each)
 
 
 def trials_on(nodes: tuple[NodesAsked, ...]) -> int:
     """Return how many trials run at once on all of these nodes."""
-    return int(sum(asked.nodes * asked.trials_each for asked in nodes) + _ROUNDING)
+    return sum(asked.nodes * asked.trials_each for asked in nodes)
 
 
 def plan_on_cluster(
-    planned: Plan,
-    worker: Mapping[str, float],
-    cluster: ClusterFile,
-    waiting: int | None = None,
-    workers: int = 1,
-    each: int = 1,
+    planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, waiting: int | None = None, each: int = 1
 ) -> ClusterPlan:
     """Return what a planned sweep asks of a cluster.
 
     Args:
         planned: the sweep's own plan.
-        worker: resources of one worker.
+        trial: resources of one trial.
         cluster: that it would run on.
         waiting: trials, or processes for several, that wait or run at once; all trials if `None`.
-        workers: of each trial.
         each: trials that a process trains at once.
     """
     waiting = planned.trials if waiting is None else waiting
-    nodes = nodes_asked(worker, waiting, cluster, workers)
+    nodes = nodes_asked(trial, waiting, cluster)
     at_once = min(waiting, trials_on(nodes))
-    trial = {name: amount * workers for name, amount in worker.items()}
     work, notes = _hours(planned, waiting, trial, nodes)
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
     if cluster.jobs is not None and hours is not None:

@@ -295,9 +295,9 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         workers: processes that run at once; by default this machine's cores over `resources.cpu`.
         note: shown with the plan.
     """
-    trials, replicates, several = len(configurations(spec)), spec.replicates.count, spec.resources.workers
+    trials, replicates = len(configurations(spec)), spec.replicates.count
     apart = replicates if spec.replicates.packing == "trials" else 1
-    here = max(1, int(usable_cores() / (spec.resources.cpu * several)))
+    here = max(1, int(usable_cores() / spec.resources.cpu))
     workers = min(workers or here, trials * apart)
     schedule = spec.schedule
     if isinstance(schedule, Stratified) and schedule.configurations is None:  # a searcher will choose them
@@ -306,9 +306,6 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     reaching = by_stratum.sum(axis=1)
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
     evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
-    if several > 1:
-        assumed = f"This assumes that {several} workers train {several} times as fast as one;"
-        note = " ".join(filter(None, [note, f"{assumed} evaluations are not divided."]))
     note = " ".join(filter(None, [*(f"{each}." for each in repeat_notes(spec)), note]))
     again = min(MOST_CONFIRMED, trials) * spec.confirm.total
     if spec.confirm.instead_of is not None:
@@ -337,7 +334,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         def mean(of: Callable[[Cost], float]) -> float:
             return sum(share * of(costs[name]) for name, share in shares.items())
 
-        epoch, evaluation = mean(lambda cost: cost.epoch_seconds) / several, mean(lambda cost: cost.evaluation_seconds)
+        epoch, evaluation = mean(lambda cost: cost.epoch_seconds), mean(lambda cost: cost.evaluation_seconds)
         hessian, once = mean(lambda cost: cost.curvature_seconds), mean(lambda cost: cost.shifted_seconds)
         shifted = finished * once
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
@@ -361,10 +358,6 @@ def searched(spec: SweepSpec) -> str:
 
 def takes(resources: Resources, *, together: bool = False) -> str:
     """Return in words what each process takes of a machine, and what happens when that is too little of a GPU."""
-    if resources.workers > 1:
-        one = takes(resources.model_copy(update={"workers": 1, "gpu": 1 if resources.gpu == "auto" else resources.gpu}))
-        cards = " where there are GPUs" if resources.gpu == "auto" else ""
-        return f"{one}{cards}; {resources.workers} of them train each trial together"
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
         share = "a quarter of it for as many lanes as fit" if together else "the share measured before the first trial"

@@ -32,7 +32,6 @@ from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes import packing
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import own_data
-from trainables.training.ranks.replicate import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
@@ -67,7 +66,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
 
 def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
     """Return what configurations and settings ask for that these data, or each other, do not suit."""
-    training, workers, asked = spec.training.settings, spec.resources.workers, spec.replicates.packing
+    training, asked = spec.training.settings, spec.replicates.packing
     networks = [c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))]
     recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
     mixed = [recipe for recipe in recipes if mixes(recipe["optimizer"])]
@@ -80,7 +79,6 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("space.optimizer", mixed, lambda each: mixing_fault(each, dataset)),
         *_faults("replicates.packing", recipes, lambda recipe: packing.packing_fault(recipe, asked, training)),
         *_faults("training", names, lambda each: acceleration_fault(each, training)),
-        *_faults("resources.workers", recipes if workers > 1 else (), lambda recipe: ranks_fault(recipe, workers)),
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *streaming_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),

@@ -37,7 +37,7 @@ from sweeper.space.components import PART, WORD, resolve_component, resolve_plai
 from sweeper.space.configurations import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
-from sweeper.space.parts import SearcherSettings, worker_faults
+from sweeper.space.parts import SearcherSettings, card_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.user_code import set_code_root
@@ -104,7 +104,7 @@ def load_spec(
         _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
     # A sweep that was begun so can still be read, and resumed with another setting.
-    _refuse(worker_faults(spec), document, str(path))
+    _refuse(card_faults(spec), document, str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
     faults = size_faults(spec)
@@ -343,11 +343,10 @@ def loop_faults(values: Values, *, rehearsed: bool) -> list[Fault]:
         values: of the file, `loop` among them; values of a wrong type are the structure's business.
         rehearsed: whether a rehearsal is asked for.
     """
-    packing, workers = part_of(values, "replicates", "packing"), part_of(values, "resources", "workers")
+    packing = part_of(values, "replicates", "packing")
     trajectory, shifts = part_of(values, "evaluation", "trajectory"), mappings(part_of(values, "evaluation", "splits"))
     asked = [
         ("replicates.packing", packing not in (None, *SHARED), f"packing = {packing}", "choose sequential or trials"),
-        ("resources.workers", workers not in (None, 1), f"workers = {workers}", "set workers: 1"),
         ("evaluation.trajectory", trajectory, "a trajectory", "return it from train_epoch"),
         ("evaluation.splits", shifts, "shifted data", "name splits that the loop predicts"),
         ("training", values.get("training"), "settings of training steps", "leave them to the loop"),

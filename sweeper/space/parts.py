@@ -226,39 +226,20 @@ def _gpu(value: object) -> object:
 
 
 class Resources(Part):
-    """What one process of a trial needs, and how many processes train a trial together.
+    """What a trial's process needs.
 
     `gpu: 0.25` packs four on a GPU, `gpu: auto` takes, where there is a GPU, the share that its memory was measured
     to need. Either way a trial that runs out of a GPU's memory is tried again on twice its share.
-
-    `workers: 4` trains each trial by four processes, each with these `cpu` and `gpu` and with its share of every batch:
-    `batch_size` is the whole batch's, and four compute what one would. A trial may be resumed with another number.
+    A training loop of the user's own may take several whole GPUs.
     """
 
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
-    workers: int = Field(default=1, ge=1, le=1024)
 
-    def of_worker(self, *, cards: object) -> dict[str, float]:
-        """Return what one process gets: for `auto` a quarter of a GPU, or one for each of several, if there are any."""
-        usual = 0.25 if self.workers == 1 else 1.0
-        gpu = float(self.gpu) if self.gpu != "auto" else (usual if cards else 0.0)
+    def of_trial(self, *, cards: object) -> dict[str, float]:
+        """Return what a trial's process gets: for `auto` a quarter of a GPU, if there are any."""
+        gpu = float(self.gpu) if self.gpu != "auto" else (0.25 if cards else 0.0)
         return {"cpu": float(self.cpu), "gpu": gpu}
-
-    @property
-    def cards_fault(self) -> Fault | None:
-        """What is wrong with a process's share of cards, or `None`: of several it would use one."""
-        if self.gpu == "auto" or self.gpu in (0, 1):
-            return None
-        if self.gpu > 1:
-            rule = f"gpu = {self.gpu:g} would reserve {self.gpu:g} cards for each process, which trains on one of them"
-            together = f"set gpu: 1 and workers: {self.gpu:g}, and {self.gpu:g} processes train each trial together"
-            alone = "set gpu: 1 alone, and the other cards train other trials"
-            return Fault("resources.gpu", rule, f"{together}; or {alone}")
-        if self.workers == 1:
-            return None
-        rule = f"gpu = {self.gpu:g}, but workers = {self.workers} wait for each other in every step and share no card"
-        return Fault("resources.gpu", rule, "set gpu: 1, or workers: 1")
 
 
 class Training(Part):
@@ -274,7 +255,6 @@ class Training(Part):
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
     deterministic: bool = False
-    sync_batch_norm: bool = True
 
     @property
     def settings(self) -> TrainingSettings:
@@ -310,26 +290,11 @@ class Keep(Part):
     per: list[str] = Field(default_factory=list)
 
 
-#: Settings of `training`, and why workers and they exclude each other.
-NOT_WITH_WORKERS = {
-    "compile": "cannot translate steps that communicate with other processes",
-    "deterministic": "promises the same bits in every run, which sums over workers on GPUs cannot",
-}
-
-
-def worker_faults(spec: SweepSpec) -> list[Fault]:
-    """Return the rules that a space's workers break; its networks and batch sizes are looked at with the data."""
-    workers = spec.resources.workers
-    cards = spec.resources.cards_fault
-    found = [] if cards is None else [cards]
-    if workers == 1:
-        return found
-    packing = spec.replicates.packing
-    if packing not in ("sequential", "trials"):
-        rule = f"packing = {packing} trains lanes in one process, and workers = {workers} ask for several"
-        found.append(Fault("replicates.packing", rule, "choose sequential or trials, or workers: 1"))
-    for name, why in NOT_WITH_WORKERS.items():
-        if getattr(spec.training, name):
-            rule = f"{name} = true {why}, but resources.workers = {workers}"
-            found.append(Fault(f"training.{name}", rule, f"set {name}: false, or workers: 1"))
-    return found
+def card_faults(spec: SweepSpec) -> list[Fault]:
+    """Return what is wrong with a trial's share of cards: of several, this program's own training loop uses one."""
+    gpu = spec.resources.gpu
+    if spec.loop is not None or gpu == "auto" or gpu <= 1:
+        return []
+    rule = f"gpu = {gpu:g} would reserve {gpu:g} cards for each process, which trains on one of them"
+    remedy = "set gpu: 1, and the other cards train other trials; only a training loop of your own can use several"
+    return [Fault("resources.gpu", rule, remedy)]

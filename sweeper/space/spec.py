@@ -47,13 +47,7 @@ MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "repli
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
 
 #: Settings that came later, by part: left out at their default, so that a file resolves to what it always did.
-LEFT_OUT_AT_DEFAULT = {
-    "replicates": ("seeds", "lanes"),
-    "evaluation": ("splits",),
-    "resources": ("workers",),
-    "training": ("sync_batch_norm",),
-    "confirms": ("round",),
-}
+LEFT_OUT_AT_DEFAULT = {"replicates": ("seeds", "lanes"), "evaluation": ("splits",), "confirms": ("round",)}
 
 
 class Header(Part):

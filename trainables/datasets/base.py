@@ -133,10 +133,7 @@ class Split:
 
     def first(self, count: int) -> Split:
         """Return the first `count` samples."""
-        return self.part(slice(0, count))
-
-    def part(self, rows: slice) -> Split:
-        """Return consecutive samples."""
+        rows = slice(0, count)
         lengths = None if self.lengths is None else self.lengths[rows]
         source = None if self.source is None else self.source.part(rows)
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], lengths=lengths, source=source)
@@ -318,11 +315,7 @@ WHOLE_COPY_BYTES = 32 * 2**20
 
 
 def batches(
-    split: Split,
-    batch_size: int,
-    generator: torch.Generator,
-    part: Callable[[slice], slice] = lambda rows: rows,
-    skip: int = 0,
+    split: Split, batch_size: int, generator: torch.Generator, skip: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of training batches (inputs [B, ...], targets [B]) in a random order, augmented.
 
@@ -334,7 +327,6 @@ def batches(
         batch_size: samples a batch, or tokens with their padding where the split has lengths; the last batch may be
             shorter.
         generator: CPU generator.
-        part: of a batch's rows of the epoch's order, those whose inputs are wanted; targets are the whole batch's.
         skip: batches at the beginning that are not wanted; nothing is read for them.
 
     Raises:
@@ -354,22 +346,20 @@ def batches(
         seeds = torch.randint(2**62, (samples,), generator=generator)
     if split.augmentation is not None:
         draws = split.augmentation.draw(samples, generator).to(split.targets.device)
-    whole = [slice(start, min(start + batch_size, samples)) for start in range(0, samples, batch_size)][skip:]
-    parts = [(part(rows), rows) for rows in whole]
+    parts = [slice(start, min(start + batch_size, samples)) for start in range(0, samples, batch_size)][skip:]
     if split.source is not None or split.streamed:
-        drawn = None if seeds is None else [seeds[own] for own, _ in parts]
-        stored = split.read_ahead([chosen[own] for own, _ in parts], drawn)
-        for (own, rows), found in zip(parts, stored, strict=True):
-            yield split.prepare(found, None if draws is None else draws[own]), split.targets[order[rows]]
+        drawn = None if seeds is None else [seeds[rows] for rows in parts]
+        stored = split.read_ahead([chosen[rows] for rows in parts], drawn)
+        for rows, found in zip(parts, stored, strict=True):
+            yield split.prepare(found, None if draws is None else draws[rows]), split.targets[order[rows]]
         return
     if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
         inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
-        for own, rows in parts:
-            yield split.prepare(inputs[own]), targets[rows]
+        for rows in parts:
+            yield split.prepare(inputs[rows]), targets[rows]
         return
-    for own, rows in parts:
-        inputs, targets = split.select(order[own], None if draws is None else draws[own])
-        yield inputs, targets if own == rows else split.targets[order[rows]]
+    for rows in parts:
+        yield split.select(order[rows], None if draws is None else draws[rows])
 
 
 def epoch_order(split: Split, generator: torch.Generator) -> Tensor:

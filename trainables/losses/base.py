@@ -152,8 +152,6 @@ class Loss:
         name: the key in the registry.
         batch_coupled: the value is not a mean of independent per-sample terms.
         needs_model: called with (model, inputs, targets) instead of (logits, targets).
-        takes_share: of one that needs the model: takes `share`, what part of a batch's samples it is given, and
-            returns that part of the batch's value, so that the parts of several ranks add up to it.
         stateful: this instance keeps state between batches or epochs (`state_dict` is not empty).
         takes_lanes: `values` takes logits [L, N, K] and targets [L, N], with numbers [L, 1] as hyperparameters.
         takes_soft_targets: at targets v of several classes the loss is Σ_k v_k·loss(k), up to what no network changes.
@@ -162,7 +160,6 @@ class Loss:
     name: str = ""
     batch_coupled: bool = False
     needs_model: bool = False
-    takes_share: bool = False
     stateful: bool = False
     takes_lanes: bool = False
 

@@ -8,8 +8,8 @@ on a two-layer network, against central differences). Composed of elementary ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,45 +30,29 @@ class ComposedNormalisation(TorchFunctionMode):
         return _COMPOSED.get(func, func)(*args, **(kwargs or {}))
 
 
-class BatchNorm(NamedTuple):
-    """A call of `functional.batch_norm`: its arguments, of inputs [N, C, ...]."""
-
-    inputs: Tensor
-    running_mean: Tensor | None
-    running_var: Tensor | None
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    training: bool = False
-    momentum: float = 0.1
-    eps: float = 1e-5
-
-
-#: Inputs [N, C, ...] → their mean [C], biased variance [C] and count.
-Statistics = Callable[[Tensor], tuple[Tensor, Tensor, int | Tensor]]
-
-
-def composed_batch_norm(call: BatchNorm, statistics: Statistics) -> Tensor:
-    """Return what the call would, by these statistics, and update the running ones [C] in place as it does."""
-    if not call.training:
-        return functional.batch_norm(*call)
-    mean, variance, count = statistics(call.inputs)
-    if call.running_mean is not None and call.running_var is not None:
-        with torch.no_grad():
-            call.running_mean.mul_(1 - call.momentum).add_(call.momentum * mean.detach())
-            unbiased = call.momentum * variance.detach() * (count / (count - 1))
-            call.running_var.mul_(1 - call.momentum).add_(unbiased)
-    shape = [1, -1, *[1] * (call.inputs.dim() - 2)]
-    normalised = (call.inputs.to(mean.dtype) - mean.view(shape)) * (variance.view(shape) + call.eps).rsqrt()
-    return _affine(normalised, call.weight, call.bias, shape).to(call.inputs.dtype)
-
-
-def _batch_norm(*args: Any, **given: Any) -> Tensor:
-    return composed_batch_norm(BatchNorm(*args, **given), _statistics)
-
-
-def _statistics(inputs: Tensor) -> tuple[Tensor, Tensor, int]:
+def _batch_norm(
+    inputs: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return `functional.batch_norm` of inputs [N, C, ...], and update the running statistics [C] as it does."""
+    if not training:
+        return functional.batch_norm(inputs, running_mean, running_var, weight, bias, training, momentum, eps)
     dimensions = [d for d in range(inputs.dim()) if d != 1]
-    return inputs.mean(dimensions), inputs.var(dimensions, unbiased=False), inputs.numel() // inputs.shape[1]
+    mean, variance = inputs.mean(dimensions), inputs.var(dimensions, unbiased=False)
+    if running_mean is not None and running_var is not None:
+        count = inputs.numel() // inputs.shape[1]
+        with torch.no_grad():
+            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
+            unbiased = momentum * variance.detach() * (count / (count - 1))
+            running_var.mul_(1 - momentum).add_(unbiased)
+    shape = [1, -1, *[1] * (inputs.dim() - 2)]
+    return _affine((inputs - mean.view(shape)) * (variance.view(shape) + eps).rsqrt(), weight, bias, shape)
 
 
 def _layer_norm(
@@ -110,7 +94,6 @@ class HessianTrace(Loss):
 
     name = "hessian_trace"
     needs_model = True
-    takes_share = True
     stateful = True
 
     def __init__(self, base: Loss, weight: Number = 1e-2, probes: int = 1, seed: int = 0) -> None:
@@ -123,11 +106,9 @@ class HessianTrace(Loss):
         self.reseed(seed)
 
     def __call__(  # type: ignore[override]  # it takes the model, as `needs_model` says
-        self, model: nn.Module, inputs: Tensor, targets: Tensor, share: float = 1.0
+        self, model: nn.Module, inputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N], times `share`; one forward pass.
-
-        The trace is linear in the loss, so that the shares of a batch's parts add up to the whole batch's value.
+        """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N]; one forward pass.
 
         Raises:
             ValueError: the model has no trainable parameter.
@@ -136,9 +117,9 @@ class HessianTrace(Loss):
         if not parameters:
             raise ValueError("hessian_trace needs a model with trainable parameters; this one has none")
         if is_zero(self.weight):
-            return self.base(model(inputs), targets) * share
+            return self.base(model(inputs), targets)
         with ComposedNormalisation():
-            value = self.base(model(inputs), targets) * share
+            value = self.base(model(inputs), targets)
         gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(value)
         for _ in range(self.probes):

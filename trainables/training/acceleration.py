@@ -47,8 +47,6 @@ class TrainingSettings:
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
         deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
             or refused where there is no other. A CPU gives the same bits without it.
-        sync_batch_norm: whether ranks that train a network together normalise by the whole batch's statistics, as one
-            process would; otherwise each by those of its part.
     """
 
     precision: str = FLOAT32
@@ -56,7 +54,6 @@ class TrainingSettings:
     compile: bool = False
     data: str = AUTO
     deterministic: bool = False
-    sync_batch_norm: bool = True
 
     @property
     def described(self) -> str:

@@ -39,11 +39,9 @@ from trainables.training.fine_tuning import (
 )
 from trainables.training.prediction import (
     EpochRow,
-    Predicting,
     State,
     TrajectorySettings,
     epoch_metrics,
-    logits_and_norms,
     on_host,
     placed,
     predict,
@@ -281,12 +279,8 @@ class Replicate:
 
     def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the next epoch's batches but for the first `skip`, in this replicate's order, augmented."""
-        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, self.part, skip):
+        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, skip):
             yield laid_out(inputs, self.training), targets
-
-    def part(self, rows: slice) -> slice:
-        """Return those rows of a batch whose inputs are computed here."""
-        return rows
 
     def epoch_order(self) -> Tensor:
         """Return the order of the next epoch's samples, int64 [N] on the data's device, where nothing is augmented."""
@@ -309,15 +303,12 @@ class Replicate:
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
-        return self._evaluated(settings, stage, logits_and_norms)
-
-    def _evaluated(self, settings: EvaluationSettings, stage: str, predicting: Predicting) -> Evaluation:
         network = self.measured
         with self.weights_of(stage):
             if self.dataset.translation is not None:
                 return evaluate_translation(network, self.dataset, settings, stage=stage)
             measured = (network, self.loss, self.dataset, settings)
-            return evaluate(*measured, stage=stage, seed=self.seed, predicting=predicting)
+            return evaluate(*measured, stage=stage, seed=self.seed)
 
     def weights_of(self, stage: str) -> AbstractContextManager[None]:
         """Return a context in which the measured network has the weights that an evaluation at `stage` measures."""

@@ -23,7 +23,6 @@ from trainables.worker.trial_reports import WorkerFailed, WorkerInit
 
 PRELOADED = (
     "trainables.worker.workers",
-    "trainables.worker.ranks",
     "trainables.datasets",
     "trainables.models",
     "trainables.losses",
@@ -75,7 +74,6 @@ def work(connection: Connection) -> None:
     """Serve the driver until it wants no more, or is gone, as `trainables.worker.trial_reports` says."""
     from threadpoolctl import threadpool_limits
 
-    from trainables.worker.ranks import forked_crew
     from trainables.worker.trial_settings import TrialSettings
     from trainables.worker.workers import CohortWorker, Worker
 
@@ -86,9 +84,8 @@ def work(connection: Connection) -> None:
             os.dup2(log, output)
         os.close(log)
         settings = TrialSettings.from_mapping(opening.settings)
-        crew = forked_crew(settings, connection) if settings.workers > 1 else None
         threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
-        worker = (CohortWorker if opening.together else Worker)(settings, crew=crew)
+        worker = (CohortWorker if opening.together else Worker)(settings)
         while (command := connection.recv()) is not None:
             if (report := worker.follow(command)) is not None:
                 connection.send(report)

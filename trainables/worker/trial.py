@@ -25,33 +25,22 @@ from trainables.training.lanes.networks import is_perceptron
 from trainables.training.lanes.packing import COHORT, FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, cohort_key
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import LoopReplicate
-from trainables.training.ranks.group import Crew, Forget
-from trainables.training.ranks.replicate import LeadingReplicate
 from trainables.worker.checkpoints import CheckpointWriter, TrialFiles, load_newest_checkpoint, load_partial
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import evaluation_rows, write_evaluations
 
 
-def replicate_of(
-    assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet, crew: Crew | None = None
-) -> Replicate:
-    """Return a replicate of an assignment's configuration, at its epoch 0, which `crew` trains together if given."""
-    build = Replicate if crew is None else functools.partial(LeadingReplicate, crew=crew)
-    return build(assignment.values, seed=seed, dataset=dataset, **settings.of_replicates)
+def replicate_of(assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet) -> Replicate:
+    """Return a replicate of an assignment's configuration, at its epoch 0."""
+    return Replicate(assignment.values, seed=seed, dataset=dataset, **settings.of_replicates)
 
 
 class Trial:
     """A configuration's replicates between their first epoch and their last."""
 
     def __init__(
-        self,
-        assignment: Assignment,
-        settings: TrialSettings,
-        dataset: DataSet,
-        *,
-        in_cohort: bool | None = None,
-        crew: Crew | None = None,
+        self, assignment: Assignment, settings: TrialSettings, dataset: DataSet, *, in_cohort: bool | None = None
     ) -> None:
         """Build the replicates, and continue from the trial's newest sound checkpoint where there is one.
 
@@ -61,11 +50,7 @@ class Trial:
             dataset: on the device.
             in_cohort: whether its lanes would join the caller's cohort, which is then asked for with `wants_cohort`;
                 `None` where there is none to join.
-            crew: the other ranks, where several processes train it together.
         """
-        self._crew = crew
-        if crew is not None:
-            crew.tell(Forget())
         self.assignment = assignment
         self.settings = settings
         place = assignment.checkpoints(Path())
@@ -288,7 +273,7 @@ class Trial:
         )
 
     def _build(self, seed: int, dataset: DataSet) -> Replicate:
-        return replicate_of(self.assignment, self.settings, seed, dataset, self._crew)
+        return replicate_of(self.assignment, self.settings, seed, dataset)
 
     def _train_epoch(self) -> list[dict[str, Any]]:
         assert self._group is not None

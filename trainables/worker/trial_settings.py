@@ -48,8 +48,6 @@ class TrialSettings:
         lanes: of a cohort; 0 measures how many are best.
         own_lanes: at least, of the cohort that a trial has of its own: convolutions round by their number.
         most_lanes: of a cohort that is measured: what the sweep could fill.
-        workers: processes that train each trial together, this one among them; threads and the share of a GPU are each
-            one's own.
         training: how training steps are computed.
         choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
         data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
@@ -82,7 +80,6 @@ class TrialSettings:
     lanes: int = 0
     own_lanes: int = 0
     most_lanes: int = 0
-    workers: int = 1
     training: TrainingSettings = PLAIN
     choices: Path | None = None
     data_key: str | None = None

@@ -25,7 +25,6 @@ from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
 from trainables.training.lanes.cohort import Cohort, curvature_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
-from trainables.training.ranks.group import Crew
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial, replicate_of
 from trainables.worker.trial_reports import CardMemory, TrialReport, WorkerCommand, WorkerReport
@@ -39,17 +38,14 @@ class Worker:
         settings: of all trials of the sweep.
     """
 
-    def __init__(
-        self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False, crew: Crew | None = None
-    ) -> None:
+    def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
         """Prepare this process and load the data set.
 
         Args:
             settings: of all trials of the sweep.
             leaving: returns whether the node is about to be taken away, so that a trial reports before its time.
-            crew: the other ranks, where several processes train a trial together.
         """
-        self.settings, self._leaving, self._crew = settings, leaving, crew
+        self.settings, self._leaving = settings, leaving
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
         prepare_process(settings)
         with self._watchdog.watching():
@@ -99,7 +95,7 @@ class Worker:
         with self._watchdog.watching(self._hung_folder(assignment)):
             if self._trial is None:
                 dataset = self._datasets.named(assignment.values.get("dataset"))
-                self._trial = Trial(self._waiting.pop(0), self.settings, dataset, crew=self._crew)
+                self._trial = Trial(self._waiting.pop(0), self.settings, dataset)
             return self._trial.advance(leaving=self._leaving)
 
     def _hung_folder(self, assignment: Assignment) -> Path | None:
@@ -129,11 +125,9 @@ class _Slot:
 class CohortWorker(Worker):
     """The trials of this process: one cohort of them, or one that is no lane."""
 
-    def __init__(
-        self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False, crew: Crew | None = None
-    ) -> None:
+    def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
         """Prepare this process and load the data set; the arguments are those of `Worker`."""
-        super().__init__(settings, leaving, crew)
+        super().__init__(settings, leaving)
         self._slots: dict[int, _Slot] = {}
         self._cohort: Cohort | None = None
         self._most = 0

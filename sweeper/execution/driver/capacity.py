@@ -61,13 +61,12 @@ class ClusterView:
         """Return the sum of a resource over all nodes."""
         return sum(node.get(name, 0.0) for node in self.nodes)
 
-    def trials_at_once(self, resources: Mapping[str, float], workers: int = 1) -> int:
-        """Return how many trials of so many workers fit, `resources` being one worker's: none of these spans nodes."""
+    def trials_at_once(self, resources: Mapping[str, float]) -> int:
+        """Return how many trials of such `resources` fit: none spans nodes."""
         needs = {name.upper(): amount for name, amount in resources.items() if amount}
-        fitting = sum(
+        return sum(
             int(min(node.get(name, 0.0) / amount for name, amount in needs.items()) + _ROUNDING) for node in self.nodes
         )
-        return fitting // workers
 
 
 def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Mapping[str, Any]) -> ClusterView:
@@ -96,9 +95,8 @@ class CapacityWatch:
 
     Attributes:
         look: returns its present view, or `None` when it cannot be had just now.
-        resources: of one worker.
+        resources: of one trial.
         tell: shows a sentence to the user; called when there is something new to say.
-        workers: of one trial.
         at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
         processes: a trial stands for a process that trains several.
         patience: seconds without a single node that holds a trial, after which the sweep is stopped.
@@ -109,7 +107,6 @@ class CapacityWatch:
     resources: Mapping[str, float]
     tell: Callable[[str], None]
     _: KW_ONLY
-    workers: int = 1
     at_least: int = 1
     processes: bool = False
     patience: float = PATIENCE_SECONDS
@@ -131,8 +128,8 @@ class CapacityWatch:
 
     def see(self, view: ClusterView, steering: Steering) -> None:
         """Take in a view of the cluster."""
-        now, slots = self.clock(), view.trials_at_once(self.resources, self.workers)
-        waiting = "" if slots else waiting_for(view, self.resources, self.workers)
+        now, slots = self.clock(), view.trials_at_once(self.resources)
+        waiting = "" if slots else waiting_for(view, self.resources)
         said = waiting or running_on(view, slots, processes=self.processes)
         if said != self._told:
             self._told = said
@@ -143,19 +140,17 @@ class CapacityWatch:
         refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
         if self._infeasible >= INFEASIBLE_LOOKS:
-            steering.ask_to_stop(
-                f"no node type of the cluster can hold a trial: one needs {_needs(wanted, self.workers)}"
-            )
+            steering.ask_to_stop(f"no node type of the cluster can hold a trial: one needs {_amounts(wanted)}")
         elif now - self._could_run >= self.patience:
             why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
             steering.ask_to_stop(f"no node that holds a trial came in {duration(self.patience)}{why}")
 
 
-def waiting_for(view: ClusterView, resources: Mapping[str, float], workers: int = 1) -> str:
+def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:
     """Return what a sweep waits for when no trial fits: `waiting for nodes: a trial needs 1 CPU, 1 GPU; …`."""
     needs = {name.upper(): amount for name, amount in resources.items() if amount}
     have = _amounts({name: view.total(name) for name in needs})
-    text = f"waiting for nodes: a trial needs {_needs(needs, workers)}, the cluster has {have}"
+    text = f"waiting for nodes: a trial needs {_amounts(needs)}, the cluster has {have}"
     if view.infeasible and not view.starting:
         return f"{text}; the autoscaler has no node type for {_amounts(view.infeasible[0])}"
     if not view.starting and view.failures:
@@ -177,35 +172,27 @@ def _starting(view: ClusterView) -> str:
     return "starting " + ", ".join(f"{count} {name}" for name, count in sorted(view.starting.items()))
 
 
-def _needs(resources: Mapping[str, float], workers: int) -> str:
-    return _amounts(resources) if workers == 1 else f"{workers} workers of {_amounts(resources)} each"
-
-
 def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
-    """Return a worker's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
+    """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
-    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured; of several
-    workers each takes a whole one.
-    Raises SweeperError when a worker asks for several cards, as an older sweep that is resumed may, and when not even
-    one trial fits and no autoscaler could change that.
+    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured.
+    Raises SweeperError when not even one trial fits and no autoscaler could change that.
     """
-    if asked.cards_fault is not None:
-        raise SweeperError(asked.cards_fault.rule, f"{asked.cards_fault.remedy}: --set resources.gpu=1")
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
         raise SweeperError(
             "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
             "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
-    resources = asked.of_worker(cards=cluster.total("GPU"))
-    slots = cluster.trials_at_once(resources, asked.workers)
+    resources = asked.of_trial(cards=cluster.total("GPU"))
+    slots = cluster.trials_at_once(resources)
     if not slots and not cluster.autoscales:
         have = _amounts({name: cluster.total(name.upper()) for name in resources})
         raise SweeperError(
-            f"no trial fits: a trial needs {_needs(resources, asked.workers)}, the cluster has {have}",
+            f"no trial fits: a trial needs {_amounts(resources)}, the cluster has {have}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
         )
     return resources, slots

@@ -130,7 +130,7 @@ def shares_of(
         probe: measures an assignment on a GPU, see `sweeper.execution.ray.session`; asked only for `gpu: auto`.
     """
     spec = sweep.spec
-    fixed = spec.resources.gpu != "auto" or spec.resources.workers > 1 or not gpu
+    fixed = spec.resources.gpu != "auto" or not gpu
     if fixed or spec.loop is not None:  # a loop of the user's own trains whole epochs, which is no short measurement
         return (lambda configuration: gpu) if 0 < gpu < 1 else None
     # What a process's memory depends on beside its configuration.

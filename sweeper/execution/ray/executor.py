@@ -163,7 +163,6 @@ def execute(
     settings: Mapping[str, object],
     *,
     resources: Mapping[str, float],
-    workers: int = 1,
     pending: int,
     autoscales: bool = False,
     trainable: type[SweepTrainable] = SweepTrainable,
@@ -174,8 +173,7 @@ def execute(
     Args:
         driver: decides.
         settings: `trainables.worker.trial_settings.TrialSettings` as plain values, the same for all trials.
-        resources: of one worker, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
-        workers: of one trial.
+        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         autoscales: the cluster may grow beyond what fits now.
         trainable: what runs in the trials' processes.
@@ -191,8 +189,7 @@ def execute(
     if interrupts is not None:
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     prepared = tune.with_resources(
-        tune.with_parameters(trainable, settings=dict(settings), together=together),
-        partial(_bundle, dict(resources), workers=workers),
+        tune.with_parameters(trainable, settings=dict(settings), together=together), partial(_bundle, dict(resources))
     )
     with Scratch("sweeper-tune-") as scratch, amended_tune():
         try:
@@ -322,15 +319,12 @@ class AskedToStop(_Told, Stopper):
             return done or driver.steering.should_stop() or (pressed is not None and pressed.presses > 0)
 
 
-def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: int = 1) -> tune.PlacementGroupFactory:
-    """Return what Tune reserves for a trial: the same for each worker, the first of which is the trainable.
-
-    Processes are reused among trials that reserve the same.
-    """
+def _bundle(resources: Mapping[str, float], config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial; processes are reused among trials that reserve the same."""
     amounts = {**resources, "gpu": config["gpu"]} if config.get("gpu") is not None else resources
     bundle = {name.upper(): float(amount) for name, amount in amounts.items() if amount}
-    elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}] * workers if config.get("avoid") else None
-    return tune.PlacementGroupFactory([bundle] * workers, bundle_label_selector=elsewhere)
+    elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}] if config.get("avoid") else None
+    return tune.PlacementGroupFactory([bundle], bundle_label_selector=elsewhere)
 
 
 def _short_name(trial: Trial) -> str:

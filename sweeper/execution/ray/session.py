@@ -64,10 +64,10 @@ def glance_at_cluster() -> capacity.ClusterView | None:
         return None
 
 
-def other_nodes(resources: Mapping[str, float], workers: int, avoided: AbstractSet[str]) -> bool:
-    """Return whether the living nodes that are not in `avoided` hold a trial, whose `workers` need `resources` each."""
+def other_nodes(resources: Mapping[str, float], avoided: AbstractSet[str]) -> bool:
+    """Return whether the living nodes that are not in `avoided` hold a trial, which needs `resources`."""
     others = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
-    return capacity.ClusterView(tuple(others)).trials_at_once(resources, workers) > 0
+    return capacity.ClusterView(tuple(others)).trials_at_once(resources) > 0
 
 
 @cache
@@ -163,7 +163,7 @@ TUNE_VARIABLES = {"DEFAULT_ENV_VARS": dict[str, str](), "ENV_VARS_TO_PROPAGATE":
 @contextmanager
 def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
     """Start or join Ray, give what its nodes have, and leave Ray."""
-    sweep, progress, workers = job.sweep, job.progress, job.sweep.spec.resources.workers
+    sweep, progress = job.sweep, job.progress
     progress.stage(f"{sweep.name}: starting Ray")
     job.prepare_end()
     with ray_session(options.address, options.cpus):
@@ -181,17 +181,16 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
         # cohorts are asked for by the lanes that they would fill.
         pending = capacity.PENDING_TRIALS if cluster.autoscales else 1
         least = 1 if together else pending
-        slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
+        slots = max(slots, least)
         watch = capacity.CapacityWatch(
             glance_at_cluster,
             resources,
             progress.say,
-            workers=workers,
             at_least=least,
             processes=together,
             patience=options.wait_for_nodes,
         )
-        metrics = job.metrics(gauges(METRICS), of_trial)
+        metrics = job.metrics(gauges(METRICS), resources)
 
         def run(driver: Driver) -> None:
             if cluster.autoscales:
@@ -200,7 +199,6 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
                 driver,
                 settings,
                 resources=resources,
-                workers=workers,
                 pending=max(slots, pending),
                 autoscales=cluster.autoscales,
                 interrupts=job.interrupts,
@@ -214,8 +212,8 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
             run,
             controllers=[watch] if options.address else [],
             sinks=[metrics] if options.address else [],
-            shares=Shares(shares, of_trial["gpu"]),
-            other_nodes=partial(other_nodes, resources, workers),
+            shares=Shares(shares, resources["gpu"]),
+            other_nodes=partial(other_nodes, resources),
         )
 
 

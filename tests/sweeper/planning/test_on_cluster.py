@@ -82,22 +82,9 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
         assert room - last.trials_each < trials, f"one node fewer would do: {seed}"
 
 
-def test_several_workers_a_trial_fill_nodes_that_share_it() -> None:
-    cluster, each = _cluster(NodeGroup("gpu", 8, 2, 16, "L4")), {"cpu": 1.0, "gpu": 1.0}
-    there = plan_on_cluster(_planned(5), each, cluster, workers=4)
-    assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 0.5)], "two of a trial's four cards on each node"
-    assert (there.at_once, there.trial) == (5, {"cpu": 4.0, "gpu": 4.0})
-    assert there.hours == pytest.approx((8 / 20 + NODE_START_HOURS[0], 32 / 20 + NODE_START_HOURS[1])), "on 20 cards"
-    alone = plan_on_cluster(_planned(1), each, cluster, workers=4)
-    assert [n.nodes for n in alone.nodes] == [2] and alone.hours[0] == pytest.approx(8 / 4 + NODE_START_HOURS[0])
-    assert Resources(workers=4).of_worker(cards=cluster.has_cards) == each, "auto is a whole card for each"
-    with pytest.raises(SweeperError, match="fits a trial of 33 workers of 1 CPU, 1 GPU"):
-        nodes_asked(each, 1, cluster, workers=33)
-
-
 def test_auto_is_a_quarter_of_a_card_where_there_are_cards() -> None:
-    assert Resources().of_worker(cards=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_cards)["gpu"] == 0.25
-    assert Resources().of_worker(cards=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_cards)["gpu"] == 0.0
+    assert Resources().of_trial(cards=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_cards)["gpu"] == 0.25
+    assert Resources().of_trial(cards=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_cards)["gpu"] == 0.0
 
 
 def test_cores_take_the_time_measured_here() -> None:

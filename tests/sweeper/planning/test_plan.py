@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
-from sweeper.planning.plan import REPORT_SECONDS, START_SECONDS, Cost, Range, architecture_shares, plan, takes
+from sweeper.planning.plan import Cost, Range, architecture_shares, plan, takes
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
@@ -173,19 +173,6 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
 def test_the_plan_says_what_a_process_takes(resources, said):
     assert takes(Resources(**resources)) == said
     assert plan(_spec(resources=resources), workers=1).takes == said
-
-
-def test_workers_of_a_trial_share_its_epochs_and_take_their_places(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    costs = {"mlp": Cost(100.0, 0.0)}
-    alone = plan(_spec(samples=64), costs)
-    shared = plan(_spec(samples=64, resources={"cpu": 2, "gpu": 0, "workers": 2}), costs)
-    assert (alone.workers, shared.workers) == (8, 2), "two trials of two processes of two cores on eight"
-    epochs, evaluations = shared.epochs.mean, shared.evaluations.mean
-    assert shared.seconds.mean == pytest.approx(START_SECONDS + (epochs * 50 + evaluations * REPORT_SECONDS) / 2)
-    assert shared.takes == "2 cores, no GPU; 2 of them train each trial together"
-    assert shared.note.endswith("2 workers train 2 times as fast as one; evaluations are not divided.")
-    assert takes(Resources(workers=4)) == "1 core and 1 GPU where there are GPUs; 4 of them train each trial together"
 
 
 def test_replicates_apart_take_places_of_their_own():

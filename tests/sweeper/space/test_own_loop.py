@@ -77,18 +77,21 @@ def test_a_signature_is_kept_to():
     assert "takes no hyperparameter 'rnk'" in said and "did you mean 'rank'" in said and "lr = 'high'" in said
 
 
+def test_it_may_take_several_cards():
+    assert load_spec({**SPACE, "resources": {"gpu": 4}}).resources.gpu == 4
+
+
 def test_what_goes_only_with_our_loop_is_declined_in_a_sentence_each():
     said = faults(
         {
             **SPACE,
             "replicates": {"count": 2, "packing": "cohort"},
-            "resources": {"workers": 2},
             "evaluation": {"trajectory": {}, "splits": ["val", "test", {"corrupted": {}}]},
             "training": {"precision": "bfloat16"},
             "rehearsal": {"samples": 2},
         }
     )
-    for what in ("packing = cohort", "workers = 2", "shifted data", "settings of training steps", "a rehearsal"):
+    for what in ("packing = cohort", "shifted data", "settings of training steps", "a rehearsal"):
         assert f"{what} needs this program's own training loop" in said
 
 

@@ -79,19 +79,6 @@ def test_the_rest_of_an_epoch_is_what_it_would_have_been(load, skip):
     assert _same(whole[0][skip:], rest[0]) and _same(whole[1][skip:], rest[1])
 
 
-def test_two_ranks_read_their_parts_of_the_same_batches(load):
-    data = load(2, randaugment=2)
-    whole = _epoch(data)
-    halves = [
-        lambda rows: slice(rows.start, (rows.start + rows.stop) // 2),
-        lambda rows: slice((rows.start + rows.stop) // 2, rows.stop),
-    ]
-    parts = [[*batches(data.train, BATCH, torch.Generator().manual_seed(1), part=half)] for half in halves]
-    for number, (inputs, targets) in enumerate(zip(*whole, strict=True)):
-        assert torch.equal(torch.cat([part[number][0] for part in parts]), inputs)
-        assert all(torch.equal(part[number][1], targets) for part in parts)
-
-
 def test_an_epoch_that_was_broken_off_does_not_reach_into_the_next(load):
     data = load(2, randaugment=2)
     expected = _epoch(data)[0]

@@ -15,7 +15,6 @@ from trainables.losses import LOSSES, build_loss
 from trainables.training.fine_tuning import Mixing
 from trainables.training.lanes.packing import FUSED, cohort_fault, packing_fault
 from trainables.training.loop import Replicate
-from trainables.training.ranks.replicate import ranks_fault
 
 SEED = 7 + 2**40
 CLASSES = 10
@@ -152,11 +151,10 @@ def test_weights_by_score_do_not_ask_for_targets(name):
     torch.testing.assert_close(*weights)
 
 
-def test_lanes_and_ranks_decline_in_one_sentence():
+def test_lanes_decline_in_one_sentence():
     asked = configuration(mixup=0.2)
     assert cohort_fault(asked) == "mixup is not computed for lanes"
     assert "choose sequential" in (packing_fault(asked, FUSED) or "")
-    assert "mixes whole batches" in (ranks_fault(asked, 2) or "")
 
 
 @pytest.mark.parametrize(

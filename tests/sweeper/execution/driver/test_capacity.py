@@ -72,22 +72,6 @@ def test_a_trial_does_not_span_nodes() -> None:
         fit_resources(Resources(cpu=2, gpu=0), two)
 
 
-def test_workers_of_a_trial_may_span_nodes_and_each_takes_a_whole_card() -> None:
-    nodes = ClusterView(({"CPU": 3.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 3.0}))
-    assert fit_resources(Resources(workers=2), nodes) == ({"cpu": 1.0, "gpu": 1.0}, 2)  # five cards
-    assert fit_resources(Resources(workers=5), nodes)[1] == 1
-    assert fit_resources(Resources(workers=5, gpu=0, cpu=2), nodes)[1] == 1  # one on the first node, four on the second
-    with pytest.raises(SweeperError, match="a trial needs 6 workers of 1 cpu, 1 gpu each, the cluster has 11 cpu"):
-        fit_resources(Resources(workers=6), nodes)
-    waiting = waiting_for(ClusterView((HEAD,), autoscales=True), {"cpu": 1.0, "gpu": 1.0}, 4)
-    assert waiting.startswith("waiting for nodes: a trial needs 4 workers of 1 CPU, 1 GPU each, the cluster has")
-
-
-def test_an_older_sweep_that_asks_for_several_cards_a_trial_is_not_continued_so() -> None:
-    with pytest.raises(SweeperError, match=r"gpu = 2 would reserve 2 cards[\s\S]*--set resources.gpu=1"):
-        fit_resources(Resources(gpu=2), ClusterView(({"CPU": 8.0, "GPU": 8.0},)))
-
-
 def test_a_growing_cluster_may_have_room_for_none() -> None:
     assert fit_resources(Resources(gpu=0.5), ClusterView((HEAD,), autoscales=True)) == ({"cpu": 1.0, "gpu": 0.5}, 0)
 

@@ -93,15 +93,6 @@ def test_what_is_reserved_for_a_trial_lies_on_no_node_that_is_to_be_avoided():
         found[avoided == node] = bool(ray.wait([group.ready()], timeout=60 if avoided != node else 2)[0])
         remove_placement_group(group)
     assert found == {False: True, True: False}
-    assert other_nodes({"cpu": 1.0, "gpu": 0.0}, 1, {"ab" * 28})
-    assert not other_nodes({"cpu": 1.0, "gpu": 0.0}, 1, {node})
+    assert other_nodes({"cpu": 1.0, "gpu": 0.0}, {"ab" * 28})
+    assert not other_nodes({"cpu": 1.0, "gpu": 0.0}, {node})
     assert _bundle({"cpu": 1.0}, {"avoid": []}) == _bundle({"cpu": 1.0}, {}), "processes are reused among equals"
-
-
-def test_each_worker_of_a_trial_has_a_bundle_of_its_own():
-    from sweeper.execution.ray.executor import _bundle
-    from sweeper.execution.ray.session import other_nodes
-
-    reserved = _bundle({"cpu": 1.0, "gpu": 1.0}, {}, workers=3)
-    assert reserved.bundles == [{"CPU": 1.0, "GPU": 1.0}] * 3
-    assert other_nodes({"cpu": 1.0}, 3, frozenset()) and not other_nodes({"cpu": 1.0}, 4, frozenset())
