@@ -298,7 +298,7 @@ def log_axis(title: str, values: Iterable[float | None], limits: tuple[float, fl
 
 def log_ticks(values: Iterable[float | None]) -> dict[float, str]:
     """Return the ticks of a logarithmic axis for positive values, each with its label."""
-    logs = [math.log10(value) for value in values if value is not None and value > 0] or [0.0]
+    logs = [math.log10(value) for value in values if value is not None and 0 < value < math.inf] or [0.0]
     low, high = min(logs), max(logs)
     multiples = next((m for limit, m in LOG_LABELS if high - low <= limit), (1,))
     ticks = [m * 10.0**e for e in range(math.floor(low) - 1, math.ceil(high) + 2) for m in multiples]

@@ -229,4 +229,5 @@ def hover(row: Row, columns: Sequence[str] = ()) -> str:
 
 def with_deviation(row: Row, name: str) -> str:
     """Return a mean and its standard deviation."""
-    return spread_text(float_of(row, name), float_or_none(row, f"{name}_sd"))
+    mean = float_or_none(row, name)
+    return "not measured" if mean is None else spread_text(mean, float_or_none(row, f"{name}_sd"))

@@ -80,8 +80,12 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     best = [headline(board, confirmed_value(results, board)), best_set_line(results, board)]
     in_progress = counts.count("waiting", "running", "interrupted") > 0
     said = [Answer("Best so far" if in_progress else "Best", " ".join(filter(None, best)))]
+    found = matrix(results, board)
+    if board.rows and (found is None or not found.decides.values):
+        none = f"nothing finite was measured: {board.objective.metric} of every trial is NaN or infinite."
+        return FirstScreen(None, None, [], [Answer("Warning", none)])
     said += majority_warning(board)
-    if (found := matrix(results, board)) is None:
+    if found is None:
         return FirstScreen(None, None, [], said)
     said += loss_and_network(found)
     if settings := settings_of(found):
@@ -288,7 +292,7 @@ def settings_of(found: Matrix) -> list[Setting]:
         for key, rows in found.cells.items():
             having = [row for row in rows if row.get(column) is not None and not isinstance(row[column], (str, bool))]
             drawn = {row[column] for row in having}
-            if len(drawn) > 1:
+            if len(drawn) > 1 and any(mean_of(found.decides, row) is not None for row in having):
                 answer, compared, inside = which(having, column, found)
                 said.append(Setting(key, short(column), answer, compared, small_plot(having, column, found, inside)))
     return said

@@ -161,10 +161,10 @@ def objective(results: Results) -> Goal:
     Raises SweeperError where a stranger's search space has no metric's name in its place.
     """
     written = results.specification.get("objective", {})
-    metric, mode = str(written.get("metric", "val_nll")), str(written.get("mode", "min"))
-    if not PLAIN.fullmatch(metric) or mode not in ("min", "max"):
-        raise SweeperError(f"the sweep's objective is {metric!r}, {mode!r}, which no sweep has", CHANGED)
-    return Goal(metric, mode)
+    metric = str(written.get("metric", "val_nll"))
+    if not PLAIN.fullmatch(metric):
+        raise SweeperError(f"the sweep's objective is {metric!r}, which no sweep has", CHANGED)
+    return Goal(metric, "max" if written.get("mode") == "max" else "min")
 
 
 def searcher(results: Results) -> Mapping[str, object]:

@@ -58,7 +58,7 @@ class Spread:
 
 def decimals(deviations: Sequence[float | None]) -> int | None:
     """Return the decimals of a column: two digits of a small one of its deviations (the lower quartile), or None."""
-    found = sorted(each for each in deviations if each)
+    found = sorted(each for each in deviations if each and math.isfinite(each))
     return max(0, 1 - math.floor(math.log10(found[len(found) // 4]))) if found else None
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -25,14 +28,16 @@ from sweeper.reporting.first_screen import (
 from sweeper.reporting.matrix import Matrix, Measured, matrix
 from sweeper.reporting.page import write_report
 from sweeper.reporting.picture import picture
-from sweeper.reporting.summary import terminal
+from sweeper.reporting.summary import summary, terminal
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.listing import overview
 from sweeper.text.cells import Row
+from sweeper.text.display import as_text
 from tests.sweeper.held import held
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.reporting.test_page import Page, squeezed
+from tests.sweeper.synthetic_sweep import write_sweep
 from tests.sweeper.tables_by_pandas import means
 
 
@@ -272,3 +277,19 @@ def test_a_loss_is_named_undecided_worse_or_not_compared() -> None:
         for epoch, values in found.items():
             found[epoch] = dict([*values.items()][:1])  # type: ignore[index]
     assert comparison(one, "", 1) == "a has the best mean. One replicate each: differences cannot be judged."
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nothing_finite_is_said_and_everything_else_is_written(tmp_path: Path, value: float) -> None:
+    folder = write_sweep(tmp_path / "s", configurations=8)
+    for file in (
+        path for name in ("evaluations", "epochs") for path in (folder / "tables" / name).glob("**/*.parquet")
+    ):
+        table = pq.read_table(file)
+        for at, column in enumerate(table.schema):
+            if pa.types.is_floating(column.type) and not column.name.startswith("config_"):
+                table = table.set_column(at, column, pa.array([value] * len(table), column.type))
+        pq.write_table(table, file)
+    assert "nothing finite was measured" in as_text(summary(Results(folder)))
+    write_report(folder)
+    assert "nothing finite was measured" in (folder / "report.html").read_text("utf-8")
