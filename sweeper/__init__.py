@@ -36,7 +36,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("sweeper.core.errors").SweeperError
     if name == "TrainingLoop":
         return importlib.import_module("trainables.training.own_loop").TrainingLoop
-    name = "list_" if name == "list" else name
     if name in __all__:
         return getattr(importlib.import_module(f"sweeper.api.{_MODULES.get(name, 'exports')}"), name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

@@ -42,7 +42,7 @@ PROJECT = {
 }
 """Pages of the site that are files of the project."""
 
-PAGES = {"how_sure": "docs/how_sure.md", "deprecation": "docs/deprecation.md"}
+PAGES = {"how_sure": "docs/how_sure.md"}
 """Files of the project that are pages of the site."""
 
 ARROWS = {"min": "lower is better", "max": "higher is better", None: "good at neither end"}
@@ -152,12 +152,14 @@ def commands() -> str:
         "# Commands",
         "Each is also a function of [Python](api.md) with the same options. Shown as `--help` shows it.",
     ]
-    for name, command in sorted(group.commands.items()):
-        if not command.hidden:
-            context = command.context_class(
-                command, info_name=f"sweeper {name}", max_content_width=100, terminal_width=100
-            )
-            parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
+    listed = {
+        f"{name} {inner}".strip(): made
+        for name, command in group.commands.items()
+        for inner, made in getattr(command, "commands", {"": command}).items()
+    }
+    for name, command in sorted(listed.items()):
+        context = command.context_class(command, info_name=f"sweeper {name}", max_content_width=100, terminal_width=100)
+        parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
     return "\n\n".join(parts) + "\n"
 
 

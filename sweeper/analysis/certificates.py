@@ -270,9 +270,6 @@ def certify(first: Side, second: Side, network: str | None = None, methods: Meth
                 judgements = (judged(estimator, *networks) for estimator in ESTIMATORS)
                 label = "uncalibrated" if method == UNCALIBRATED else f"after {method_label(method, options)}"
                 stages[label] = [judgement for judgement in judgements if judgement is not None]
-        own = [
-            {known[member.trial, member.replicate] for member in side} for side, known in zip(sides, seeds, strict=True)
-        ]
         named = (names[0], trials[0]), (names[1], trials[1])
         samples = len(sides[0][0].targets[MEASURED_ON])
         certificates.append(Certificate(name, named, stages, (len(own[0]), len(own[1])), own[0] == own[1], samples))

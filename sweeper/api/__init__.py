@@ -4,25 +4,31 @@
 #:
 #: A command has its function's name, `_` written as `-`; one at the end keeps a function apart from a module or a type.
 GROUPS = {
-    "Run": {
-        **dict.fromkeys(("run", "plan", "resume", "status", "stop"), "commands"),
-        **dict.fromkeys(("init", "validate", "spaces", "tutorial"), "housekeeping"),
-        "import_": "commands",
+    "Start": {
+        **dict.fromkeys(("init", "spaces", "validate"), "housekeeping"),
+        "plan": "commands",
+        "doctor": "housekeeping",
     },
-    "Read": {
-        **dict.fromkeys(("results_", "show", "report"), "exports"),
-        "compare": "analyses",
-        **dict.fromkeys(("figure", "table", "ui", "serve", "mcp"), "exports"),
-    },
+    "Run": dict.fromkeys(("run", "status", "stop", "resume", "import_"), "commands"),
+    "Read": {**dict.fromkeys(("results_", "show", "report", "figure"), "exports"), "compare": "analyses"},
     "After training": {**dict.fromkeys(("recalibrate", "ensemble", "conformal"), "analyses"), "export": "exports"},
-    "Manage": {**dict.fromkeys(("delete", "rename", "archive", "doctor"), "housekeeping"), "sync": "exports"},
-    "Cluster": {"submit": "commands"},
+    "Browse": dict.fromkeys(("serve", "ui", "mcp"), "exports"),
 }
 
-#: Commands below `sweeper cluster`.
-CLUSTER = {"logs": "commands", "token": "commands"}
+#: Commands with commands of their own: what they are for, and these.
+SUBCOMMANDS = {
+    "cluster": (
+        "Submit a sweep to Ray or Slurm, or follow its log.",
+        dict.fromkeys(("submit", "logs", "token"), "commands"),
+    ),
+    "manage": (
+        "Delete, rename or archive sweeps; complete their MLflow runs.",
+        {**dict.fromkeys(("delete", "rename", "archive"), "housekeeping"), "sync": "exports"},
+    ),
+}
 
-#: Commands of release 0.2 that `status`, `figure` and `cluster` took over: hidden, they work until 0.4.
-OLD = {"list_": "housekeeping", **CLUSTER}
-
-COMMANDS = {name: module for group in (*GROUPS.values(), OLD) for name, module in group.items()}
+COMMANDS = {
+    name: module
+    for group in (*GROUPS.values(), *(names for _, names in SUBCOMMANDS.values()))
+    for name, module in group.items()
+}

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sweeper.api import analyses, arguments, commands
 from sweeper.api.arguments import CommandOption, local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.storage.lookup import find_sweep
 from sweeper.text.display import Shown, format_table
 from sweeper.text.labels import plural
+from trainables.files.atomic import write_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,9 +108,11 @@ def show(
         from sweeper.reporting.page import write_trial_page
 
         return write_trial_page(found, trial, Path(page))
-    from sweeper.results.trial_facts import trial_view
+    from sweeper.results.trial_facts import trial_facts, trial_view
 
-    return Shown(found, trial_view(found, trial), width=WIDTH)
+    with found.snapshot() as frozen:
+        facts = trial_facts(frozen, trial)
+    return Shown(found, trial_view(facts, found.folder), json=facts, width=WIDTH)
 
 
 def report(
@@ -343,46 +346,35 @@ def figure(
     figure: str,
     to: Annotated[str | Path | None, CommandOption(("--to",))] = None,
     *,
+    form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
     output: arguments.Output = None,
-) -> Path | DrawnFigure:
-    """Draw a figure of a sweep's report.
+) -> Path | DrawnFigure | str:
+    """Draw a figure of a sweep's report, or print its table: the best of each loss on each network.
 
     Args:
-        figure: Figure of the report, e.g. learning_curves.
-        to: File to write: .pdf, .svg or .png.
+        figure: Figure of the report, e.g. learning_curves, or table.
+        to: File to write: .pdf, .svg or .png; for a table any.
+        form: Format of the table: markdown, latex, csv or json.
 
     Returns:
-        The file; without one, the figure, which a notebook draws.
+        The file; without one, the figure, which a notebook draws, or the table as text.
 
     Raises:
-        SweeperError: an unknown figure or format, or one that does not apply to the sweep.
+        SweeperError: an unknown figure or format, one that does not apply to the sweep, or nothing was evaluated.
     """
     from sweeper.figures.on_paper import report_figure, svg_text, write_report_figure
 
-    found = opened(name, output)
-    if to is None:
-        return DrawnFigure(svg_text(report_figure(found, figure)))
-    write_report_figure(found, figure, Path(to))
+    results = opened(name, output)
+    if figure == "table":
+        from sweeper.reporting.tables import paper_table
+
+        text = paper_table(results, form)
+        if to is None:
+            return text
+        with writing_to(Path(to), "name another file"):
+            write_text(Path(to), text)
+    elif to is None:
+        return DrawnFigure(svg_text(report_figure(results, figure)))
+    else:
+        write_report_figure(results, figure, Path(to))
     return Path(to)
-
-
-def table(
-    name: arguments.Name,
-    *,
-    form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
-    output: arguments.Output = None,
-) -> str:
-    """Print a table for a paper: the best of each loss on each network.
-
-    Args:
-        form: latex, markdown or csv.
-
-    Returns:
-        The table as text.
-
-    Raises:
-        SweeperError: another format, or nothing was evaluated.
-    """
-    from sweeper.reporting.tables import paper_table
-
-    return paper_table(opened(name, output), form)

@@ -52,6 +52,11 @@ class FinishedRun:
         """Whether all trials have ended and none has failed: when the command exits with 0."""
         return self.outcome == "finished" and not self.counts["failed"]
 
+    def to_dict(self) -> dict[str, object]:
+        """Return what `--format json` prints."""
+        names = ("name", "outcome", "counts", "unfinished", "retriable", "seconds", "folder", "notes")
+        return {name: getattr(self, name) for name in names} | {"report": self.report.path}
+
     def _look(self) -> RenderableType:
         from sweeper.reporting.summary import summary  # a run imports it when trials are training
 
@@ -123,6 +128,10 @@ class Submitted:
         """Stand for `job`, which drives the sweep `name`."""
         self.name, self.job, self.address = name, job, cluster.address
         self.cluster = cluster
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what `--format json` prints."""
+        return {"name": self.name, "job": self.job, "address": self.address}
 
     @property
     def sweep(self) -> RemoteSweep:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Group
-from rich.table import Table
 
 from search_spaces import FOLDER
 from sweeper.api import arguments
@@ -40,7 +39,8 @@ def init(
     objective: str = "val_nll",
     epochs: Annotated[int, AtLeastOne] = 27,
     replicates: Annotated[int, AtLeastOne] = 2,
-) -> Shown[Path]:
+    tutorial: bool = False,
+) -> Shown[Path] | Shown[list[Path]]:
     """Write a commented search space to start from.
 
     Args:
@@ -52,10 +52,13 @@ def init(
         objective: Metric that trials are compared by.
         epochs: Epochs of a trial that is not stopped.
         replicates: Seeds of each configuration.
+        tutorial: Write a search space and a notebook into the folder FILE: a minute on two cores, no download.
 
     Returns:
-        The file written.
+        The file or files written.
     """
+    if tutorial:
+        return _tutorial(Path(file))
     from sweeper.space.catalogue import template
     from sweeper.space.loading import load_spec
 
@@ -78,16 +81,7 @@ def init(
     return Shown(file, notes=[f"wrote {file}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
 
 
-def tutorial(folder: str | Path = "first_sweep") -> Shown[list[Path]]:
-    """Write a search space and a notebook to start with: a minute on two cores, no download.
-
-    Args:
-        folder: Folder to write them into.
-
-    Returns:
-        The files written.
-    """
-    folder = Path(folder)
+def _tutorial(folder: Path) -> Shown[list[Path]]:
     files = [folder / f"first_sweep{suffix}" for suffix in (".yaml", ".ipynb")]
     for file in files:
         if file.exists():
@@ -118,29 +112,6 @@ def validate(
     seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
     found = what_is_found(spec)
     return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found))))
-
-
-def list_(*, output: arguments.Output = None) -> Shown[list[lookup.Entry]]:
-    """List the sweeps in the directory of results, latest first.
-
-    Returns:
-        An entry for each sweep: name, begin, data set, size on disk.
-    """
-    from sweeper.slurm.submission import slurm_sweeps
-    from sweeper.storage.places import local_copies
-
-    place = output_folder(output)
-    found, on_slurm = lookup.entries(local_copies(place)), slurm_sweeps(place)
-    if not found:
-        more = f"on Slurm: {', '.join(on_slurm)}" if on_slurm else "start one with `sweeper run quickstart`"
-        return Shown([], notes=[f"no sweeps in {Path(place).resolve()}; {more}"])
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for heading in ("sweep", "began (UTC)", "data set", "size", ""):
-        table.add_column(heading, no_wrap=heading != "sweep", justify="right" if heading == "size" else "left")
-    for each in found:
-        notes = [word for word, told in (("running", each.running), ("Slurm", each.name in on_slurm)) if told]
-        table.add_row(each.name, each.began, each.dataset, f"{each.size / 2**20:,.1f} MiB", ", ".join(notes))
-    return Shown(found, table, width=100)
 
 
 def delete(
@@ -187,7 +158,7 @@ def delete(
 
 
 def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> Shown[Path]:
-    """Rename a sweep. MLflow keeps the old name until `sweeper sync` logs it under the new one.
+    """Rename a sweep. MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
 
     Args:
         new: New name.

@@ -31,9 +31,9 @@ import typer
 import typer.core
 
 from search_spaces import packaged_files
-from sweeper.api import CLUSTER, GROUPS, OLD, analyses, commands, exports, housekeeping
+from sweeper.api import GROUPS, SUBCOMMANDS, analyses, commands, exports, housekeeping
 from sweeper.api.arguments import CommandOption
-from sweeper.cli.printing import BAD_INPUT, DONE, GIVEN, PRINTED, discard_output, display
+from sweeper.cli.printing import BAD_INPUT, DONE, GIVEN, PRINTED, discard_output, display, display_json
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lookup import sweep_names
 from sweeper.text.display import FORMATS, SafeConsole
@@ -49,25 +49,12 @@ WORDS = re.compile(r" \(default: (.+)\)$")
 MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping)}
 
 
-#: Options of release 0.2 that have another name now: they work until 0.4, and are hidden.
-OLD_FLAGS = {"--address": ("--ray", "--dashboard"), "--picture": ("--to",), "--page": ("--to",)}
-
-
 class Command(typer.core.TyperCommand):
-    """A command that takes its options under their old names, too."""
+    """A command whose `--columns` may stand without names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read what was typed."""
-        known = {flag for parameter in self.params for flag in parameter.opts}
-
-        def renamed(word: str) -> str:
-            flag, equals, value = word.partition("=")
-            if word == "--json" and "--format" in known:
-                return "--format=json"
-            new = next((each for each in OLD_FLAGS.get(flag, ()) if each in known), flag)
-            return word if flag in known else f"{new}{equals}{value}"
-
-        words = [*map(renamed, args)]
+        words = [*args]
         for at, word in enumerate(words):
             if word == "--columns" and (at + 1 == len(words) or words[at + 1].startswith("-")):
                 words[at] = "--columns=?"  # without names: what columns there are
@@ -84,11 +71,11 @@ class Program(typer.core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command that is not hidden, with what it does."""
         groups = {title: [_words(name) for name in names] for title, names in GROUPS.items()}
-        groups["Cluster"].append("cluster")
         groups["After training"] += plugins()
+        groups["More"] = [*SUBCOMMANDS]
         width = max(len(name) for names in groups.values() for name in names) + 2
         for title, names in groups.items():
-            formatter.write(f"\n{title}:\n" if title == "Run" else f"{title}:\n")
+            formatter.write(f"\n{title}:\n" if title == "Start" else f"{title}:\n")
             for name in names:
                 formatter.write(f"  {name:{width}}{self.commands[name].get_short_help_str(100)}\n")
 
@@ -101,25 +88,25 @@ def add_commands(app: typer.Typer) -> None:
     """Add every command to the program."""
     for names in GROUPS.values():
         _add(app, names)
-    cluster = typer.Typer(help="Follow a sweep's log on a cluster, or create its token.", no_args_is_help=True)
-    _add(cluster, CLUSTER)
-    app.add_typer(cluster, name="cluster")
-    _add(app, OLD, hidden=True)
+    for title, (said, names) in SUBCOMMANDS.items():
+        group = typer.Typer(help=said, no_args_is_help=True)
+        _add(group, names)
+        app.add_typer(group, name=title)
     for name, function in plugins().items():
         _add_one(app, name, function)
 
 
-def _add(app: typer.Typer, names: Mapping[str, str], *, hidden: bool = False) -> None:
+def _add(app: typer.Typer, names: Mapping[str, str]) -> None:
     for name, module in names.items():
-        _add_one(app, name, getattr(MODULES[module], name), hidden=hidden)
+        _add_one(app, name, getattr(MODULES[module], name))
 
 
-def _add_one(app: typer.Typer, name: str, function: Callable[..., Any], *, hidden: bool = False) -> None:
+def _add_one(app: typer.Typer, name: str, function: Callable[..., Any]) -> None:
     made = command(function, PRINTED.get(name.rstrip("_"), display))
     # In full: a list of commands would cut it at 45 characters.
     short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".")
     short = f"{short if len(short) <= MOST_WORDS else short.partition(': ')[0]}."
-    app.command(_words(name), cls=Command, short_help=short, hidden=hidden)(made)
+    app.command(_words(name), cls=Command, short_help=short)(made)
 
 
 @functools.cache
@@ -143,6 +130,8 @@ def plugins() -> dict[str, Callable[..., Any]]:
 def command(function: Callable[..., Any], printed: Callable[..., None]) -> Callable[..., None]:
     """Return a command: its parameters are those of a function and the keyword arguments of what prints its answer."""
     own, further = parameters(function), parameters(printed)
+    if "form" not in own:
+        further |= parameters(display_json)
     negated = {name for name, (_, option) in own.items() if option.negated}
 
     @functools.wraps(function)
@@ -150,8 +139,15 @@ def command(function: Callable[..., Any], printed: Callable[..., None]) -> Calla
         shown = {name: typed.pop(name) for name in further}
         given = {name: value for name, value in typed.items() if value is not None and value != []}
         given |= {name: not given[name] for name in negated}
+        form = shown.pop("form", typed.get("form"))
         helpers = {name: GIVEN[name] for name in inspect.signature(function).parameters.keys() & GIVEN.keys()}
-        printed(function(**given, **helpers), given, **shown)
+        answer = function(**given, **helpers)
+        if form == "json" and not (isinstance(answer, str) and "form" in own):
+            display_json(answer)
+        elif form != "table" and "form" not in own:
+            raise SweeperError(f"unknown format {form!r}", "formats: table, json")
+        else:
+            printed(answer, given, **shown)
 
     merged = [each for each, _ in (*own.values(), *further.values())]
     run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]  # what typer reads
@@ -166,7 +162,7 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[inspect.Paramete
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         # What prints an answer takes it and what was typed first; those are no options.
-        if name not in GIVEN and name not in ("found", "given"):
+        if name not in GIVEN and name not in ("found", "given", "answer"):
             # Text, as every file has `from __future__ import annotations`. One at a time: other annotations, of values
             # that are returned, are known to type checkers alone.
             hint = eval(parameter.annotation, function.__globals__)

@@ -23,7 +23,7 @@ from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
-from sweeper.text.display import SafeConsole, Shown, printable
+from sweeper.text.display import SafeConsole, Shown, as_data, printable
 from sweeper.text.labels import plural
 
 if TYPE_CHECKING:
@@ -81,19 +81,19 @@ def display(found: object, given: Given) -> None:
     raise typer.Exit(found.exit_code)
 
 
-def display_json(
-    found: Shown[Any], given: Given, *, form: Annotated[str, CommandOption(("--format", "-f"))] = "table"
-) -> None:
-    """Print an answer, or its values.
+def display_json(answer: object, *, form: Annotated[str, CommandOption(("--format", "-f"))] = "table") -> None:
+    """Print an answer's values as JSON, then its notes, and end with its exit status.
 
     Args:
         form: Output format: table or json.
     """
-    if form not in ("table", "json"):
-        raise SweeperError(f"unknown format {form!r}", "formats: table, json")
-    if form == "json" and found.json is not None:
-        found.look = json_module.dumps(found.json, indent=2)
-    display(found, given)
+    if not isinstance(answer, Shown) or answer.value is not None:
+        typer.echo(json_module.dumps(as_data(answer), indent=2, ensure_ascii=False))
+    if isinstance(answer, Shown):
+        answer.look = None
+        display(answer, {})
+    if isinstance(answer, FinishedRun):
+        raise typer.Exit(DONE if answer.complete else INCOMPLETE)
 
 
 def told(found: str, given: Given) -> None:
@@ -228,7 +228,7 @@ def recalibrated(found: Shown[Any], given: Given) -> None:
     output = output_folder(given.get("output"))
     sweep, where = Path(split_name(given["name"], output)[0]).name, "" if output == RESULTS else f" --output {output}"
     say(f'next\n  sweeper results {sweep}{where} --sql "{AFTERWARDS_SQL}"')
-    say(f"  sweeper report {sweep}{where}\n  sweeper sync {sweep}{where}")
+    say(f"  sweeper report {sweep}{where}\n  sweeper manage sync {sweep}{where}")
 
 
 @contextlib.contextmanager
@@ -255,7 +255,6 @@ def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[i
 #: What prints the answers of a command that is not simply displayed.
 PRINTED: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("run", "resume"), finished),
-    **dict.fromkeys(("plan", "claims"), display_json),
     "submit": submitted,
     "stop": told,
     "export": exported,

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import prepare
 from sweeper.journal.best import best_words
@@ -75,8 +76,17 @@ class SweepStatus:
 
 
 def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
-    """Return where every sweep below `output` stands, or `name` alone."""
-    return [_status(each, output) for each in ([name] if name is not None else sweep_names(output))]
+    """Return where every sweep below `output` stands, or `name` alone. Raises SweeperError if that cannot be read."""
+    if name is not None:
+        return [_status(name, output)]
+    return [_status_or_fault(each, output) for each in sweep_names(output)]
+
+
+def _status_or_fault(name: str, output: Path) -> SweepStatus:
+    try:
+        return _status(name, output)
+    except SweeperError as error:
+        return SweepStatus(name, f"cannot be read: {str(error).splitlines()[0]}")
 
 
 def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:

@@ -235,10 +235,8 @@ def number_of(row: Row, column: str) -> str:
 MOST_FILES = 8
 
 
-def trial_view(results: Results, asked: str | None) -> RenderableType:
-    """Return everything about one trial, in the width of a terminal. Raises as `trial_facts`."""
-    with results.snapshot() as frozen:
-        found = trial_facts(frozen, asked)
+def trial_view(found: TrialFacts, folder: Path) -> RenderableType:
+    """Return everything about one trial of the sweep in `folder`, in the width of a terminal."""
     settings = Table.grid(padding=(0, 2))
     for part, words in found.configuration:
         settings.add_row(Text(part, style="dim"), words)
@@ -246,7 +244,7 @@ def trial_view(results: Results, asked: str | None) -> RenderableType:
     parts.append(drawn(found.metrics, "not evaluated yet"))
     if found.posthoc is not None:
         parts.append(drawn(found.posthoc, ""))
-    parts.append(Group(*listed(found.files, results.folder)))
+    parts.append(Group(*listed(found.files, folder)))
     parts.append(Text(f"SQL: trial = '{found.trial}' in every table", style="dim"))
     heading = Text(f"{found.sweep} · {found.trial} · {found.ended}", style="bold")
     return Group(heading, *map(Text, found.remarks), *(each for part in parts for each in (Text(), part)))

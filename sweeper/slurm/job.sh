@@ -1,5 +1,5 @@
 #!/bin/bash
-# {{ today }}, by `sweeper submit --slurm`; `sweeper resume --slurm` submits it again.
+# {{ today }}, by `sweeper cluster submit --slurm`; `sweeper resume --slurm` submits it again.
 #SBATCH --job-name={{ name }}
 #SBATCH --output={{ quote(logs ~ ("%A_%a.log" if shape == "array" else "%j.log")) }}
 #SBATCH --open-mode=append

@@ -46,7 +46,7 @@ def submit_sweep(
     if is_store_address(request.output):
         raise SweeperError(
             f"--output {request.output} is a store, and the jobs find each other in a folder",
-            "give a folder that all nodes share; `sweeper archive` copies a finished sweep elsewhere",
+            "give a folder that all nodes share; `sweeper manage archive` copies a finished sweep elsewhere",
         )
     found, file = read_settings(search_spaces.locate(space), slurm_file)
     shared = Path(request.output).resolve()

@@ -235,7 +235,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-PAPER_FORMATS = ("latex", "markdown", "csv")
+PAPER_FORMATS = ("latex", "markdown", "csv", "json")
 
 DAGGER = "†"
 
@@ -297,6 +297,11 @@ class TableText:
             raise SweeperError(f"unknown format {form!r} of a table", f"formats: {', '.join(PAPER_FORMATS)}")
         if form == "csv":
             return csv_text(self.records).rstrip("\n")
+        if form == "json":
+            head, *rows = self.records
+            return json.dumps(
+                [dict(zip(head, row, strict=True)) for row in rows], indent=1, ensure_ascii=False, default=str
+            )
         return self._latex() if form == "latex" else self._markdown()
 
     def _latex(self) -> str:

@@ -1,8 +1,8 @@
 """The process that fills a tracker while a sweep runs, seen from the driver: started, waited for, left behind.
 
 It is a separate process at the lowest priority, which reads the journal: a slow or dead server can hold up nothing
-but itself, and what it has not logged when the driver leaves, `sweeper sync` logs later. Killed, it is started once
-more: it finds in the runs themselves what they lack.
+but itself, and what it has not logged when the driver leaves, `sweeper manage sync` logs later. Killed, it is started
+once more: it finds in the runs themselves what they lack.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class Follower:
         if code == 0:
             return [f"{again}; {self._tracker} is complete"] if again else []
         took = f"after {seconds:.0f} s" if code is None else f"(see {self._paths.tracking_log.name})"
-        remedy = f"{self._tracker} is incomplete {took}: complete it with `sweeper sync {self._paths.in_commands}`"
+        command = f"sweeper manage sync {self._paths.in_commands}"
+        remedy = f"{self._tracker} is incomplete {took}: complete it with `{command}`"
         return [f"{again}; {remedy}" if again else remedy]
 
     def _ended(self, deadline: float) -> int | None:

@@ -4,8 +4,8 @@ The journal is folded and what each run lacks is written. What a store holds alr
 once, so nothing is remembered anywhere else; after an error everything is read and folded again.
 
 A request to a server that hangs takes its client's whole timeout, and one to a database may take for ever; nobody
-should wait for either when all that is left to do is what `sweeper sync` does later. So a watchdog ends the process
-once the sweep is over and the store has stopped answering.
+should wait for either when all that is left to do is what `sweeper manage sync` does later. So a watchdog ends the
+process once the sweep is over and the store has stopped answering.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DIAGRAM_SECONDS = 30.0
 #: The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then.
 ARTIFACTS_TAG = "artifacts_sequence"
 
-#: A slower upload of an artifact at a sweep's end is left to `sweeper sync`.
+#: A slower upload of an artifact at a sweep's end is left to `sweeper manage sync`.
 ARTIFACT_BYTES_A_SECOND = 1_000_000
 
 #: The parent's tag with the state of the recalibrations that are logged.
@@ -186,7 +186,7 @@ class Projection:
             except LockHeldError as error:
                 raise SweeperError(
                     f"another process is writing to {self.kind.name} for the sweep {self.paths.name!r}",
-                    "it logs everything; run `sweeper sync` after the sweep has ended",
+                    "it logs everything; run `sweeper manage sync` after the sweep has ended",
                 ) from error
             yield
 

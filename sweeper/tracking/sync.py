@@ -81,7 +81,7 @@ def sync(root: Path, uri: str) -> SyncReport:
                 if tried == SYNC_TRIES:
                     raise SweeperError(
                         f"cannot write to {projection.kind.name} at {redact(uri)}: {sentence(error)}",
-                        "start the server or correct --tracking-uri, then run `sweeper sync` again; nothing is lost",
+                        "start the server or correct --tracking-uri, then sync again; nothing is lost",
                     ) from error
                 time.sleep(2.0 ** (tried - 1))
     seconds = time.monotonic() - began

@@ -41,7 +41,7 @@ def check_a_sweep_scales(version: int, folder: Path) -> None:
     """Run a sweep on a cluster without workers; hold nodes and pending trials against what must have happened."""
     with autoscaled(version, folder, MOST_WORKERS) as cluster, Scraper(cluster.metrics) as scraper:
         done = subprocess.run(
-            command("run", write_space(folder, SPACE), "--address", cluster.address, "--no-mlflow"),
+            command("run", write_space(folder, SPACE), "--ray", cluster.address, "--no-mlflow"),
             cwd=folder,
             env={**cluster.environment, "SWEEPER_GPU_HOUR_PRICE": "1.5"},
             capture_output=True,
@@ -163,7 +163,7 @@ def test_nodes_come_for_lanes_not_for_trials(tmp_path: Path) -> None:
     space = SPACE.replace("samples: 5", "samples: 16\nreplicates: {count: 1, packing: cohort, lanes: 8}")
     with autoscaled(2, tmp_path, 6) as cluster:
         done = subprocess.run(
-            command("run", write_space(tmp_path, space), "--address", cluster.address, "--no-mlflow"),
+            command("run", write_space(tmp_path, space), "--ray", cluster.address, "--no-mlflow"),
             cwd=tmp_path,
             env=cluster.environment,
             capture_output=True,
@@ -179,7 +179,7 @@ def test_nodes_come_for_lanes_not_for_trials(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_trial_that_no_node_type_holds_ends_the_sweep_in_words(tmp_path: Path) -> None:
     with autoscaled(2, tmp_path, MOST_WORKERS) as cluster:
-        arguments = ("--address", cluster.address, "--no-mlflow", "--set", "resources.cpu=4")
+        arguments = ("--ray", cluster.address, "--no-mlflow", "--set", "resources.cpu=4")
         done = subprocess.run(
             command("run", write_space(tmp_path, SPACE), *arguments),
             cwd=tmp_path,

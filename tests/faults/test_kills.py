@@ -125,7 +125,7 @@ def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor
 def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, kills: int, together: bool) -> None:
     space = write_space(tmp_path, cohorts(24)) if together else space
     with local_cluster(2, tmp_path) as cluster:
-        disturbed = Disturbed(space, tmp_path, seed, "--address", cluster.address)
+        disturbed = Disturbed(space, tmp_path, seed, "--ray", cluster.address)
 
         def strike(process: subprocess.Popen[str]) -> None:
             cluster.tell(f"kill {disturbed.random.randrange(2)}")

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.integration
 
 WRITING = {
     "report": ["report", "tiny"],
-    "sync": ["sync", "tiny"],
-    "delete": ["delete", "tiny", "--yes"],
-    "rename": ["rename", "tiny", "other"],
-    "archive": ["archive", "tiny"],
+    "sync": ["manage", "sync", "tiny"],
+    "delete": ["manage", "delete", "tiny", "--yes"],
+    "rename": ["manage", "rename", "tiny", "other"],
+    "archive": ["manage", "archive", "tiny"],
     "recalibrate": ["recalibrate", "tiny", "-m", "temperature"],
     "retry": ["resume", "tiny", "--set", "budget.gpu_hours=20"],
     "figure": ["figure", "tiny", "learning_curves", "--to", "{disk}/figure.svg"],
-    "trial": ["show", "tiny", "--page", "{disk}/trial.html"],
+    "trial": ["show", "tiny", "--to", "{disk}/trial.html"],
     "several": ["report", "tiny", "again"],
     "export": ["export", "tiny", "--posthoc", "none", "--to", "{disk}/exported"],
     "init": ["init", "{disk}/mine.yaml"],
@@ -34,10 +34,10 @@ WRITING = {
 READING = {
     "report": ["report", "tiny", "--to", "{beside}/report.html"],
     "several": ["report", "tiny", "again", "--to", "{beside}/several.html"],
-    "archive": ["archive", "tiny", "--to", "{beside}/tiny.tar.gz"],
+    "archive": ["manage", "archive", "tiny", "--to", "{beside}/tiny.tar.gz"],
     "results": ["results", "tiny"],
-    "list": ["list"],
-    "show": ["show", "tiny", "--page", "{beside}/trial.html"],
+    "list": ["status"],
+    "show": ["show", "tiny", "--to", "{beside}/trial.html"],
 }
 SCRIPT = """
 import json, sys, traceback

@@ -136,7 +136,7 @@ def test_killed_trial_processes(service: object, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("kills", [FULL])
 def test_killed_nodes(service: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int) -> None:
     with local_cluster(2, tmp_path) as cluster:
-        nights = Nights(tmp_path, monkeypatch, "--address", cluster.address)
+        nights = Nights(tmp_path, monkeypatch, "--ray", cluster.address)
 
         def strike(process: subprocess.Popen[str]) -> None:
             cluster.tell(f"kill {nights.random.randrange(2)}")
@@ -191,7 +191,7 @@ def test_a_node_whose_disk_is_full_beside_one_that_has_room(
     try:
         with local_cluster(1, tmp_path) as cluster:
             cluster.tell(f"add {small}")
-            nights = Nights(tmp_path, monkeypatch, "--address", cluster.address)
+            nights = Nights(tmp_path, monkeypatch, "--ray", cluster.address)
             environment = {key: text for key, text in cluster.environment.items() if key.startswith("RAY_")}
             (paths,) = nights.run(0, kill, environment)
             failures = _failures(paths)

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "sweeper paper mukhoti": "data of gigabytes and hundreds of GPU-hours; its rehearsal is run",
     "sweeper run examples/fine_tuning": "images and weights; tests/search_spaces/test_fine_tuning.py makes some",
     "export SWEEPER_ADDRESS": "a cluster of the reader's; tests/remote/test_end_to_end.py submits to a real one",
-    "sweeper submit": "as above",
+    "sweeper cluster submit": "as above",
     "sweeper status && sweeper cluster logs": "as above",
     "sweeper results gamma_tau_nu": "as above",
 }

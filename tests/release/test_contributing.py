@@ -201,7 +201,7 @@ def test_a_command_is_added_as_the_table_says(checkout: Checkout) -> None:
     with (checkout.folder / group).open("a") as text:
         text.write(COMMAND)
     with (checkout.folder / names).open("a") as text:
-        text.write('GROUPS["Manage"]["greet"] = COMMANDS["greet"] = "housekeeping"\n')
+        text.write('GROUPS["Start"]["greet"] = COMMANDS["greet"] = "housekeeping"\n')
     assert checkout.touched() == {group, names}
     assert checkout.run("-m", "sweeper", "greet", "Ada") == "hello Ada\n"
     assert "greet" in checkout.run("-m", "sweeper", "--help")

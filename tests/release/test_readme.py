@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import typer
 
+from sweeper.api import SUBCOMMANDS
 from sweeper.cli.main import app
 from tests.release import readme
 from tests.release.distribution import ROOT, clean_environment
 
 TREE: Any = typer.main.get_command(app)
+COMMANDS = {**TREE.commands, **{k: v for name in SUBCOMMANDS for k, v in TREE.commands[name].commands.items()}}
 TARGETS = set(re.findall(r"^([a-z][a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 TARGETS |= {f"bench-{path.stem[6:].replace('_', '-')}" for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
 PLACEHOLDER = re.compile(r"[A-Z]+|…|.*[…<>].*")
@@ -29,13 +31,14 @@ def options_of(command: Any) -> set[str]:
 def subcommand(words: list[str]) -> Any:
     if not words or words[0].startswith("-"):
         return TREE
-    assert words[0] in TREE.commands, f"there is no command `sweeper {words[0]}`"
-    return TREE.commands[words[0]]
+    assert words[0] in COMMANDS, f"there is no command `sweeper {words[0]}`"
+    return COMMANDS[words[0]]
 
 
 def plain(words: list[str]) -> list[str]:
-    """Return a command line without the group of its command, whose commands are hidden ones of the program, too."""
-    return ["sweeper", *words[2:]] if words[:2] == ["sweeper", "cluster"] and len(words) > 2 else words
+    """Return a command line without the group of its command."""
+    grouped = words[0] == "sweeper" and len(words) > 2 and words[1] in SUBCOMMANDS
+    return ["sweeper", *words[2:]] if grouped else words
 
 
 def check(words: list[str]) -> None:

@@ -87,7 +87,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path = folder / "secret" / "token"
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "AWS_", "MLFLOW_"))}
     made = subprocess.run(
-        [sys.executable, "-m", "sweeper", "token", str(path)], capture_output=True, text=True, env=plain
+        [sys.executable, "-m", "sweeper", "cluster", "token", str(path)], capture_output=True, text=True, env=plain
     )
     token = path.read_text()
     assert made.returncode == 0 and len(token) == 64 and token not in made.stdout + made.stderr
@@ -119,15 +119,17 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
     output, address = f"s3://{BUCKET}/team", site.nodes.dashboard
     text = SPACE.replace("max_epochs: 9, grace_epochs: 1", "max_epochs: 27, grace_epochs: 3")
     space = write_space(site.folder, text.replace("samples: 10", f"samples: {TRIALS}"), "remote")
-    said = site.sweeper("submit", str(space), "--address", address, "--output", output, "--tracking-uri", site.tracking)
+    said = site.sweeper(
+        "cluster", "submit", str(space), "--dashboard", address, "--output", output, "--tracking-uri", site.tracking
+    )
     assert f"sweeper cluster logs remote --follow --dashboard {address}" in said
     follower = subprocess.Popen(
-        [sys.executable, "-m", "sweeper", "logs", "remote", "--follow", "--address", address],
+        [sys.executable, "-m", "sweeper", "cluster", "logs", "remote", "--follow", "--dashboard", address],
         env=site.environment, cwd=site.folder, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     store = Store(f"{output}/remote")
     wait_until(lambda: _reports(store) >= 2, 180, "two reports in the store")
-    listed = site.sweeper("status", "--address", address)
+    listed = site.sweeper("status", "--dashboard", address)
     assert re.search(r"remote +running +\S+@\S+ .*(waiting|running)", listed), listed
     assert site.nodes.kill(FIRST) > 2
     site.nodes.add(THIRD)
@@ -149,17 +151,19 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     )
     space = write_space(site.folder, text.replace("samples: 10", "samples: 2") + "retries: 0\n", "drained")
     address = site.nodes.dashboard
-    site.sweeper("submit", str(space), "--address", address, "--output", f"s3://{BUCKET}/team", "--no-mlflow")
+    site.sweeper(
+        "cluster", "submit", str(space), "--dashboard", address, "--output", f"s3://{BUCKET}/team", "--no-mlflow"
+    )
     store = Store(f"s3://{BUCKET}/team/drained")
     wait_until(lambda: _reports(store) >= 2, 300, "a report of each trial")
     site.nodes.drain(SECOND, site.token, seconds=120)
     wait_until(lambda: any(record.kind == "failed" for record in _records(store)), 120, "a trial to hand back")
-    assert "to stop" in site.sweeper("stop", "drained", "--address", address)
-    log = site.sweeper("logs", "drained", "--follow", "--address", address, status=1)
+    assert "to stop" in site.sweeper("stop", "drained", "--dashboard", address)
+    log = site.sweeper("cluster", "logs", "drained", "--follow", "--dashboard", address, status=1)
     assert re.search("stopped: [12] of 2 trials are unfinished", log), log
-    assert re.search(r"drained +incomplete ", site.sweeper("status", "drained", "--address", address))
-    assert "submitted drained as job drained.2" in site.sweeper("resume", "drained", "--address", address)
-    site.sweeper("logs", "drained", "--follow", "--address", address)
+    assert re.search(r"drained +incomplete ", site.sweeper("status", "drained", "--dashboard", address))
+    assert "submitted drained as job drained.2" in site.sweeper("resume", "drained", "--dashboard", address)
+    site.sweeper("cluster", "logs", "drained", "--follow", "--dashboard", address)
     records = _records(store)
     (handed_back,) = [record for record in records if record.kind == "failed"]
     body = fields(handed_back)
@@ -180,9 +184,9 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
 @pytest.mark.timeout(600)
 def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
     space = write_space(site.folder, name="refused")
-    address, output = ["--address", site.nodes.dashboard], ["--output", f"s3://{BUCKET}/team", "--no-mlflow"]
+    address, output = ["--dashboard", site.nodes.dashboard], ["--output", f"s3://{BUCKET}/team", "--no-mlflow"]
     nobody = {"RAY_AUTH_TOKEN_PATH": "", "HOME": str(site.folder)}
-    submit = ["submit", str(space), *address]
+    submit = ["cluster", "submit", str(space), *address]
     for arguments, environment, sentence in (
         (["status", *address], nobody, "requires a token, and this environment has none"),
         (["status", *address], {"RAY_AUTH_TOKEN": "0" * 64}, "rejects this environment's token"),
@@ -191,10 +195,10 @@ def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
         said = site.sweeper(*arguments, status=2, **environment)
         assert sentence in said and "Traceback" not in said and "0" * 64 not in said, said
     refused = {
-        "nothing responds at http://127.0.0.1:1": ["status", "--address", "http://127.0.0.1:1"],
-        "is not the address of a Ray dashboard": ["status", "--address", "head:6379"],
-        "refused a request": ["status", "--address", site.tracking],
-        "has no sweep 'unknown'": ["logs", "unknown", *address],
+        "nothing responds at http://127.0.0.1:1": ["status", "--dashboard", "http://127.0.0.1:1"],
+        "is not the address of a Ray dashboard": ["status", "--dashboard", "head:6379"],
+        "refused a request": ["status", "--dashboard", site.tracking],
+        "has no sweep 'unknown'": ["cluster", "logs", "unknown", *address],
         "is a folder on this machine": [*submit, "--output", "here"],
         "samples": [*submit, *output, "--set", "samples=none"],
         "no trial fits: a trial needs 64": [*submit, *output, "--wait", "--set", "resources.cpu=64"],
@@ -218,7 +222,7 @@ def _reports(store: Store) -> int:
 def _assert_results(site: Site, output: str, address: str) -> None:
     """Every trial is complete, however one reads it: by the store's address, or by the cluster's."""
     query = "select status, count(*) n, count(distinct trial) trials from trials group by all order by all"
-    for where in ([f"{output}/remote"], ["remote", "--output", output], ["remote", "--address", address]):
+    for where in ([f"{output}/remote"], ["remote", "--output", output], ["remote", "--dashboard", address]):
         rows = site.sweeper("results", *where, "--sql", query, "--format", "csv").splitlines()[1:]
         counts = {status: (int(n), int(trials)) for status, n, trials in (row.split(",") for row in rows if row)}
         assert counts.keys() <= {"completed", "early_stopped"}, counts
@@ -232,8 +236,8 @@ def _assert_results(site: Site, output: str, address: str) -> None:
     )
     assert int(predictions) > 0 and float(missing) == 0
     assert "finished" in site.sweeper("status", f"{output}/remote")
-    assert re.search(r"remote +finished ", site.sweeper("status", "--address", address))
-    assert Path(site.sweeper("report", "remote", "--address", address).strip()).stat().st_size > 100_000
+    assert re.search(r"remote +finished ", site.sweeper("status", "--dashboard", address))
+    assert Path(site.sweeper("report", "remote", "--dashboard", address).strip()).stat().st_size > 100_000
 
 
 def _assert_tracked(site: Site, store: Store, output: str) -> None:
@@ -241,7 +245,7 @@ def _assert_tracked(site: Site, store: Store, output: str) -> None:
 
     A sweep's end waits a short while for a slow server, so what is owed to it is filled in first, as its note asks.
     """
-    site.sweeper("sync", f"{output}/remote", "--tracking-uri", site.tracking)
+    site.sweeper("manage", "sync", f"{output}/remote", "--tracking-uri", site.tracking)
     client = MlflowClient(site.tracking)
     experiment = client.get_experiment_by_name("remote")
     assert experiment is not None

@@ -112,7 +112,7 @@ def test_own_components_of_every_kind_run_on_nodes_that_do_not_see_them(tmp_path
     path = os.pathsep.join([str(files / "installed"), checkout])
     hiding = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(files)]
     with local_cluster(2, tmp_path, hiding if can_hide() else ()) as cluster:
-        there = ("--address", cluster.address, "--output", output, "--no-mlflow")
+        there = ("--ray", cluster.address, "--output", output, "--no-mlflow")
         stopped = sweeper(cluster, files, "run", "own.yaml", *there, "--set", "budget.wall_hours=1e-7", path=path,
                           status=1)  # fmt: skip
         # What a sweep began before it looked at its budget is trained by this run, the rest by the next one.

@@ -28,6 +28,6 @@ def test_an_account_without_rights_is_one_sentence(tmp_path: Path) -> None:
             ("account: lab\nqos: high", f"error: {refused} qos specification\n  see `sacctmgr show associations"),
         ):
             (tmp_path / "slurm.yaml").write_text(f"workers: 2\n{asked}")
-            done = user.says("submit", "a.yaml", "--slurm")
+            done = user.says("cluster", "submit", "a.yaml", "--slurm")
             assert (done.returncode, done.stderr.count("\n")) == (2, 2) and said in done.stderr, done.stderr
             assert not list((tmp_path / "results").glob(".slurm/*"))

@@ -114,7 +114,7 @@ def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
     _strangers_reach_nothing(user, exchange)
     again = user.says("resume", "a", "--slurm")
     assert again.returncode == 2 and "Slurm has jobs of 'a'" in again.stderr
-    again = user.says("submit", "a.yaml", "--slurm", "--name", "a")
+    again = user.says("cluster", "submit", "a.yaml", "--slurm", "--name", "a")
     assert again.returncode == 2 and "`sweeper resume a --slurm`" in again.stderr
     stopped = user.says("stop", "a")
     assert "which waited" in stopped.stdout + stopped.stderr
@@ -125,10 +125,10 @@ def test_a_sweep_waits_is_stopped_submitted_again_and_is_that_of_one_machine(
         user.slurm.ask("scontrol", "release", job)
     user.waits(exchange, lambda: exchange.over is not None)
     user.slurm.wait_until_idle()  # the workers were released
-    assert "the sweep is finished" in user.says("logs", "a").stdout
-    assert "Slurm" in user.says("list").stdout
+    assert "the sweep is finished" in user.says("cluster", "logs", "a").stdout
+    assert "Slurm" in user.says("status").stdout
     same(user, without_slurm(SMALL))
-    assert user.says("delete", "a", "--yes").returncode == 0 and not exchange.folder.exists()
+    assert user.says("manage", "delete", "a", "--yes").returncode == 0 and not exchange.folder.exists()
 
 
 def _strangers_reach_nothing(user: User, exchange: Exchange) -> None:
@@ -181,7 +181,7 @@ def test_a_time_limit_continues_the_sweep_in_the_next_job(user: User, without_sl
 def test_what_slurm_or_a_rule_refuses_is_one_sentence_and_leaves_nothing(user: User, settings: str, said: str) -> None:
     (user.folder / "slurm.yaml").write_text(settings)
     write_space(user.folder, SPACE, "a")
-    done = user.says("submit", "a.yaml", "--slurm")
+    done = user.says("cluster", "submit", "a.yaml", "--slurm")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert said in done.stderr, done.stderr
     assert not list((user.folder / "results").glob(".slurm/*")), "nothing is left"
@@ -200,7 +200,7 @@ def test_a_full_file_system_is_one_sentence_and_leaves_nothing(
     place = user.folder / "results"
     with small(place, size):
         fill(place / "filled")
-        done = user.says("submit", "a.yaml", "--slurm")
+        done = user.says("cluster", "submit", "a.yaml", "--slurm")
         assert (done.returncode, done.stderr.count("\n")) == (1, 2), done.stderr
         assert f"cannot be written: {said}\n  free space" in done.stderr
         assert not [path for path in place.rglob("*") if path.name not in ("filled", ".slurm")]

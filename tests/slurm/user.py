@@ -46,7 +46,7 @@ class User:
         """Submit a sweep; return what its jobs say to each other."""
         (self.folder / "slurm.yaml").write_text(settings)
         write_space(self.folder, space, name)
-        done = self.says("submit", f"{name}.yaml", "--slurm", "--name", name, "--no-mlflow")
+        done = self.says("cluster", "submit", f"{name}.yaml", "--slurm", "--name", name, "--no-mlflow")
         assert done.returncode == 0, done.stderr
         return Exchange(self.folder / "results" / ".slurm" / name)
 

@@ -131,13 +131,20 @@ def basic(asked: list[str]) -> bool:
 def test_commands_on_a_sweep_show_no_secret(scene: Scene, echo: Echo) -> None:
     Inline(scene.work).run("small")
     echo.asked.clear()
-    scene.run("sync", "small", "--tracking-uri", scene.mlflow, code=2)
+    scene.run("manage", "sync", "small", "--tracking-uri", scene.mlflow, code=2)
     assert basic(echo.asked), "MLflow's server was asked"
-    scene.run("sync", "small")
+    scene.run("manage", "sync", "small")
     scene.run_here("report", "small")
     scene.run_here("run", scene.space, "--output", f"s3://{PAIR}@bucket/sweeps", code=2)
     scene.run_here(
-        "submit", scene.space, "--address", f"http://{PAIR}@127.0.0.1:1", "--output", "s3://b/sweeps", code=2
+        "cluster",
+        "submit",
+        scene.space,
+        "--dashboard",
+        f"http://{PAIR}@127.0.0.1:1",
+        "--output",
+        "s3://b/sweeps",
+        code=2,
     )
     scene.check(files=20)
 
@@ -160,7 +167,7 @@ def test_a_joined_cluster_gets_no_secret(scene: Scene, tmp_path: Path, monkeypat
     monkeypatch.setenv("RAY_TMPDIR", str(scene.ray))
     with local_cluster(1, tmp_path) as cluster:
         token = {name: cluster.environment[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-        scene.run("run", scene.space, "--address", cluster.address, "--no-mlflow", further=token)
+        scene.run("run", scene.space, "--ray", cluster.address, "--no-mlflow", further=token)
     scene.check(files=60)
 
 

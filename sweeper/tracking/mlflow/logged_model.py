@@ -78,7 +78,7 @@ def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Ru
     if not found:
         raise SweeperError(
             f"MLflow at {redact(uri)} has no run of {trial} of the sweep {paths.name!r} as it is now",
-            f"complete it with `sweeper sync {paths.in_commands}`, then export again",
+            f"complete it with `sweeper manage sync {paths.in_commands}`, then export again",
         )
     return found[0]
 

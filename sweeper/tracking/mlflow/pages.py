@@ -184,7 +184,7 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
         known = tuple(each[0] for each in sweeps)
         raise SweeperError(
             f"MLflow at {redact(uri)} has no sweep {name!r}{did_you_mean(name, known)}",
-            f"complete it with `sweeper sync {name}`",
+            f"complete it with `sweeper manage sync {name}`",
         )
     return named
 

@@ -50,7 +50,7 @@ def test_the_command_prints_the_items_of_a_paper() -> None:
     done = CliRunner().invoke(app, ["paper", "mukhoti", "--items"])
     assert done.exit_code == 0 and "Fig. 9" in done.stdout and "not identified" in done.stdout
     assert "26.36 for" in done.stdout, "a deviation's quote"
-    listed = json.loads(CliRunner().invoke(app, ["paper", "posterior", "--items", "--json"]).stdout)
+    listed = json.loads(CliRunner().invoke(app, ["paper", "posterior", "--items", "--format", "json"]).stdout)
     (second,) = [each for each in listed if each["item"] == "Fig. 2"]
     assert second == {
         "paper": "posterior", "item": "Fig. 2", "status": "1 cell by formula", "note": "", "deviations": []

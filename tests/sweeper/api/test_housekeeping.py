@@ -42,18 +42,18 @@ def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:
 
 def test_the_tutorial_is_a_valid_space_and_a_notebook_that_names_it(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "first"
-    status, said = typed("tutorial", str(folder))
+    status, said = typed("init", "--tutorial", str(folder))
     assert status == 0 and f"sweeper run {folder / 'first_sweep.yaml'}" in said
     assert typed("validate", str(folder / "first_sweep.yaml"))[0] == 0
     cells = json.loads((folder / "first_sweep.ipynb").read_text("utf-8"))["cells"]
     assert any("first_sweep.yaml" in cell["source"] for cell in cells) and not any(c.get("outputs") for c in cells)
     with pytest.raises(SweeperError, match=r"first_sweep\.yaml already exists"):
-        typed("tutorial", str(folder))
+        typed("init", "--tutorial", str(folder))
 
 
 @pytest.mark.integration
 def test_the_tutorial_s_notebook_runs(tmp_path: Path) -> None:
-    typed("tutorial", str(tmp_path))
+    typed("init", "--tutorial", str(tmp_path))
     space = (tmp_path / "first_sweep.yaml").read_text("utf-8")
     (tmp_path / "first_sweep.yaml").write_text(
         space.replace("max_epochs: 27, grace_epochs: 9", "max_epochs: 3"), "utf-8"
@@ -71,18 +71,15 @@ def test_every_fault_of_a_file_is_reported(tmp_path: Path) -> None:
     assert "digit" in str(raised.value) and "samples" in str(raised.value)
 
 
-def test_list_rename_archive_delete(quickstart_folder: Path, tmp_path: Path) -> None:
+def test_rename_archive_delete(quickstart_folder: Path, tmp_path: Path) -> None:
     output = str(tmp_path / "results")
-    assert "no sweeps in" in typed("list", "--output", output)[1]
     shutil.copytree(quickstart_folder, tmp_path / "results" / "quickstart", symlinks=True)
-    listed = typed("list", "--output", output)[1]
-    assert "quickstart" in listed and "MiB" in listed and "digits" in listed
-    assert typed("rename", "quickstart", "kept", "--output", output)[0] == 0
-    assert typed("archive", "kept", "--to", str(tmp_path / "kept.tar.gz"), "--output", output)[0] == 0
+    assert typed("manage", "rename", "quickstart", "kept", "--output", output)[0] == 0
+    assert typed("manage", "archive", "kept", "--to", str(tmp_path / "kept.tar.gz"), "--output", output)[0] == 0
     assert (tmp_path / "kept.tar.gz").is_file()
-    refused = CliRunner().invoke(app, ["delete", "kept", "--output", output], input="n\n")
+    refused = CliRunner().invoke(app, ["manage", "delete", "kept", "--output", output], input="n\n")
     assert refused.exit_code == 1 and sweep_names(output) == ["kept"]
-    assert typed("delete", "kept", "--yes", "--output", output)[0] == 0 and sweep_names(output) == []
+    assert typed("manage", "delete", "kept", "--yes", "--output", output)[0] == 0 and sweep_names(output) == []
 
 
 def test_a_sweep_that_never_left_slurm_s_queue_is_deleted_by_its_scripts(
@@ -92,5 +89,5 @@ def test_a_sweep_that_never_left_slurm_s_queue_is_deleted_by_its_scripts(
     scripts = tmp_path / "results" / ".slurm" / "a"
     scripts.mkdir(parents=True)
     (scripts / "head.sh").touch()
-    status, said = typed("delete", "a", "--yes", "--output", str(tmp_path / "results"))
+    status, said = typed("manage", "delete", "a", "--yes", "--output", str(tmp_path / "results"))
     assert status == 0 and "deleted" in said and not scripts.exists()

@@ -17,7 +17,8 @@ from sweeper.cli.main import app, argument_texts, command
 from sweeper.cli.printing import GIVEN, display
 from sweeper.text.display import Shown
 
-LISTED = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+PROGRAM = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+LISTED = PROGRAM | {name: made for each in PROGRAM.values() for name, made in getattr(each, "commands", {}).items()}
 PRINTING = {"timings", "form", "wait"}
 """Options of what prints answers."""
 

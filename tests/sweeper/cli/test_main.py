@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from sweeper.api import SUBCOMMANDS
 from sweeper.cli.main import MOST_WORDS, app
 from tests.patience import patient
 
 PROGRAM = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-COMMANDS = {name: each for name, each in PROGRAM.items() if name != "cluster"}
+GROUPS = {name: command.commands for name, command in PROGRAM.items() if name in SUBCOMMANDS}
+COMMANDS = {name: command for name, command in PROGRAM.items() if name not in GROUPS}
+ALL = COMMANDS | {f"{group} {name}": made for group, held in GROUPS.items() for name, made in held.items()}
 
 
 def test_the_list_of_commands_has_whole_sentences() -> None:
@@ -24,14 +29,20 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
     for name, command in COMMANDS.items():
         first = (command.help or "").split("\n")[0].partition(". ")[0].rstrip(".")
         first = first if len(first) <= MOST_WORDS else first.partition(": ")[0]
-        assert (f"{name} {first}." in flat) != command.hidden, name
-    assert [name for name, each in COMMANDS.items() if each.hidden] == ["list", "logs", "token"]
+        assert f"{name} {first}." in flat, name
+    assert len(PROGRAM) <= 26 and not [name for name, command in ALL.items() if command.hidden]
     assert "..." not in text.replace("[OPTIONS] COMMAND [ARGS]...", "") and "…" not in text
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_one_table_of_the_documentation_has_every_command() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text("utf-8")
+    assert sorted(re.findall(r"^\| `([a-z -]+)` \|", page, re.MULTILINE)) == sorted(ALL)
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_every_option_says_what_it_sets_and_its_default(name: str) -> None:
-    for parameter in COMMANDS[name].params:
+    assert any(parameter.name == "form" for parameter in ALL[name].params), "--format json"
+    for parameter in ALL[name].params:
         if parameter.name == "help" or not isinstance(parameter, click.Option):
             continue
         assert (parameter.help and parameter.help[0].isupper()) or parameter.help[0] in "'lh", (name, parameter.name)
@@ -57,17 +68,3 @@ except MemoryError as error:
     command = ["sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60))
     assert done.stdout.startswith("scipy needs 256 MiB of address space and "), done.stderr
-
-
-def test_options_of_the_last_release_are_taken_under_their_old_names() -> None:
-    for words, said in (
-        (["run", "quickstart", "--address=x", "--executor", "local"], "omit --executor local, or --ray"),
-        (["status", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
-        (["claims", "nothing", "--json"], "nothing"),
-        (["show", "nothing", "--page", "x.html"], "nothing"),
-    ):
-        done = CliRunner().invoke(app, words)
-        assert "No such option" not in done.output, done.output
-        assert said in f"{done.output} {done.exception}", words
-    assert "--address" not in CliRunner().invoke(app, ["run", "--help"]).output
-    assert "No such option" in CliRunner().invoke(app, ["validate", "x", "--json"]).output

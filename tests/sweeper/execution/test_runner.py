@@ -165,7 +165,7 @@ def test_what_fits_or_only_a_cluster_can_tell_is_let_through():
         ["--tracking-uri", "nosuch://x"],
         ["--set", "resources.gpu=1"],
         ["--set", "resources.cpu=1000000"],
-        ["--address", "ray://127.0.0.1:1"],
+        ["--ray", "ray://127.0.0.1:1"],
     ],
 )
 def test_nothing_was_started_means_nothing(tmp_path, monkeypatch, fault):

@@ -18,7 +18,7 @@ from tests.sweeper.tables_by_pandas import frame
 
 def printed(folder: Path, asked: str, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO())
-    console.print(trial_view(Results(folder), asked))
+    console.print(trial_view(trial_facts(Results(folder), asked), folder))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -48,10 +48,10 @@ def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:
 def test_its_number_will_do_and_another_name_is_refused(quickstart_folder: Path) -> None:
     assert " · c00007 · " in printed(quickstart_folder, "7")
     with pytest.raises(SweeperError, match="quickstart has no trial 'c00099'") as raised:
-        trial_view(Results(quickstart_folder), "c00099")
+        trial_facts(Results(quickstart_folder), "c00099")
     assert "c00000 … c00047" in str(raised.value)
     with pytest.raises(SweeperError, match="no trial '99'"):
-        trial_view(Results(quickstart_folder), "99")
+        trial_facts(Results(quickstart_folder), "99")
 
 
 def test_a_trial_that_waits_can_be_looked_at(live_folder: Path) -> None:

@@ -95,7 +95,13 @@ def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
     assert is_sweep(bare) and find_sweep("bare", tmp_path).root == results.load("bare", tmp_path).folder == bare
     shutil.rmtree(tmp_path / "whole")
     runner, where = CliRunner(), ["--output", str(tmp_path)]
-    for command in (["results", "bare"], ["report", "bare"], ["logs", "bare"], ["status", "bare"], ["status"]):
+    for command in (
+        ["results", "bare"],
+        ["report", "bare"],
+        ["cluster", "logs", "bare"],
+        ["status", "bare"],
+        ["status"],
+    ):
         done = runner.invoke(app, [*command, *where])
         assert done.exit_code == 0, (command, done.exception)
         assert command[0] != "status" or "tables only" in done.stdout

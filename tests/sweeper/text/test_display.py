@@ -50,7 +50,7 @@ def test_names_of_a_strangers_folder_end_no_command(quickstart_folder: Path, tmp
     values = yaml.safe_load((root / "sweep.yaml").read_text())
     values["dataset"]["name"] = "[/x] \x1b[31mred"
     (root / "sweep.yaml").write_text(yaml.safe_dump(values))
-    for command in (["list"], ["show", "received"], ["results", "received"]):
+    for command in (["status"], ["show", "received"], ["results", "received"]):
         done = CliRunner().invoke(app, [*command, "--output", str(root.parent)])
         assert done.exception is None, (command, done.exception)
         assert "\x1b" not in done.output

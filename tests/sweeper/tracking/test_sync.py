@@ -301,7 +301,7 @@ def test_a_store_that_hangs_or_refuses_is_not_waited_for(
         with Follower(sweep.paths, f"http://127.0.0.1:{silent.getsockname()[1]}") as follower:
             (note,) = follower.wait(patient(200))
     said = sweep.paths.tracking_log.read_text()
-    assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name} --output" in note
+    assert "see mlflow.log" in note and f"`sweeper manage sync {sweep.paths.name} --output" in note
     assert ("the store has not answered for" in said) == listens, said
 
 
@@ -323,7 +323,7 @@ def test_a_server_that_is_gone_is_not_waited_for(
             server.signal(how)
             drive(sweep, 10_000)
             (note,) = follower.wait(patient(120))
-        assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name} --output" in note
+        assert "see mlflow.log" in note and f"`sweeper manage sync {sweep.paths.name} --output" in note
     finally:
         server.signal(signal.SIGKILL)
 

@@ -34,8 +34,8 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("options", "environment", "said"),
     [
-        (["--address", "127.0.0.1:%d"], {}, "no Ray cluster could be joined at 127.0.0.1:"),
-        (["--address", "ray://127.0.0.1:%d"], {}, "no Ray cluster could be joined at ray://127.0.0.1:"),
+        (["--ray", "127.0.0.1:%d"], {}, "no Ray cluster could be joined at 127.0.0.1:"),
+        (["--ray", "ray://127.0.0.1:%d"], {}, "no Ray cluster could be joined at ray://127.0.0.1:"),
         # A socket's path has to fit into 107 bytes.
         (["--executor", "ray"], {"RAY_TMPDIR": "/tmp/none/" + 100 * "x"}, "Ray could not be started on this machine: "),
     ],
