@@ -277,14 +277,6 @@ REFUSED = {
     errno.ENOMEM: "raise the limit of memory (ulimit -v), or free memory",
 }
 
-#: Environment variables that make libraries reserve less address space.
-SPARING = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # Arrow's own pool (mimalloc, pyarrow 25) reserves a gibibyte at a time
-    "ARROW_IO_THREADS": "1",
-    "MALLOC_ARENA_MAX": "1",  # the C library reserves 64 MiB a thread
-    "OPENBLAS_NUM_THREADS": "1",
-}
-
 
 app = typer.Typer(
     name="sweeper",
@@ -305,7 +297,7 @@ def main() -> None:
     """
     open_missing_streams()
     print_what_can_be_printed()
-    spare_address_space()
+    refuse_what_would_hang()
     try:
         try:
             app()
@@ -351,17 +343,10 @@ def print_what_can_be_printed() -> None:
     os.environ["PYTHONIOENCODING"] = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] + ":replace"
 
 
-def spare_address_space() -> None:
-    """Where address space is limited (`ulimit -v`), start again with libraries that reserve little of it.
-
-    They read these settings when they are loaded. Without them a run of two trials takes what it is given: three
-    gibibytes are gone before the report, and OpenBLAS may hang then, as below.
-    """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        return
-    if not SPARING.keys() <= os.environ.keys():
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**SPARING, **os.environ})
-    sys.meta_path.insert(0, _SpaceForBlas())
+def refuse_what_would_hang() -> None:
+    """Where address space is limited (`ulimit -v`), refuse to import what would hang for want of it."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        sys.meta_path.insert(0, _SpaceForBlas())
 
 
 class _SpaceForBlas(MetaPathFinder):

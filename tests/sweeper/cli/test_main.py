@@ -56,8 +56,8 @@ def test_what_needs_more_address_space_than_is_left_is_refused(left: int) -> Non
     program = f"""
 import mmap, resource, numpy
 from pathlib import Path
-from sweeper.cli.main import spare_address_space
-spare_address_space()
+from sweeper.cli.main import refuse_what_would_hang
+refuse_what_would_hang()
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 held = mmap.mmap(-1, resource.getrlimit(resource.RLIMIT_AS)[0] - used - {left} * 2**20)
 try:
