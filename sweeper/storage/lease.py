@@ -3,7 +3,7 @@
 In a folder the lease is a lock of the operating system's (`flock`): it falls with the process, however that dies, so a
 killed driver never blocks its resume. The record next to it (host, pid, heartbeat) is what the error names. Where the
 folder's file system has no locks, as Lustre or NFS may have none, a file that the driver renews stands for the lock
-(`trainables.files.locks`): its resume then waits until a killed driver has been silent for 20 s.
+(`trainables.files.locks`): its resume on another machine then waits until a killed driver has been silent for 20 s.
 
 A store has no locks. There a driver holds a term (`sweeper.storage.store_journal`) and an object that it writes again
 and again while it lives. Who finds the object watches it: if it changes, its driver is alive; if it has not changed for
@@ -15,9 +15,12 @@ younger than `VALID_SECONDS`, or after it has looked whether a newer term has be
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +29,7 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.store_journal import TERMS, Term, count_of, read_terms, settled, term_names
-from trainables.files.locks import BEAT_SECONDS, SILENCE_SECONDS, Beating, Claim, NoLocksError, claimed, lock_open_file
+from trainables.files.locks import BEAT_SECONDS, SILENCE_SECONDS, Claim, NoLocksError, claimed, lock_open_file
 from trainables.files.stores.object_store import Store, patiently
 
 #: The file that stands for the lock where there are none.
@@ -197,8 +200,15 @@ def _since_boot() -> float:
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
-class StoreLease(Beating):
-    """The right to drive one sweep in a store."""
+_log = logging.getLogger("sweeper.storage")
+
+
+class StoreLease:
+    """The right to drive one sweep in a store, while its driver shows, every few seconds, that it lives.
+
+    Attributes:
+        lost: whether another driver is known to have taken the right over.
+    """
 
     def __init__(
         self,
@@ -209,7 +219,12 @@ class StoreLease(Beating):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare to take the sweep `name`, which is in `store`."""
-        super().__init__("lease", clock, sleep)
+        self._clock, self._sleep = clock, sleep
+        self._token = secrets.token_hex(8)
+        self._beats = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
+        self.lost = False
         self._store, self._sweep = store, name
         self._term: Term | None = None
         self._confirmed = 0.0
@@ -246,7 +261,8 @@ class StoreLease(Beating):
     def beat(self) -> None:
         """Show that the driver lives, and see whether the sweep is still its own. Raises StoreError."""
         began, self._beats = self._clock(), self._beats + 1
-        self._store.put(LEASE, self._sign())
+        holder = {"token": self._token, "beats": self._beats, "pid": os.getpid(), "host": socket.gethostname()[:100]}
+        self._store.put(LEASE, json.dumps(holder).encode())
         self._confirm(began)
 
     def require(self) -> None:
@@ -264,12 +280,25 @@ class StoreLease(Beating):
 
     def release(self) -> None:
         """End the lease, unless another driver has taken it. Raises StoreError."""
-        self._end()
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
         if self._term is None or self.lost:
             return
         self._confirm(self._clock())
         if not self.lost:
             self._store.delete([LEASE])
+
+    def start(self) -> None:
+        """Show that this process lives from now on, whatever its other threads wait for."""
+        self._thread.start()
+
+    def _live(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS) and not self.lost:
+            try:
+                self.beat()
+            except OSError as error:  # a server that is away: it is tried again
+                _log.warning("the lease could not be renewed: %s", error)
 
     def _wait_for_silence(self) -> None:
         seen = self._store.get(LEASE)

@@ -3,34 +3,27 @@
 A lock belongs to an open file, not to its name, so a lock file is never removed: its content means nothing here.
 
 Where a file system has no locks (Lustre without `-o flock` and NFS without a lock service refuse `flock`), a file that
-is renewed stands for one. It is made under a name that can be made once, and renewed by a thread every few seconds. Who
-finds it watches it: if it changes, its process is alive; if it has not changed for `SILENCE_SECONDS`, its process is
-taken for gone. Clocks of machines are never compared, and the file is opened anew for each look, which makes a network
-file system ask its server. A process that was stopped for longer than that finds its right gone when it wakes, up to
-one beat later: what must not happen twice has to be safe by itself until then.
+is renewed stands for one, by the library filelock. Who finds it watches it: if it changes, its process is alive; if it
+has not changed for `SILENCE_SECONDS`, its process is taken for gone. Clocks of machines are never compared. A process
+that was stopped for longer than that finds its right gone when it wakes, up to two beats later: what must not happen
+twice has to be safe by itself until then.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
-import logging
 import math
 import os
-import secrets
 import shutil
-import socket
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from trainables.files.atomic import temporary_name
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -133,11 +126,14 @@ class Claim:
 
     Attributes:
         locked: whether it is a lock; where it is a heartbeat, another process can take the right over.
-        lost: whether another process is known to have taken it over.
     """
 
     locked = True
-    lost = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process is known to have taken the right over."""
+        return False
 
     def release(self) -> None:
         """End the right, but for the lock itself."""
@@ -171,142 +167,49 @@ SILENCE_SECONDS = 20.0
 
 LOOK_SECONDS = 0.5
 
-_log = logging.getLogger(__name__)
 
-#: Bytes of the file: all beats are as long, so that one is written in place and in one piece.
-_LENGTH = 256
-
-
-class Beating:
-    """A right that one process has while it shows, every few seconds, that it lives; `beat` shows it.
-
-    Attributes:
-        lost: whether another process is known to have taken the right over.
-    """
-
-    def __init__(self, name: str, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
-        self._name, self._clock, self._sleep = name, clock, sleep
-        self._token = secrets.token_hex(8)
-        self._beats = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        self.lost = False
-
-    def start(self) -> None:
-        """Show that this process lives from now on, whatever its other threads wait for."""
-        self._thread.start()
-
-    def beat(self) -> None:
-        """Show that this process lives, unless another has taken the right over. Raises OSError."""
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _live(self) -> None:
-        while not self._ended.wait(BEAT_SECONDS) and not self.lost:
-            try:
-                self.beat()
-            except OSError as error:  # a full disk, or a server that is away: it is tried again
-                _log.warning("the %s could not be renewed: %s", self._name, error)
-
-    def _sign(self) -> bytes:
-        """Return what shows that this process lives: another text each time that `beat` has counted."""
-        holder = {"token": self._token, "beats": self._beats, "pid": os.getpid(), "host": socket.gethostname()[:100]}
-        return json.dumps(holder).encode()
-
-
-class Heartbeat(Beating, Claim):
-    """The right that the file at `path` stands for."""
+class Heartbeat(Claim):
+    """The right that the file at `path` stands for, which a thread renews: a lease of the library filelock."""
 
     locked = False
 
-    def __init__(
-        self, path: Path, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, path: Path) -> None:
         """Prepare to take the right; the folder of `path` exists."""
-        super().__init__("heartbeat", clock, sleep)
+        from filelock import SoftFileLease  # a tenth of a second, which few need
+
         self._path = path
+        self._lease = SoftFileLease(
+            path, lease_duration=SILENCE_SECONDS, heartbeat_interval=BEAT_SECONDS, thread_local=False
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process has taken the right over, as of the last beat."""
+        return self._lease.compromise is not None
 
     def take(self, patience: float = math.inf) -> bool:
         """Take the right; tell whether it was to be had within `patience` seconds of another process's sign of life.
 
         Raises OSError when the folder cannot be written to.
         """
-        began, seen, since = self._clock(), b"", self._clock()
-        while not self._make():
-            now = self._read()
-            if now != seen:
-                alive = bool(seen) and bool(now)
-                seen, since = now, self._clock()
-                if alive and self._clock() - began >= patience:
-                    return False
-            elif self._clock() - since >= SILENCE_SECONDS:
-                self._remove(seen)
-            self._sleep(LOOK_SECONDS)
-        self.start()
-        return True
+        from filelock import Timeout
 
-    def beat(self) -> None:
-        """Renew the file, unless another process has taken the right over. Raises OSError."""
+        began, seen = time.monotonic(), set[int]()
+
+        def is_held() -> bool:
+            with suppress(OSError), self._path.open() as file:  # opened, so that a network file system asks its server
+                seen.add(os.fstat(file.fileno()).st_mtime_ns)
+            return len(seen) > 1 and time.monotonic() - began >= patience
+
         try:
-            descriptor = os.open(self._path, os.O_RDWR)
-        except FileNotFoundError:
-            self.lost = True
-            return
-        try:
-            if not self._is_mine(os.pread(descriptor, _LENGTH, 0)):
-                self.lost = True
-                return
-            self._beats += 1
-            os.pwrite(descriptor, self._content(), 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            self._lease.acquire(threading.TIMEOUT_MAX, LOOK_SECONDS, cancel_check=is_held)
+        except Timeout:
+            return False
+        return True
 
     def release(self) -> None:
         """End the right, unless another process has it."""
-        self._end()
-        if self._is_mine(self._read()):
-            self._path.unlink(missing_ok=True)
-
-    def _make(self) -> bool:
-        """Make the file unless it is there: a link is made in one step, on network file systems as well."""
-        temporary = self._path.with_name(temporary_name())
-        try:
-            temporary.write_bytes(self._content())
-            os.link(temporary, self._path)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        return True
-
-    def _remove(self, seen: bytes) -> None:
-        """Remove the file of a process that is gone; another may do the same, and have taken the right by then."""
-        aside = self._path.with_name(temporary_name())
-        try:
-            self._path.rename(aside)
-        except FileNotFoundError:
-            return
-        with suppress(FileExistsError):
-            if aside.read_bytes() != seen:
-                os.link(aside, self._path)
-        aside.unlink(missing_ok=True)
-
-    def _read(self) -> bytes:
-        try:
-            return self._path.read_bytes()
-        except FileNotFoundError:
-            return b""
-
-    def _content(self) -> bytes:
-        return self._sign().ljust(_LENGTH)
-
-    def _is_mine(self, content: bytes) -> bool:
-        return f'"token": "{self._token}"'.encode() in content
+        self._lease.release()
 
 
 #: A folder this young is left alone: its process may be about to lock it.

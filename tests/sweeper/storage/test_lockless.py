@@ -18,6 +18,7 @@ import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
+from tests.faults.processes import wait_until
 from tests.patience import patient
 from tests.running import TINY, started, wait_for_records, write_space
 from trainables.files import locks
@@ -102,49 +103,31 @@ def test_a_living_driver_is_named_and_a_killed_one_makes_room(tmp_path: Path) ->
             second.send_signal(signal.SIGKILL)
 
 
-class _Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_who_finds_a_silent_process_takes_its_right_and_it_stays_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "BEAT_SECONDS", 1e9)
-    clock = _Clock()
-
-    def heartbeat() -> Heartbeat:
-        return Heartbeat(tmp_path / "right", clock=clock, sleep=clock.sleep)
-
-    first, second, third = heartbeat(), heartbeat(), heartbeat()
+    monkeypatch.setattr(locks, "SILENCE_SECONDS", 0.4)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.3)
+    first, second = (Heartbeat(tmp_path / "right") for _ in range(2))
     assert first.take()
-    assert second.take() and clock.now >= SILENCE_SECONDS
-    first.beat()
-    assert first.lost and not second.lost
+    monkeypatch.setattr(os, "utime", lambda *_, **__: None)  # no sign of life
+    assert second.take()
+    monkeypatch.undo()
+    wait_until(lambda: first.lost, 10)
+    assert not second.lost
     first.release()
-    second.beat()
-    assert not second.lost, "who has lost a right cannot give it back"
+    assert (tmp_path / "right").exists(), "who has lost a right cannot give it back"
     second.release()
-    before = clock.now
-    assert third.take() and clock.now == before and not [*tmp_path.glob(".tmp*")]
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_living_process_keeps_its_right(tmp_path: Path) -> None:
-    clock = _Clock()
-    first = Heartbeat(tmp_path / "right", clock=clock, sleep=clock.sleep)
+    first = Heartbeat(tmp_path / "right")
     assert first.take()
-
-    def beating(seconds: float) -> None:
-        clock.sleep(seconds)
-        first.beat()
-
-    assert not Heartbeat(tmp_path / "right", clock=clock, sleep=beating).take(0.0)
-    assert clock.now < SILENCE_SECONDS
+    began = time.monotonic()
+    assert not Heartbeat(tmp_path / "right").take(0.0)
+    assert time.monotonic() - began < SILENCE_SECONDS
     first.release()
 
 
