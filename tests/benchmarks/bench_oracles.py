@@ -13,12 +13,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from tests.benchmarks.oracles import Comparison, curvature, metrics, posthoc, predictive
+from tests.benchmarks.oracles import Comparison, curvature, metrics, networks, posthoc, predictive
 
 COMPARISONS: tuple[tuple[str, Comparison], ...] = (
     ("dense matrices", curvature.of_dense),
     ("curvlinops-for-pytorch", curvature.of_curvlinops),
     ("hessian-eigenthings", curvature.of_eigenthings),
+    ("plain gradients of torchvision", networks.of("torchvision")),
+    ("plain gradients of timm", networks.of("timm")),
+    ("plain gradients of transformers", networks.of("transformers")),
     ("plain loops", metrics.of_loops),
     ("scipy", metrics.of_scipy),
     ("scikit-learn", metrics.of_scikit_learn),

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from trainables.curvature.loss_of_logits import ComposedSoftmax
 from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.datasets.splits.base import EvaluationSplit, build_split
 from trainables.losses import Loss
@@ -165,7 +166,7 @@ def last_layer_gradient_norms(features: Tensor, logits: Tensor, targets: Tensor,
         loss: the training loss; a regulariser around a loss counts as the loss alone.
     """
     base = getattr(loss, "base", loss)
-    with torch.enable_grad():
+    with torch.enable_grad(), ComposedSoftmax():
         free = logits.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(base(free, targets), free)
     norms: Tensor = len(targets) * gradient.norm(dim=1) * features.norm(dim=1)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from tests.benchmarks.oracles.networks import case, differences
 from trainables.curvature import (
     CURVATURE_FIELDS,
     CurvatureSettings,
@@ -122,6 +123,16 @@ def test_matches_the_dense_hessian(reference, kind, loss):
         assert math.isclose(row["trace"], float(hessian.trace()), rel_tol=1e-9)
     else:
         assert abs(row["trace"] - float(hessian.trace())) <= 3 * row["trace_se"] + 1e-9
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize(
+    ("library", "name"), [("torchvision", "squeezenet1_1"), ("timm", "test_resnet"), ("transformers", "gpt2")]
+)
+def test_public_networks_agree_with_their_plain_gradients(library, name, in_place):
+    pytest.importorskip(library)
+    for words, difference in differences(case(library, name, in_place)):
+        assert abs(difference) < (5 if "standard errors" in words else 1e-5), words
 
 
 def test_finds_the_algebraic_maximum_under_a_larger_negative_eigenvalue(reference):

@@ -168,6 +168,15 @@ def test_focal_gradients_are_cross_entropys_times_the_papers_factor() -> None:
         torch.testing.assert_close(focal, plain * factor, rtol=1e-7, atol=1e-12)
 
 
+def test_gradient_norms_are_right_where_probabilities_round_to_one() -> None:
+    logits, targets = torch.tensor([[25.0, 0.0, 1.0], [0.0, 20.0, -3.0]]), torch.tensor([0, 1])
+    for name in ("cross_entropy", "focal"):
+        loss, features = build_loss(name), torch.ones(2, 4)
+        found = last_layer_gradient_norms(features, logits, targets, loss)
+        exact = last_layer_gradient_norms(features.double(), logits.double(), targets, loss)
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0.0)
+
+
 @pytest.mark.parametrize("architecture", ["mlp", "resnet8"])
 def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
     architecture: str, monkeypatch: pytest.MonkeyPatch
