@@ -113,11 +113,16 @@ class Guard:
 
 def refusal(request: Request) -> Response | None:
     """Return the answer to a request from another site's page; `None` for one of this machine's."""
-    if urlsplit(f"//{request.headers.get('host', '')}").hostname not in LOOPBACK:
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    except ValueError:  # `[`: half an address
+        host = None
+    if host not in LOOPBACK:
         # A foreign name that resolves to 127.0.0.1 would let its page read what is served here.
         return PlainTextResponse("this server answers to localhost only\n", 421)
-    fetched = request.headers.get("sec-fetch-site") == "cross-site"
-    if fetched and request.headers.get("sec-fetch-mode") != "navigate":  # a link may lead here, a picture may not
+    # A link may lead here; a frame, a picture or a script of another site may not.
+    page = request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
+    if request.headers.get("sec-fetch-site") == "cross-site" and not page:
         return PlainTextResponse("a request from another site was refused\n", 403)
     return None
 

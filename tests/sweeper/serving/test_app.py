@@ -142,7 +142,12 @@ def test_requests_under_other_names_or_from_other_sites_are_refused(server: Serv
     assert server.ask("/", host=f"evil.example:{server.port}").status == 421
     assert server.ask("/", host=f"localhost:{server.port}").status == server.ask("/").status == 200
     assert server.ask("/compare", sec_fetch_site="cross-site", sec_fetch_mode="no-cors").status == 403
-    assert server.ask("/compare", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
+    fetched = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}
+    assert server.ask("/compare", **fetched, sec_fetch_dest="document").status == 200
+    for framed in ("iframe", "frame", "embed", "object", "image"):
+        assert server.ask("/compare", **fetched, sec_fetch_dest=framed).status == 403
+    for broken in ("[", "[::1", "]:80", "\x7f", ""):
+        assert server.ask("/", host=broken, origin="http://[").status in (400, 421)
 
 
 @pytest.mark.parametrize("path", ["/", "/sweeps/small/", "/sweeps/small/steer", "/login"])
