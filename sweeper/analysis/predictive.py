@@ -31,7 +31,15 @@ from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
-from trainables.posthoc.conformal import SCORES, FittedApart, fit_apart, fit_sets, promised_coverage, set_measures
+from trainables.posthoc.conformal import (
+    SCORES,
+    FittedApart,
+    fit_apart,
+    fit_sets,
+    promised_coverage,
+    samples_needed,
+    set_measures,
+)
 
 NONE, BEFORE, AFTER = "none", "before", "after"
 #: Where a temperature is fitted: nowhere, on each member, on the mean.
@@ -239,6 +247,9 @@ class Conformal:
         samples: of validation data.
         promised: the coverage of new samples that are exchangeable with these is at least this, for a network that was
             fixed before they were looked at.
+        classes: K.
+        always: classes that every set holds, with one threshold and with one a class, because fewer than 1/α − 1
+            samples give no threshold.
         candidates: finished configurations, of which this one was chosen by these very samples if the objective is a
             validation metric.
     """
@@ -252,6 +263,8 @@ class Conformal:
     samples: int
     promised: float
     candidates: int
+    classes: int
+    always: tuple[int, int]
 
 
 def conformal_sets(
@@ -289,7 +302,13 @@ def conformal_sets(
     except ValueError as error:
         raise SweeperError(str(error)) from error
     promised = promised_coverage(alpha, samples, crosswise=crosswise)
-    return Conformal(members[0].trial, len(members), alpha, rows, method, crosswise, samples, promised, candidates)
+    scored = members[0].targets[FITTED_ON] if fits[0] is None else fits[0].targets[fits[0].fold >= 0]
+    classes = members[0].logits[FITTED_ON].shape[1]
+    counts, needed = np.bincount(scored, minlength=classes), samples_needed(alpha)
+    always = (classes if len(scored) < needed else 0, int((counts < needed).sum()))
+    return Conformal(
+        members[0].trial, len(members), alpha, rows, method, crosswise, samples, promised, candidates, classes, always
+    )
 
 
 def _set_measured(
@@ -312,10 +331,23 @@ def conformal_view(found: Conformal) -> RenderableType:
     ]
     note = (
         f"{found.trial}, {plural(found.replicates, 'replicate')}: sets from {found.samples} validation samples, "
-        f"measured on test data. {guarantee(found)} Worst class: lowest coverage of a class; class gap: mean absolute "
-        "difference between a class's coverage and the overall coverage."
+        f"measured on test data. {guarantee(found)} {too_few(found)}Worst class: lowest coverage of a class; class "
+        "gap: mean absolute difference between a class's coverage and the overall coverage."
     )
     return plain_table(("score", "thresholds", *MEASURES.values()), cells, left=("score", "thresholds"), note=note)
+
+
+def too_few(found: Conformal) -> str:
+    """Return a warning where sets hold classes for want of validation samples; empty where none do."""
+    lacking = [
+        f"every set by {kind} holds {count} of {found.classes} classes"
+        for kind, count in zip(("one threshold", "thresholds per class"), found.always, strict=True)
+        if count
+    ]
+    if not lacking:
+        return ""
+    needed = samples_needed(found.alpha)
+    return f"Warning: {'; '.join(lacking)}, because fewer than {needed} validation samples set no threshold. "
 
 
 def guarantee(found: Conformal) -> str:

@@ -82,6 +82,7 @@ class Recalibrated:
                 f"e.g. {self.missing[0]}"
             )
         said += [effect.sentence() for effect in self.effects]
+        said += [f"warning: {effect.warning}" for effect in self.effects if effect.warning]
         for request, count, reason in zip(self.requests, self.unavailable, self.reasons, strict=True):
             if count:
                 said.append(f"{request.label}: unavailable for {count:,} of {self.evaluations:,}, e.g. {reason}")

@@ -12,7 +12,7 @@ import yaml
 from sweeper.analysis.statistics.basics import spread
 from sweeper.analysis.statistics.differences import PairedDifference, paired_difference
 from sweeper.core.errors import SweeperError
-from sweeper.text.cells import Rows, by_trial, grouped, int_of, measured_values, text_of
+from sweeper.text.cells import Row, Rows, by_trial, grouped, int_of, measured_values, text_of
 from sweeper.text.labels import label, plural
 from trainables.metrics.base import Metrics
 from trainables.registry import Component, column_label, hyperparameter_values
@@ -223,12 +223,17 @@ class Effect:
         options: JSON of what differs from its defaults.
         bins: of the ECE.
         changes: of each metric that both have.
+        fits: how many fits there were.
+        at_bound: how many of them their validation data do not determine: a search ended at an end of its range, or a
+            class had no sample.
     """
 
     method: str
     options: str
     bins: int
     changes: Sequence[Change]
+    fits: int = 0
+    at_bound: int = 0
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -245,6 +250,16 @@ class Effect:
         """In words, e.g. `focal_temperature (objective=ece), 15 bins`."""
         return f"{method_label(self.method, json.loads(self.options))}, {plural(self.bins, 'bin')}"
 
+    @property
+    def warning(self) -> str:
+        """That validation data do not determine some fits; empty where they determine all."""
+        if not self.at_bound:
+            return ""
+        return (
+            f"validation data do not determine {self.at_bound} of {plural(self.fits, 'fit')} of {self.words}, which "
+            "ended at their bound (too few samples, all predicted right, or none of a class): do not rely on them"
+        )
+
     def sentence(self) -> str:
         """Return the method and its changes on test data in one sentence."""
         return f"{self.label}, test data: {'; '.join(change.text() for change in self.changes)}."
@@ -254,7 +269,8 @@ def effects(rows: Rows) -> list[Effect]:
     """Return what each method did, in the order of the rows.
 
     Args:
-        rows: one per trial, replicate, split, method, options and bins, with METRICS; the uncalibrated ones among them.
+        rows: one per trial, replicate, split, method, options and bins, with METRICS and `parameters`; the uncalibrated
+            ones among them.
     """
     tested = grouped(
         (row for row in rows if row["split"] == "test"),
@@ -265,8 +281,15 @@ def effects(rows: Rows) -> list[Effect]:
         before = [] if method == UNCALIBRATED else tested.get((UNCALIBRATED, "{}", bins), [])
         changes = [changed(name, _by_trial(before, name), _by_trial(after, name)) for name in METRICS]
         if any(changes):
-            found.append(Effect(method, options, bins, [change for change in changes if change is not None]))
+            bounds = [at_bound(row) for row in after]
+            known = [change for change in changes if change is not None]
+            found.append(Effect(method, options, bins, known, len(bounds), sum(bounds)))
     return found
+
+
+def at_bound(row: Row) -> bool:
+    """Return whether the `parameters` of a row say that validation data do not determine the fit."""
+    return bool(json.loads(str(row.get("parameters") or "{}")).get("at_bound"))
 
 
 def _by_trial(rows: Rows, metric: str) -> dict[str, list[float]]:

@@ -108,7 +108,21 @@ class Exported:
             f"{self.folder}: {self.trial}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
             f"probabilities of the {self.samples:,} test samples equal the sweep's within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
+            + ("\nwarning: " + undetermined(self.description["posthoc"]) if self.at_bound else "")
         )
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether validation data do not determine the post-hoc method's fit."""
+        return bool(self.description["posthoc"]["parameters"].get("at_bound"))
+
+
+def undetermined(posthoc: Description) -> str:
+    """Return that validation data do not determine a post-hoc method, with the remedy; `posthoc` as in `model.json`."""
+    return (
+        f"validation data do not determine {posthoc['method']}, whose fit ended at its bound (too few samples, all "
+        f"predicted right, or none of a class): give more validation data, or export with --posthoc {NONE}"
+    )
 
 
 def export_model(
@@ -319,6 +333,7 @@ def model_card(chosen: Chosen, description: Description, probabilities: Mapping[
         reliability=reliability_bins(probabilities[MEASURED_ON], _targets(chosen, MEASURED_ON), bins),
         listed=_listed,
         named=_named,
+        undetermined=undetermined,
     )
     return card
 

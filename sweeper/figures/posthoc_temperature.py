@@ -220,7 +220,7 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
         return f"{prefix + name if prefix + name in columns else missing} AS {name}"
 
     fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
-    fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_"))]
+    fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_", "at_bound"))]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
     unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"

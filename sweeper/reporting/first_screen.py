@@ -90,7 +90,9 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     said += loss_and_network(found)
     if settings := settings_of(found):
         said.append(Answer(f"Which {settings[0].name}", setting_sentence(settings)))
-    rows, done = posthoc_effects(results, board)
+    rows, every = posthoc_effects(results, board)
+    done = every[:MOST_METHODS]
+    said += [Answer("Warning", f"{effect.warning}.") for effect in every if effect.warning]
     if sentence := posthoc_sentence(board, found, rows, done):
         said.append(Answer("Temperature", sentence))
     scaled = ""
@@ -217,7 +219,7 @@ def majority_warning(board: Leaderboard) -> list[Answer]:
 
 
 def posthoc_effects(results: Results, board: Leaderboard) -> tuple[Rows, list[Effect]]:
-    """Return what the first post-hoc methods did to the finished trials, or to all evaluated ones if none finished.
+    """Return what post-hoc methods did to the finished trials, or to all evaluated ones if none finished.
 
     Before it the rows of `posthoc_sql` that say so, one for each replicate.
     """
@@ -228,7 +230,7 @@ def posthoc_effects(results: Results, board: Leaderboard) -> tuple[Rows, list[Ef
     rows = [row for row in results.rows(posthoc_sql(results)) if row["trial"] in kept and row["bins"] == bins]
     asked = [(name, options, bins) for name, options, _ in own_methods(results)]
     found = sorted(effects(rows), key=lambda each: asked.index(each.key) if each.key in asked else len(asked))
-    return rows, found[:MOST_METHODS]
+    return rows, found
 
 
 def legend(found: Matrix, drawn: Picture, *, beside: bool = True, sign: str = "◇ ") -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import NamedTuple
 
+from sweeper.analysis.recalibration import at_bound
 from sweeper.analysis.statistics.basics import decimals, spread, spread_text
 from sweeper.analysis.statistics.best_set import SURE
 from sweeper.core.errors import SweeperError
@@ -156,12 +157,16 @@ METACAL = " MetaCal predicts the uniform distribution for uncertain samples, whi
 
 @dataclass(frozen=True)
 class MethodCell:
-    """One configuration under one method: the metric, T and γ of its replicates, and why some are missing."""
+    """One configuration under one method: the metric, T and γ of its replicates, and why some are missing.
+
+    `at_bound` is how many of its fits validation data do not determine.
+    """
 
     values: dict[int, float]
     temperature: float | None
     gamma: float | None
     reason: str | None
+    at_bound: int = 0
 
     @property
     def mean(self) -> float:
@@ -231,10 +236,11 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
 def cell_of(rows: Rows, metric: str) -> MethodCell:
     """Return what one configuration has under one method."""
     values = {int_of(row, "replicate"): v for row in rows if (v := measured_or_none(row, metric)) is not None}
+    bounds = sum(map(at_bound, rows))
     reason = next((text_of(row, "unavailable") for row in rows if row["unavailable"]), None)
     fits = (measured_values(rows, name) for name in ("temperature", "gamma"))
     temperature, gamma = (fmean(fitted) if fitted else None for fitted in fits)
-    return MethodCell(values, temperature, gamma, reason)
+    return MethodCell(values, temperature, gamma, reason, bounds)
 
 
 def marks_of(cells: Sequence[MethodCell]) -> list[str]:
@@ -267,6 +273,7 @@ def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str], pl
     text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, places=places)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
+    fits += [f"{cell.at_bound} at bound"] if cell.at_bound else []
     few = f" n = {found.n}" if found.n < replicates else ""
     return CellText(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters)
 

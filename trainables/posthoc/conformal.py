@@ -133,6 +133,11 @@ def quantile(values: Floats, alpha: float) -> float:
     return float(np.partition(values, rank - 1)[rank - 1]) if rank <= len(values) else math.inf
 
 
+def samples_needed(alpha: float) -> int:
+    """Return the fewest samples that give a threshold: with fewer it is infinite, and sets hold every class."""
+    return math.ceil((1 - 1e-9) / alpha - 1)
+
+
 @dataclass(frozen=True)
 class FittedApart:
     """A post-hoc method of which each of some validation samples was calibrated by a fit that has not seen it.

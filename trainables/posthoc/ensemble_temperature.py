@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from trainables.metrics import SMALLEST_PROBABILITY
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.posthoc.base import POSTHOC, Calibrator, validation_data
-from trainables.posthoc.temperature import temperature_by_nll
+from trainables.posthoc.temperature import pseudo_count, temperature_by_nll
 
 Objective = Literal["nll", "brier"]
 
-PARAMETERS = ("temperature", "weight_scaled", "weight_plain", "weight_uniform", "converged")
+PARAMETERS = ("temperature", "weight_scaled", "weight_plain", "weight_uniform", "converged", "at_bound")
 
 
 class EnsembleTemperatureCalibrator(Calibrator):
@@ -61,6 +61,7 @@ def fit_ensemble_temperature(
     Return ensemble temperature scaling fitted on logits [N, K] and targets [N].
 
     T is temperature scaling's, of least NLL; then the weights are those of the least `objective`, which is convex.
+    Where T is at its bound, both take smoothed targets.
 
     Source: Zhang, Kailkhura & Han 2020, arXiv:2003.07329.
 
@@ -73,17 +74,30 @@ def fit_ensemble_temperature(
         PosthocUnavailable: unusable validation data.
     """
     values, labels = validation_data(logits, targets)
-    temperature = temperature_by_nll(values, labels)["temperature"]
+    scaled = temperature_by_nll(values, labels)
+    temperature, at_bound = scaled["temperature"], scaled["at_bound"]
     parts = (softmax64(values / temperature), softmax64(values))
-    weights, converged = _weights_by_nll(parts, labels) if objective == "nll" else _weights_by_brier(parts, labels)
-    fitted = (temperature, *weights, converged)
+    smoothing = pseudo_count(len(labels)) if at_bound else 0.0
+    weigh = _weights_by_nll if objective == "nll" else _weights_by_brier
+    weights, converged = weigh(parts, labels, smoothing)
+    fitted = (temperature, *weights, converged, at_bound)
     parameters = dict(zip(PARAMETERS, map(float, fitted), strict=True))
     return EnsembleTemperatureCalibrator("ensemble_temperature", parameters, values.shape[1])
 
 
-def _weights_by_nll(parts: tuple[Floats, Floats], targets: Integers) -> tuple[Floats, bool]:
-    rows = np.arange(len(targets))
-    uniform = np.full(len(targets), 1 / parts[0].shape[1])
+def _weights_by_nll(parts: tuple[Floats, Floats], targets: Integers, smoothing: float) -> tuple[Floats, bool]:
+    rows, (samples, classes) = np.arange(len(targets)), parts[0].shape
+    uniform = np.full(len(targets), 1 / classes)
+    if smoothing:
+        every = np.stack([*parts, np.full(parts[0].shape, 1 / classes)], axis=2).reshape(-1, 3)
+        share = np.full((samples, classes), smoothing / classes / samples)
+        share[rows, targets] += (1 - smoothing) / samples
+
+        def smoothed(weights: Floats) -> tuple[float, Floats]:
+            mixed = np.maximum(every @ weights, SMALLEST_PROBABILITY)
+            return -float(share.ravel() @ np.log(mixed)), -(share.ravel() / mixed) @ every
+
+        return _on_simplex(smoothed)
     of_target = np.stack([*(part[rows, targets] for part in parts), uniform], axis=1)
 
     def loss(weights: Floats) -> tuple[float, Floats]:
@@ -93,12 +107,13 @@ def _weights_by_nll(parts: tuple[Floats, Floats], targets: Integers) -> tuple[Fl
     return _on_simplex(loss)
 
 
-def _weights_by_brier(parts: tuple[Floats, Floats], targets: Integers) -> tuple[Floats, bool]:
+def _weights_by_brier(parts: tuple[Floats, Floats], targets: Integers, smoothing: float) -> tuple[Floats, bool]:
     """Return the weights of the least Brier score, a quadratic form of the parts' inner products."""
     samples, classes = parts[0].shape
     every = [*parts, np.full((samples, classes), 1 / classes)]
     products = np.array([[float(np.einsum("nk,nk->", a, b)) for b in every] for a in every]) / samples
     linear = np.array([float(part[np.arange(samples), targets].mean()) for part in every])
+    linear = (1 - smoothing) * linear + smoothing / classes
     return _on_simplex(lambda w: (float(w @ products @ w - 2 * linear @ w), 2 * products @ w - 2 * linear))
 
 

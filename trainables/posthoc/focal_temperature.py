@@ -42,6 +42,7 @@ PARAMETERS = (
     "line_intercept",
     "line_slope",
     *TEMPERATURE_AT,
+    "at_bound",
 )
 
 
@@ -126,7 +127,8 @@ def fit_focal_temperature(
 
     Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
 
-    Both searches run and both are reported; `search` says whose result the calibrator applies.
+    Both searches run and both are reported; `search` says whose result the calibrator applies. `at_bound` is 1 where
+    its T is at an end of the temperatures tried.
 
     Source: properness §4.2, §5.1, §5.2.
 
@@ -155,7 +157,8 @@ def fit_focal_temperature(
     found = (chosen, on_grid, on_line)
     numbers = [number for cell in found for number in (cell.gamma, cell.temperature, cell.value)]
     along = [cell.temperature for cell in best_temperatures(grid, objective)]
-    parameters = dict(zip(PARAMETERS, [*numbers, line.intercept, line.slope, *along], strict=True))
+    at_bound = not grid.temperatures[0] < chosen.temperature < grid.temperatures[-1]
+    parameters = dict(zip(PARAMETERS, [*numbers, line.intercept, line.slope, *along, at_bound], strict=True))
     return FocalTemperatureCalibrator(
         "focal_temperature", parameters, values.shape[1], chosen.temperature, chosen.gamma
     )

@@ -7,8 +7,13 @@ log-probabilities (Dirichlet calibration: Kull et al. 2019, arXiv:1910.12656, Eq
 (structured matrix scaling: Berta, Holzmüller, Jordan & Bach, Structured matrix scaling for multi-class
 calibration, AISTATS 2026), whose W is held to the identity by ridge penalties that grow with the number of classes.
 
-All are convex. W has K² numbers, so that matrix scaling without penalties fits 100 classes by heart from some hundred
-samples each: that is the method as published, and what the penalties of the others are for.
+All are convex. Without penalties on W and b there is no minimum where W x + b separates some classes from the others
+without an error, or where a class has no sample: probabilities go to 0 (Albert & Anderson 1984, On the existence of
+maximum likelihood estimates in logistic regression models). Then `at_bound` is 1, and W and b are those of targets
+smoothed by a pseudo-count (`trainables.posthoc.temperature.pseudo_count`).
+
+W has K² numbers, so that matrix scaling without penalties fits 100 classes by heart from some hundred samples each:
+that is the method as published, and what the penalties of the others are for.
 """
 
 from __future__ import annotations
@@ -24,10 +29,10 @@ from torch import Tensor, nn
 
 from trainables.metrics.base import Floats, Integers, log_softmax64
 from trainables.posthoc.base import POSTHOC, SoftmaxCalibrator, validation_data
-from trainables.posthoc.temperature import logit_scale, temperature_by_nll
+from trainables.posthoc.temperature import logit_scale, pseudo_count, temperature_by_nll
 from trainables.registry import Hyperparameter
 
-VECTOR_PARAMETERS = ("weight_min", "weight_max", "bias_range", "iterations", "converged")
+VECTOR_PARAMETERS = ("weight_min", "weight_max", "bias_range", "iterations", "converged", "at_bound")
 #: What is reported: the diagonal's ends, max b − min b, and of a matrix the root mean square off the diagonal.
 MATRIX_PARAMETERS = (*VECTOR_PARAMETERS, "off_diagonal")
 
@@ -35,6 +40,10 @@ STRUCTURED_PARAMETERS = ("temperature", *MATRIX_PARAMETERS)
 
 #: Samples that the temperature of the start is fitted on; the minimum does not depend on it.
 STARTED_ON = 1000
+
+#: Classes are separated from the others where these have less than so many samples' probability of them: a fit without
+#: an error goes to 0, one with an error leaves at least about one sample's. Our choice.
+SEPARATED = 0.1
 
 #: The search ends where a step changes the loss, or all parameters, by less than the first, or where no part of the
 #: gradient is larger than the second.
@@ -197,7 +206,8 @@ def fit_structured_matrix(
     """
     values, labels = validation_data(logits, targets)
     samples, classes = values.shape
-    temperature = temperature_by_nll(values, labels)["temperature"]
+    scaled = temperature_by_nll(values, labels)
+    temperature = scaled["temperature"]
     features = partial(scaled_log_probabilities, temperature=temperature)
     near, far = strength * classes / samples, strength * classes * (classes - 1) / samples
     identity = np.eye(classes)
@@ -208,8 +218,12 @@ def fit_structured_matrix(
         value = float((factors * moved**2).sum() + near * (bias**2).sum())
         return value, 2 * factors * moved, 2 * near * bias
 
-    found = _fit("structured_matrix", features, values, labels, identity, max_iterations, penalty)
+    if strength:
+        found = _least_nll("structured_matrix", features, values, labels, identity, max_iterations, penalty, 0.0)
+    else:
+        found = _fit("structured_matrix", features, values, labels, identity, max_iterations)
     found.parameters = {"temperature": temperature, **found.parameters}
+    found.parameters["at_bound"] = max(scaled["at_bound"], found.parameters["at_bound"])
     return found
 
 
@@ -239,11 +253,56 @@ def _fit(
     penalty: Callable[[Floats, Floats], Slope] | None = None,
 ) -> AffineCalibrator:
     """Return W and b with the least mean NLL, plus `penalty`, by L-BFGS from W = `start` [K] or [K, K] and b = 0."""
-    # torch's softmax, products and L-BFGS take a fraction of numpy's and scipy's time
+    fitted = _least_nll(name, features, logits, targets, start, max_iterations, penalty, 0.0)
+    if not separated(fitted(logits), targets):
+        return fitted
+    smoothed = _least_nll(name, features, logits, targets, start, max_iterations, penalty, pseudo_count(len(targets)))
+    smoothed.parameters["at_bound"] = 1.0
+    return smoothed
 
+
+def separated(probabilities: Floats, targets: Integers) -> bool:
+    """Return whether fitted probabilities [N, K] separate some classes from all others, which have no part in them.
+
+    Groups of classes are those of single linkage by the probability that their samples give each other.
+    """
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    classes = probabilities.shape[1]
+    shared = np.stack([np.bincount(targets, weights=each, minlength=classes) for each in probabilities.T])
+    shared += shared.T
+    np.fill_diagonal(shared, 0.0)
+    outside = shared.sum(axis=1)
+    groups = {k: [k] for k in range(classes)}
+    if outside.min() < SEPARATED:
+        return True
+    tree = minimum_spanning_tree(1 / (shared + np.finfo(np.float64).tiny)).tocoo()
+    at = np.arange(classes)
+    for edge in np.argsort(tree.data)[: classes - 2]:
+        first, second = at[tree.row[edge]], at[tree.col[edge]]
+        between = shared[np.ix_(groups[first], groups[second])].sum()
+        outside[first] += outside[second] - 2 * between
+        if outside[first] < SEPARATED:
+            return True
+        at[groups[second]] = first
+        groups[first] += groups.pop(second)
+    return False
+
+
+def _least_nll(
+    name: str,
+    features: Features,
+    logits: Floats,
+    targets: Integers,
+    start: Floats,
+    max_iterations: int,
+    penalty: Callable[[Floats, Floats], Slope] | None,
+    smoothing: float,
+) -> AffineCalibrator:
+    """Return W and b as `_fit`, with a share `smoothing` of every target for the uniform distribution."""
     samples, classes = logits.shape
     given, labels = torch.from_numpy(np.ascontiguousarray(features(logits))), torch.from_numpy(targets)[:, None]
-    share = torch.full(labels.shape, -1.0 / samples, dtype=torch.float64)
+    share = torch.full(labels.shape, -(1.0 - smoothing) / samples, dtype=torch.float64)
     flat = torch.from_numpy(np.concatenate([start.ravel(), np.zeros(classes)]))
     weights, bias = flat[:-classes].view(start.shape), flat[-classes:]
     scaled, log_p = torch.empty_like(given), torch.empty_like(given)
@@ -255,7 +314,11 @@ def _fit(
             torch.addmm(bias, given, weights.T, out=scaled)
         torch.log_softmax(scaled, dim=1, out=log_p)
         value = -float(log_p.gather(1, labels).mean())
+        if smoothing:
+            value = (1 - smoothing) * value - smoothing * float(log_p.mean())
         slope = log_p.exp_().div_(samples).scatter_add_(1, labels, share)
+        if smoothing:
+            slope -= smoothing / (samples * classes)
         by_weights = torch.mul(slope, given, out=scaled).sum(0) if start.ndim == 1 else slope.T @ given
         by_bias = slope.sum(0)
         if penalty is not None:
@@ -266,6 +329,7 @@ def _fit(
         flat.grad = torch.cat([by_weights.ravel(), by_bias])
         return value
 
+    # torch's softmax, products and L-BFGS take a fraction of numpy's and scipy's time
     search = torch.optim.LBFGS(
         [flat],
         max_iter=max_iterations,
@@ -291,6 +355,7 @@ def _reported(weights: Floats, bias: Floats, iterations: int, converged: bool) -
         "bias_range": float(np.ptp(bias)),
         "iterations": float(iterations),
         "converged": float(converged),
+        "at_bound": 0.0,
     }
     if weights.ndim == 2:
         outside = weights - np.diag(diagonal)

@@ -9,7 +9,7 @@ makes the NLL infinite: a share of 1/(N + 1) of the uniform distribution is mixe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -22,9 +22,10 @@ from trainables.registry import Hyperparameter
 
 Mix = Annotated[bool, Hyperparameter(source="keeps the NLL finite; the papers do without")]
 
-ISOTONIC_PARAMETERS = ("steps", "uniform")
-#: What is reported: the mean number of levels a class has, and the share of the uniform distribution.
-HISTOGRAM_PARAMETERS = ("filled_bins", "uniform")
+ISOTONIC_PARAMETERS = ("steps", "uniform", "at_bound")
+#: What is reported: the mean number of levels a class has, the share of the uniform distribution, and whether a class
+#: has no sample, so that its frequency is 0.
+HISTOGRAM_PARAMETERS = ("filled_bins", "uniform", "at_bound")
 
 
 class OneVsRestCalibrator(Calibrator):
@@ -48,8 +49,9 @@ class IsotonicCalibrator(OneVsRestCalibrator):
 
     def __init__(self, levels: Sequence[tuple[Floats, Floats]], uniform: float) -> None:
         """Keep the levels of each class: probabilities, ascending, and their frequencies."""
+        empty = float(any(not frequency.any() for _, frequency in levels))
         steps = float(np.mean([len(np.unique(frequency)) for _, frequency in levels]))
-        super().__init__("isotonic", {"steps": steps, "uniform": uniform}, len(levels))
+        super().__init__("isotonic", {"steps": steps, "uniform": uniform, "at_bound": empty}, len(levels))
         self._levels = levels
 
     def _mapped(self, probabilities: Floats) -> Floats:
@@ -60,9 +62,9 @@ class IsotonicCalibrator(OneVsRestCalibrator):
 class HistogramCalibrator(OneVsRestCalibrator):
     """Gives each class's probability the frequency of its bin."""
 
-    def __init__(self, edges: Floats, frequencies: Floats, filled: float, uniform: float) -> None:
+    def __init__(self, edges: Floats, frequencies: Floats, parameters: Mapping[str, float]) -> None:
         """Keep the inner edges [K, B − 1] and frequencies [K, B] of each class's bins."""
-        super().__init__("histogram_binning", {"filled_bins": filled, "uniform": uniform}, len(edges))
+        super().__init__("histogram_binning", parameters, len(edges))
         self._edges, self._frequencies = edges, frequencies
 
     def _mapped(self, probabilities: Floats) -> Floats:
@@ -135,7 +137,9 @@ def fit_histogram_binning(
         ends = np.concatenate(([0.0], edges[k], [1.0]))
         frequencies[k] = np.where(counts > 0, hits / np.maximum(counts, 1), (ends[1:] + ends[:-1]) / 2)
         filled += int((counts > 0).sum())
-    return HistogramCalibrator(edges, frequencies, filled / classes, _uniform(labels, mix))
+    empty = float(len(np.unique(labels)) < classes)
+    parameters = {"filled_bins": filled / classes, "uniform": _uniform(labels, mix), "at_bound": empty}
+    return HistogramCalibrator(edges, frequencies, parameters)
 
 
 def _uniform(labels: Integers, mix: bool) -> float:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.base import Floats, Integers, log_softmax64, softmax64
+from trainables.metrics.base import Booleans, Floats, Integers, log_softmax64, softmax64
 from trainables.metrics.binning import Bins, Scheme, calibration_error
 from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, log_complement, log_phi
@@ -39,6 +39,17 @@ MOST_STEPS = 200
 
 #: Objective values this close are a tie, which the smallest temperature wins; rounding alone differs by 1e-16.
 TIE = 1e-12
+
+
+def pseudo_count(samples: int) -> float:
+    """Return the share of a target that goes to the uniform distribution where data do not determine a fit: 1/(N + 1).
+
+    The target (1 − ε) e_y + ε/K, ε = 1/(N + 1), is that of N samples and one that belongs to all K classes alike. Platt
+    1999 (Probabilistic outputs for support vector machines, §2.2) smooths two classes so, by one pseudo-count each:
+    (N₊ + 1)/(N₊ + 2). Berta, Holzmüller, Jordan & Bach 2025 (Rethinking early stopping: refine, then calibrate,
+    arXiv:2501.19195) mix a uniform share of this size into calibrated probabilities.
+    """
+    return 1.0 / (samples + 1)
 
 
 def logit_scale(logits: Floats) -> float:
@@ -76,6 +87,15 @@ def focal_value(logits: Floats, targets: Integers, temperature: float, gamma: fl
     return float(-(np.exp(gamma * log_t) * log_y).mean())
 
 
+def smoothed_value(logits: Floats, targets: Integers, temperature: float, gamma: float = 0.0) -> float:
+    """Return the mean focal loss, in nats, of softmax(z/T) for targets smoothed by `pseudo_count`; γ = 0 is the NLL."""
+    log_p = log_softmax64(logits / temperature)
+    share = pseudo_count(len(targets))
+    each = -log_p if gamma == 0.0 else -np.exp(gamma * log_complement(log_p)) * log_p
+    of_target = np.take_along_axis(each, targets[:, None], axis=1)
+    return float((1 - share) * of_target.mean() + share * each.mean())
+
+
 def temperature_by_nll(logits: Floats, targets: Integers) -> dict[str, float]:
     """Return `temperature, converged, at_bound` of the T with least NLL of logits [N, K]; see `temperatures_by_nll`."""
     return temperatures_by_nll(logits[None], targets[None])[0]
@@ -87,7 +107,8 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
     The NLL is convex in β = 1/T: its slope has one sign change, found for all E at once by Newton's method in log T,
     halving the bracket where a step would leave it, until steps are below 1e-8, whose squares are below rounding.
     Where every sample is right the NLL falls all the way to T → 0, and where the logits point the wrong way to T → ∞:
-    then the bound is returned, flagged `at_bound`.
+    `at_bound` flags both. The T of least NLL of smoothed targets (`pseudo_count`) is then returned, or the bound where
+    these have no minimum either.
 
     Args:
         logits: float64 [E, N, K].
@@ -95,12 +116,32 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
     """
     # Differences to z_y first, so that nothing cancels where all samples are right and every term is tiny.
     margins = logits - np.take_along_axis(logits, targets[:, :, None], axis=2)
+    pull = margins.mean(axis=2).mean(axis=1) * pseudo_count(targets.shape[1])
     largest = margins.max(axis=2)
     margins -= largest[:, :, None]
-    ends = [math.log(logit_scale(each)) for each in logits]
-    low, high = (np.array(ends) + side * math.log(BOUND_RATIO) for side in (-1, 1))
-    every = np.arange(len(logits))
-    falls, rises = (_nll_slopes(margins, largest, at)[0] for at in (low, high))
+    ends = np.array([math.log(logit_scale(each)) for each in logits])
+    found, converged, at_bound = _least_nll(margins, largest, ends, np.zeros(len(logits)))
+    if at_bound.any():
+        again = _least_nll(margins[at_bound], largest[at_bound], ends[at_bound], pull[at_bound])
+        found[at_bound] = np.where(pull[at_bound] == 0.0, 0.0, again[0])  # equal logits: every T is as good as 1
+        converged[at_bound] = again[1]
+    return [
+        {"temperature": math.exp(found[at]), "converged": float(converged[at]), "at_bound": float(at_bound[at])}
+        for at in range(len(logits))
+    ]
+
+
+def _least_nll(margins: Floats, largest: Floats, scale: Floats, pull: Floats) -> tuple[Floats, Booleans, Booleans]:
+    """Return log T of least NLL, whether it converged, and whether it is a bound, all [E]; see `_nll_slopes`.
+
+    Args:
+        margins, largest: as there.
+        scale: logarithm of the logits' [E].
+        pull: what smoothed targets take from the slope [E]; 0 without smoothing.
+    """
+    low, high = (scale + side * math.log(BOUND_RATIO) for side in (-1, 1))
+    every = np.arange(len(margins))
+    falls, rises = (_nll_slopes(margins, largest, at)[0] - pull for at in (low, high))
     bound = np.where(falls <= 0.0, low, high)
     at_bound = (falls <= 0.0) | (rises >= 0.0)
     found, left = np.where(at_bound, bound, np.clip(0.0, low, high)), every[~at_bound]
@@ -108,6 +149,7 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
         if not len(left):
             break
         slope, curvature = _nll_slopes(margins[left], largest[left], found[left])
+        slope -= pull[left]
         low[left] = np.where(slope > 0.0, found[left], low[left])
         high[left] = np.where(slope <= 0.0, found[left], high[left])
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -117,11 +159,7 @@ def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, flo
         step = np.where(slope == 0.0, found[left], step)
         moved, found[left] = np.abs(step - found[left]), step
         left = left[moved > np.where(inside, SMALL_STEP, ROUNDING)]
-    converged = np.isin(every, left, invert=True)
-    return [
-        {"temperature": math.exp(found[at]), "converged": float(converged[at]), "at_bound": float(at_bound[at])}
-        for at in every
-    ]
+    return found, np.isin(every, left, invert=True), at_bound
 
 
 def _nll_slopes(margins: Floats, largest: Floats, log_t: Floats) -> tuple[Floats, Floats]:
@@ -145,14 +183,25 @@ def temperature_by_focal(logits: Floats, targets: Integers, gamma: float) -> dic
     """Return `temperature, converged, at_bound` of the T with least focal loss of logits [N, K].
 
     TS_FL of posterior §6.1. The focal loss in T may have several minima: a log grid finds the lowest one's
-    surroundings, the slope's sign change within them its exact place.
+    surroundings, the slope's sign change within them its exact place. At a bound, targets are smoothed
+    (`pseudo_count`).
     """
     scale = logit_scale(logits)
     grid = np.linspace(math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO), 81)
     values = np.array([focal_value(logits, targets, math.exp(log_t), gamma) for log_t in grid])
     best = first_smallest(values, tie=0.0)
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    return _root_between(lambda log_t: focal_slope(logits, targets, math.exp(log_t), gamma) / scale, low, high)
+    found = _root_between(lambda log_t: focal_slope(logits, targets, math.exp(log_t), gamma) / scale, low, high)
+    if not found["at_bound"]:
+        return found
+    from scipy.optimize import minimize_scalar
+
+    def smoothed(log_t: float) -> float:
+        return smoothed_value(logits, targets, math.exp(log_t), gamma)
+
+    best = first_smallest(np.array([smoothed(log_t) for log_t in grid]), tie=0.0)
+    around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    return {**found, "temperature": math.exp(minimize_scalar(smoothed, bounds=around, method="bounded").x)}
 
 
 def temperature_by_ece(
@@ -243,6 +292,9 @@ def fit_temperature(
 
     Return softmax(z/T), T chosen on validation logits [N, K] and targets [N].
 
+    `at_bound` is 1 where they do not determine T: the search ended at an end of its range, as where every sample is
+    right. T is then that of smoothed targets (`pseudo_count`), by ECE the end of the grid.
+
     Source: Guo et al. 2017; mukhoti §5; posterior §6.1.
 
     Args:
@@ -267,6 +319,9 @@ def fit_temperature(
     elif objective == "nll_on_grid":
         temperatures = TEMPERATURE_GRIDS[grid]
         found = best_on_grid(temperatures, np.array([focal_value(values, labels, t) for t in temperatures]))
+        if found["at_bound"]:
+            smoothed = np.array([smoothed_value(values, labels, t) for t in temperatures])
+            found["temperature"] = best_on_grid(temperatures, smoothed)["temperature"]
     elif objective == "focal":
         if gamma is None:
             raise PosthocUnavailable(

@@ -24,6 +24,7 @@ from sweeper.analysis.predictive import (
     ensembles_view,
     greedy_members,
     guarantee,
+    too_few,
     write_picture,
 )
 from sweeper.core.errors import SweeperError
@@ -163,7 +164,25 @@ def test_more_coverage_takes_larger_sets_and_all_is_shown(conformal_sweep: Resul
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(conformal_view(many))
     text = console.export_text()
-    assert text.count("per class") == 3 and "at least 0.98" in text and many.trial in text
+    assert (
+        text.count("per class") == 4
+        and "Warning: every set by thresholds per class" in text
+        and "at least 0.98" in text
+        and many.trial in text
+    )
+
+
+def test_sets_that_hold_classes_for_want_of_samples_are_warned_of(conformal_sweep: Results) -> None:
+    assert too_few(conformal_sets(conformal_sweep)) == ""
+    found = conformal_sets(conformal_sweep, alpha=0.01)
+    counts = np.bincount(finished_members(conformal_sweep, most=1)[0].targets["val"])
+    assert found.always == (0, len(counts)) and counts.max() < 99
+    classes = len(counts)
+    assert f"every set by thresholds per class holds {classes} of {classes} classes" in too_few(found)
+    assert "fewer than 99 validation samples" in too_few(found) and "one threshold" not in too_few(found)
+    assert f"one threshold holds {classes} of {classes} classes; " in too_few(
+        conformal_sets(conformal_sweep, alpha=0.001)
+    )
 
 
 def test_bad_input_is_refused_in_a_sentence(conformal_sweep: Results) -> None:

@@ -37,6 +37,16 @@ def test_a_method_is_compared_at_its_own_number_of_bins_or_not_at_all() -> None:
     assert effects(rows[:2]) == []
 
 
+def test_fits_that_validation_data_do_not_determine_are_counted_and_warned_of() -> None:
+    rows = [row(f"c{k}", method, 0.1, 0.5) for k in range(3) for method in ("none", "temperature")]
+    for k, each in enumerate(rows):
+        each["parameters"] = '{"at_bound": 1.0, "temperature": 0.001}' if k in (1, 3) else "{}"
+    (effect,) = effects(rows)
+    assert (effect.at_bound, effect.fits) == (2, 3)
+    assert effect.warning.startswith("validation data do not determine 2 of 3 fits of temperature")
+    assert effects([{**each, "parameters": None} for each in rows])[0].warning == ""
+
+
 def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> None:
     rows = [row(f"c{n}", "none", 0.2, 1.0) for n in range(400)]
     rows += [row(f"c{n}", "temperature", 0.06 + 0.002 * (n % 2), 0.9) for n in range(400)]

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 import sweeper
 from sweeper.analysis.predictions import StoredPredictions
 from sweeper.core.ids import SweepPaths
-from sweeper.exporting.folder import NONE, _reference
+from sweeper.exporting.folder import NONE, Exported, _reference
 from sweeper.exporting.program import joint_logits
 from tests.running import in_process
 from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
@@ -180,6 +181,16 @@ def test_weights_that_are_not_those_of_the_predictions_are_refused(digits, tmp_p
     with pytest.raises(sweeper.SweeperError, match="differ from the sweep's"):
         sweeper.export("changed", tmp_path / "model", output=tmp_path)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_method_that_validation_data_do_not_determine_is_not_exported_silently(tmp_path):
+    posthoc = {"method": "temperature", "parameters": {"temperature": 0.3, "at_bound": 1.0}}
+    done = Exported(tmp_path, "c00000", [0], "temperature", 0.0, 36, {"posthoc": posthoc})
+    assert done.at_bound
+    assert "warning: validation data do not determine temperature" in done.sentence()
+    assert "export with --posthoc none" in done.sentence()
+    sure = replace(done, description={"posthoc": {**posthoc, "parameters": {"at_bound": 0.0}}})
+    assert not sure.at_bound and "warning" not in sure.sentence()
 
 
 def test_networks_that_agree_in_being_wrong_keep_the_size_of_their_error():

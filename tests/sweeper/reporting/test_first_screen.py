@@ -29,6 +29,7 @@ from sweeper.reporting.matrix import Matrix, Measured, matrix
 from sweeper.reporting.page import write_report
 from sweeper.reporting.picture import picture
 from sweeper.reporting.summary import summary, terminal
+from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.listing import overview
@@ -142,6 +143,19 @@ def test_methods_of_one_name_are_told_in_the_order_of_the_file_and_apart(tmp_pat
     said = sentences(sweep.paths.root)["Temperature"]
     assert f"ECE {before} → {by_nll} by temperature, " in said, said
     assert f"; {before} → {by_ece} by temperature (objective=ece), " in said, said
+
+
+def test_fits_at_their_bound_are_warned_of(tmp_path: Path) -> None:
+    folder = Inline(tmp_path).run("bound").paths.root
+    for file in (folder / "tables" / "evaluations").rglob("*.parquet"):
+        table = pq.read_table(file)
+        at = table.schema.get_field_index("posthoc_temperature_at_bound")
+        field = table.schema.field(at)
+        pq.write_table(table.set_column(at, field, pa.array([1] * len(table), field.type)), file)
+    results = Results(folder)
+    said = dict(first_screen(results, leaderboard(results), overview(results)).answers)["Warning"]
+    assert re.match(r"validation data do not determine (\d+) of \1 fits of temperature, which ended at", said)
+    assert "at bound" in str(posthoc_tables(results))
 
 
 def test_a_majority_class_predictor_is_warned_of() -> None:

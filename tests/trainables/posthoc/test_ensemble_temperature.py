@@ -44,3 +44,14 @@ def test_confident_errors_ask_for_a_uniform_share() -> None:
     plain = evaluate_probabilities(fit("temperature", logits, targets)(logits), targets)["nll"]
     assert found.parameters["weight_uniform"] > 0.01
     assert evaluate_probabilities(found(logits), targets)["nll"] < plain
+
+
+@pytest.mark.parametrize("objective", ["nll", "brier"])
+def test_separated_data_leave_a_confident_error_finite(objective: str) -> None:
+    targets = np.arange(18) % 3
+    logits = 8.0 * np.eye(3)[targets] + np.random.default_rng(0).normal(size=(18, 3))
+    found = fit("ensemble_temperature", logits, targets, objective=objective)
+    assert found.parameters["at_bound"] == 1
+    assert evaluate_probabilities(found(logits), (targets + 1) % 3)["nll"] < 12
+    plain = fit("ensemble_temperature", np.r_[logits, logits], np.r_[targets, (targets + 1) % 3], objective=objective)
+    assert plain.parameters["at_bound"] == 0

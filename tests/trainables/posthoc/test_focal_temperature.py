@@ -153,3 +153,12 @@ def test_gamma_by_one_objective_and_temperature_by_another(seed, search):
     assert mixed.parameters["value"] == pytest.approx(values.min())
     same = fit("focal_temperature", logits, targets, search=search, gamma_objective="ada_ece").parameters
     assert same == by_ece
+
+
+@pytest.mark.parametrize("objective", ["ada_ece", "nll"])
+def test_an_end_of_the_temperatures_is_flagged(objective):
+    targets = np.arange(60) % 3
+    logits = 8.0 * np.eye(3)[targets] + np.random.default_rng(0).normal(size=(60, 3))
+    assert fit("focal_temperature", logits, targets, objective=objective).parameters["at_bound"] == 1
+    mixed = np.where(np.arange(60) % 4 == 0, (targets + 1) % 3, targets)
+    assert fit("focal_temperature", logits, mixed, objective=objective).parameters["at_bound"] == 0

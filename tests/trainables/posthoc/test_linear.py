@@ -33,6 +33,43 @@ def test_vector_scaling_is_the_least_nll(seed: int, classes: int) -> None:
     assert calibrator.parameters["converged"] == 1
 
 
+AFFINE = ["vector", "matrix", "dirichlet"]
+
+
+@pytest.mark.parametrize("method", AFFINE)
+def test_a_class_without_a_sample_keeps_a_probability(method: str) -> None:
+    """The least NLL gives it 0, and one test sample of it an infinite NLL."""
+    logits, targets = drawn_predictions(0, 300, 4, 3)
+    calibrator = fit(method, logits[targets < 3], targets[targets < 3])
+    assert calibrator.parameters["at_bound"] == 1
+    share = calibrator(logits[targets < 3])[:, 3].mean()
+    assert share == pytest.approx(1 / 4 / ((targets < 3).sum() + 1), rel=1 if method == "dirichlet" else 0.05)
+    assert nll(calibrator(logits)[targets == 3], targets[targets == 3]) < 12
+
+
+@pytest.mark.parametrize("method", AFFINE)
+@pytest.mark.parametrize("samples", [18, 120])
+@pytest.mark.parametrize("groups", [False, True])
+def test_separated_classes_take_smoothed_targets(method: str, samples: int, groups: bool) -> None:
+    """All classes, or {0, 1} and {2, 3} where only the two within each are mistaken for each other."""
+    random = np.random.default_rng(samples)
+    targets = np.arange(samples) % 4
+    logits = random.normal(size=(samples, 4))
+    logits[np.arange(samples), targets] += 1 if groups else 12
+    logits += 12 * (targets[:, None] // 2 == np.arange(4) // 2) * groups
+    calibrator = fit(method, logits, targets, max_iterations=300)
+    assert calibrator.parameters["at_bound"] == calibrator.parameters["converged"] == 1
+    opposite = (targets + 2) % 4
+    assert 2 < nll(calibrator(logits), opposite) < 25
+
+
+@pytest.mark.parametrize("method", AFFINE)
+@pytest.mark.parametrize(("samples", "classes", "skill"), [(60, 2, 2), (400, 5, 3), (3000, 20, 2)])
+def test_a_fit_that_exists_is_not_smoothed(method: str, samples: int, classes: int, skill: float) -> None:
+    logits, targets = drawn_predictions(1, samples, classes, skill)
+    assert fit(method, logits, targets).parameters["at_bound"] == 0
+
+
 @pytest.mark.parametrize("method", ["matrix", "dirichlet"])
 @pytest.mark.parametrize("seed", range(3))
 def test_without_penalties_it_is_multinomial_logistic_regression(method: str, seed: int) -> None:

@@ -90,3 +90,10 @@ def test_fewer_samples_than_bins_are_refused() -> None:
     logits, targets = drawn_predictions(0, 12, 3, 1)
     with pytest.raises(PosthocUnavailable, match="fewer than 15 bins"):
         fit("histogram_binning", logits, targets)
+
+
+@pytest.mark.parametrize("name", ["isotonic", "histogram_binning"])
+def test_a_class_without_a_sample_is_flagged(name: str) -> None:
+    logits, targets = drawn_predictions(0, 300, 4, 3)
+    assert fit(name, logits, targets).parameters["at_bound"] == 0
+    assert fit(name, logits[targets < 3], targets[targets < 3]).parameters["at_bound"] == 1

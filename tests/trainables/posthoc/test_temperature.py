@@ -45,15 +45,36 @@ def test_nll_reaches_the_optimum_at_any_scale(seed, factor):
     assert (found["converged"], found["at_bound"]) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("objective", ["nll", "focal"])
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
-def test_perfectly_separated_data_end_at_the_bound_with_a_flag(factor):
-    logits, targets = logits_and_targets(0)
-    logits[np.arange(len(targets)), targets] += 100.0
-    calibrator = fit("temperature", logits * factor, targets)
+def test_perfectly_separated_data_take_the_temperature_of_smoothed_targets(factor, objective):
+    """The NLL falls all the way to T → 0: one pseudo-count for all classes together gives it a minimum (Platt 1999)."""
+    logits, targets = logits_and_targets(0, scale=1.0)
+    logits[np.arange(len(targets)), targets] += 10.0
+    gamma = 2.0 if objective == "focal" else 0.0
+    calibrator = fit("temperature", logits * factor, targets, objective=objective, gamma=gamma)
+    samples, classes = logits.shape
+    smooth = np.full(logits.shape, 1 / (samples + 1) / classes)
+    smooth[np.arange(samples), targets] += samples / (samples + 1)
+
+    def value(temperature):
+        p = softmax64(logits / temperature)
+        return -(smooth * (1 - p) ** gamma * np.log(np.maximum(p, 1e-300))).sum(axis=1).mean()
+
     assert calibrator.parameters["at_bound"] == 1.0
-    expected = logit_scale(logits) * factor / BOUND_RATIO
-    assert calibrator.parameters["temperature"] == pytest.approx(expected)
-    assert np.isfinite(calibrator(logits * factor)).all()
+    temperatures = np.exp(np.linspace(-4, 4, 4001))
+    best = temperatures[np.argmin([value(t) for t in temperatures])]
+    assert calibrator.parameters["temperature"] / factor == pytest.approx(best, rel=3e-3)
+    new = softmax64(-logits * factor / calibrator.parameters["temperature"])  # every prediction is wrong
+    assert -np.log(new[np.arange(samples), targets]).mean() < 40
+
+
+def test_a_grid_of_temperatures_takes_smoothed_targets_at_its_end():
+    logits, targets = logits_and_targets(0, scale=1.0)
+    logits[np.arange(len(targets)), targets] += 10.0
+    found = fit("temperature", logits, targets, objective="nll_on_grid").parameters
+    exact = fit("temperature", logits, targets).parameters["temperature"]
+    assert found["at_bound"] == 1.0 and abs(found["temperature"] - exact) <= 0.1
 
 
 def test_logits_that_point_the_wrong_way_end_at_the_other_bound():
@@ -66,7 +87,7 @@ def test_logits_that_point_the_wrong_way_end_at_the_other_bound():
 
 def test_constant_logits_are_flagged_too():
     calibrator = fit("temperature", np.zeros((20, 3)), np.arange(20) % 3)
-    assert calibrator.parameters["at_bound"] == 1.0
+    assert (calibrator.parameters["at_bound"], calibrator.parameters["temperature"]) == (1.0, 1.0)
     np.testing.assert_allclose(calibrator(np.zeros((2, 3))), 1 / 3)
 
 
