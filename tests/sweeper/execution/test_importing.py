@@ -12,31 +12,11 @@ import pytest
 import search_spaces
 import sweeper
 from sweeper.core.errors import SweeperError
-from sweeper.execution.importing import read_predictions
+from sweeper.execution.predictions_file import read_predictions
+from tests.sweeper.execution.prediction_rows import CLASSES, SIZES, written
 from trainables.metrics import evaluate_probabilities
 
-CLASSES, SIZES = 4, {"val": 90, "test": 60}
 DOCUMENT = Path(search_spaces.__file__).parents[1] / "docs" / "your_own_loop.md"
-
-
-def written(path, change=lambda row: row, keep=lambda row: True):
-    """Write a file of three configurations, two seeds, two epochs and two splits; return its rows."""
-    random = np.random.RandomState(0)
-    targets = {split: random.randint(0, CLASSES, size) for split, size in SIZES.items()}
-    rows = []
-    runs = [(lr, loss) for lr, loss in ((0.1, "cross_entropy"), (0.1, "focal"), (0.3, "cross_entropy"))]
-    for lr, loss in runs:
-        for seed, epoch, split in ((s, e, p) for s in (3, 7) for e in (2, 9) for p in SIZES):
-            logits = random.randn(SIZES[split], CLASSES)
-            logits[np.arange(SIZES[split]), targets[split]] += 1 + epoch / 9 + 3 * lr
-            for sample, target in enumerate(targets[split]):
-                run = {"lr": lr, "loss": loss, "loss_gamma": 2.0 if loss == "focal" else None, "seed": seed}
-                place = {"epoch": epoch, "split": split, "sample": sample, "target": int(target)}
-                row = change({**run, **place, "logits": logits[sample].astype(np.float32).tolist()})
-                rows += [row] if keep(row) else []
-    random.shuffle(rows)
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -82,55 +62,6 @@ def test_what_reads_a_sweep_reads_it(imported):
     assert sweeper.compare("predictions", "predictions", output=folder) is not None
 
 
-def without(*names):
-    return lambda row: {key: value for key, value in row.items() if key not in names}
-
-
-@pytest.mark.parametrize(
-    ("change", "keep", "sentence"),
-    [
-        (without("logits"), lambda row: True, "has no column logits"),
-        (without("seed", "lr"), lambda row: True, "is there twice with the same seed"),
-        (
-            lambda row: {**row, "logits": row["logits"][: 3 + (row["sample"] > 3)]},
-            lambda row: True,
-            "rows of .* have 3, 4 logits",
-        ),
-        (lambda row: {**row, "logits": 1.0}, lambda row: True, "logits of .* are double"),
-        (lambda row: {**row, "layers": [1, 2]}, lambda row: True, "'layers' of .* is no hyperparameter"),
-        (lambda row: row, lambda row: row["split"] != "val", "has no split val"),
-        (
-            lambda row: row,
-            lambda row: (row["lr"], row["epoch"]) != (0.3, 9),
-            "lacks split .* at epoch 9, which others have",
-        ),
-        (lambda row: row, lambda row: (row["lr"], row["split"]) != (0.3, "test"), "lacks split test at epoch"),
-        (lambda row: {**row, "target": 0} if row["lr"] == 0.3 else row, lambda row: True, "has other targets of"),
-    ],
-)
-def test_what_a_file_lacks_is_one_sentence(tmp_path, change, keep, sentence):
-    written(tmp_path / "bad.parquet", change, keep)
-    with pytest.raises(SweeperError, match=sentence):
-        read_predictions(tmp_path / "bad.parquet")
-
-
-def test_no_parquet_is_one_sentence(tmp_path):
-    (tmp_path / "bad.parquet").write_text("lr,target\n")
-    with pytest.raises(SweeperError, match="cannot be read as Parquet"):
-        read_predictions(tmp_path / "bad.parquet")
-    with pytest.raises(SweeperError, match=r"none\.parquet cannot be read as Parquet"):
-        read_predictions(tmp_path / "none.parquet")
-
-
-def test_names_that_are_no_loss_of_ours_stay_the_files_own(tmp_path):
-    written(tmp_path / "own.parquet", lambda row: {**row, "loss": f"my_{row['loss']}", "optimizer": "sgd"})
-    found = {repr(each["own_loss"]) + str(each["lr"]): each for each in _configurations(tmp_path / "own.parquet")}
-    own, optimizer = {"name": "own"}, {"name": "sgd"}
-    expected = {"loss": own, "architecture": own, "optimizer": optimizer, "own_loss": "my_cross_entropy", "lr": 0.1}
-    assert found["'my_cross_entropy'0.1"] == expected
-    assert found["'my_focal'0.1"]["own_loss_gamma"] == 2.0
-
-
 def test_a_hyperparameter_that_only_some_runs_have_is_imported(tmp_path):
     def change(row):
         lr = None if row["loss"] == "cross_entropy" and row["lr"] == 0.1 else row["lr"]
@@ -140,10 +71,6 @@ def test_a_hyperparameter_that_only_some_runs_have_is_imported(tmp_path):
     done = sweeper.import_(tmp_path / "some.parquet", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
     rates = done.results.sql("SELECT DISTINCT config_lr FROM trials ORDER BY config_lr").to_pylist()
     assert [row["config_lr"] for row in rates] == [0.1, 0.3, None]
-
-
-def _configurations(path):
-    return read_predictions(path).configurations
 
 
 def test_a_seed_that_is_missing_or_not_finite_is_a_replicate_that_failed(tmp_path):
@@ -199,3 +126,46 @@ def test_lightnings_callback_writes_a_file_that_is_imported(tmp_path, monkeypatc
     found = read_predictions(tmp_path / "predictions.parquet")
     assert (found.epochs, found.splits, len(found.targets)) == ([1, 2], ["val"], 160)
     assert sweeper.import_(tmp_path / "predictions.parquet", output=tmp_path, mlflow=False).complete
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "sentence"),
+    [
+        (lambda row: row, {"evaluation.bins": 70}, "60 samples are fewer than 70 bins"),
+        (lambda row: row, {"evaluation.splits": ["val", "ood"]}, "ood"),
+        (lambda row: {**row, "target": 9}, {}, "target is 9"),
+    ],
+)
+def test_nothing_stays_of_an_import_that_is_refused(tmp_path, change, settings, sentence):
+    written(tmp_path / "file.parquet", change)
+    with pytest.raises(SweeperError, match=sentence):
+        sweeper.import_(tmp_path / "file.parquet", set=settings, output=tmp_path / "sweeps", mlflow=False)
+    assert not (tmp_path / "sweeps").exists()
+
+
+def test_an_import_whose_every_run_failed_is_not_complete(tmp_path):
+    written(tmp_path / "nan.parquet", lambda row: {**row, "logits": [float("nan")] * CLASSES})
+    done = sweeper.import_(tmp_path / "nan.parquet", set={"evaluation.bootstrap": 0}, output=tmp_path, mlflow=False)
+    assert done.counts["failed"] == 3 and not done.complete
+
+
+def test_probabilities_of_zero_are_measured_and_recalibrated(tmp_path):
+    def change(row):
+        votes = np.where(np.arange(CLASSES) == (row["target"] + 1) % CLASSES, 0.0, np.exp(row["logits"]))
+        return {**{key: row[key] for key in row if key != "logits"}, "probabilities": (votes / votes.sum()).tolist()}
+
+    rows = written(tmp_path / "p.parquet", change)
+    settings = {"evaluation.bootstrap": 0, "evaluation.posthoc": ["temperature", "vector", "isotonic"]}
+    done = sweeper.import_(tmp_path / "p.parquet", set=settings, output=tmp_path, mlflow=False)
+    assert done.complete
+    chosen = [r for r in rows if (r["loss"], r["seed"], r["epoch"], r["split"]) == ("focal", 7, 9, "test")]
+    found = evaluate_probabilities([r["probabilities"] for r in chosen], np.array([r["target"] for r in chosen]))
+    query = (
+        "SELECT ece, nll, posthoc_temperature_nll FROM evaluations JOIN trials USING (trial, replicate) "
+        "WHERE config_loss_name = 'focal' AND seed = 7 AND epoch = 9 AND split = 'test'"
+    )
+    (row,) = done.results.sql(query).to_pylist()
+    assert (row["ece"], row["nll"]) == pytest.approx((found["ece"], found["nll"]), abs=1e-6)
+    assert np.isfinite(row["posthoc_temperature_nll"])
+    assert sweeper.recalibrate("p", method=["matrix", "venn_abers"], output=tmp_path) is not None
+    assert sweeper.conformal("p", output=tmp_path) is not None

@@ -1,0 +1,389 @@
+"""A Parquet file of predictions that were made elsewhere: what it has to hold, and everything that is wrong in one.
+
+A row is a sample: `split`, `target`, `logits` or `probabilities`, and where there are several, `seed` (a replicate),
+`epoch`, and `sample` (its place in the split; else rows are in order). Every other column is a hyperparameter, with
+`config_` before its name or without.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.space.catalogue import installed_registries
+from sweeper.space.components import WORD
+from trainables.datasets.base import hash_of_splits
+from trainables.metrics.base import are_probabilities
+from trainables.registry import IMPORTED, OWN, SPLITS
+from trainables.training.evaluation import FITTED_ON
+from trainables.training.own_loop import LOGITS, PARTS, PROBABILITIES
+
+REQUIRED = ("split", "target")
+#: Columns that may be absent, and what stands for them then.
+OPTIONAL = {"seed": 0, "epoch": 1}
+
+SAMPLE = "sample"
+KNOWN = (*REQUIRED, *OPTIONAL, SAMPLE, LOGITS, PROBABILITIES)
+
+_IS = pa.types
+NUMBERS = (_IS.is_integer, _IS.is_floating)
+TEXTS = (_IS.is_string, _IS.is_large_string)
+#: What hyperparameters can be.
+PLAIN = (*NUMBERS, *TEXTS, _IS.is_boolean, _IS.is_null)
+
+#: Hyperparameters that a search space has another meaning for.
+RESERVED = {"dataset": "own_dataset"}
+
+#: Faults of one kind that are told.
+TOLD = 5
+
+Values = dict[str, Any]
+Rows = NDArray[np.int64]
+Place = tuple[int, int, int]
+
+
+class _Faults:
+    """What is wrong with a file, to be raised at once."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.found = file, list[Fault]()
+
+    def add(self, rule: str, remedy: str) -> None:
+        """Take note of a rule that the file breaks."""
+        self.found.append(Fault("", rule, remedy))
+
+    def add_some(self, rules: Iterable[str], remedy: str) -> None:
+        """Take note of the first of many alike."""
+        for rule in islice(rules, TOLD):
+            self.add(rule, remedy)
+
+    def raise_any(self) -> None:
+        """Raise InvalidSearchSpace where there are any."""
+        if self.found:
+            raise InvalidSearchSpace(self.found, str(self.file))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a file holds.
+
+    Attributes:
+        configurations: their values, nested as a search space's.
+        seeds, epochs, splits: those that there are, in order; `val` is the first split.
+        logits: of all samples, float32 [N, K].
+        targets: int64 [N].
+        rows: configuration, seed and epoch → split → its rows.
+    """
+
+    configurations: Sequence[Values]
+    seeds: Sequence[int]
+    epochs: Sequence[int]
+    splits: Sequence[str]
+    logits: NDArray[np.float32]
+    targets: NDArray[np.int64]
+    rows: Mapping[Place, Mapping[str, Rows]]
+
+    def space(self) -> Values:
+        """Return a search space whose configurations can be these."""
+        parts = {part: each for part in PARTS if (each := [c[part] for c in self.configurations])[0] != {"name": OWN}}
+        rest = [{key: value for key, value in c.items() if key not in PARTS} for c in self.configurations]
+        named = {}
+        for part, values in parts.items():
+            names = dict.fromkeys(each["name"] for each in values)
+            options = [_choices([each for each in values if each["name"] == name]) for name in names]
+            named[part] = {"one_of": options} if len(options) > 1 else options[0]
+        return {
+            "loop": IMPORTED,
+            "scheduler": {"name": "none", "max_epochs": self.epochs[-1]},
+            "samples": len(self.configurations),
+            "replicates": {"count": len(self.seeds), "seeds": [*self.seeds]},
+            "evaluation": {"curvature": False, "posthoc": ["temperature"], "splits": [*self.splits]},
+            "space": {**named, **_choices(rest)},
+        }
+
+    def facts(self) -> Values:
+        """Return what a manifest says of the data."""
+        first = next(iter(self.rows.values()))
+        sizes = dict.fromkeys(SPLITS, 0) | {name: len(own) for name, own in first.items()}
+        digest = hash_of_splits(*(self.targets[first.get(name, ())] for name in SPLITS))
+        return {"samples": sizes, "classes": self.logits.shape[1], "split_hash": digest}
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Read a file of predictions. Raises SweeperError with everything that it lacks or that is wrong in it."""
+    faults = _Faults(file)
+    table = _table(file, faults)
+    own = [name for name in table.column_names if name not in KNOWN]
+    _check_names(table, own, faults)
+    logits = _logits(table, faults)
+    targets = _whole_numbers(table, "target", 0, None if logits is None else logits.shape[1] - 1, faults)
+    for name, least in zip(OPTIONAL, (0, 1), strict=True):
+        numbers = pa.array(_whole_numbers(table, name, least, None, faults))
+        table = table.set_column(table.column_names.index(name), name, numbers)
+    _check_splits(table, faults)
+    faults.raise_any()
+    assert logits is not None, "without them there is a fault"
+    configurations, rows = _runs(table, own)
+    samples = table[SAMPLE].to_numpy() if SAMPLE in table.column_names else None
+    _check_runs(configurations, rows, logits, targets, samples, faults)
+    faults.raise_any()
+    splits = sorted(next(iter(rows.values())), key=lambda name: (name != FITTED_ON, name))
+    seeds, epochs = (sorted({at[place] for at in rows}) for place in (1, 2))
+    return Predictions(_nested(configurations), seeds, epochs, splits, logits, targets, rows)
+
+
+def _table(file: Path, faults: _Faults) -> pa.Table:
+    """Return the file's table with every column that can be read of it at all, in the samples' order."""
+    try:
+        if not file.is_file():
+            raise FileNotFoundError("there is no such file")
+        names = pq.read_schema(file).names
+        for name in [name for name, count in Counter(names).items() if count > 1]:
+            faults.add(f"has several columns called {name!r}", "give each column its own name")
+        faults.raise_any()
+        table = pq.read_table(file)
+        columns = {name: _decoded(table.column(number)) for number, name in enumerate(table.column_names)}
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise SweeperError(f"{file} cannot be read as Parquet: {(str(error).splitlines() or [''])[0]}") from error
+    given = [name for name in (LOGITS, PROBABILITIES) if name in columns]
+    needed = f"it needs {', '.join(REQUIRED)} and {LOGITS} or {PROBABILITIES}; a row is a sample"
+    for name in [*REQUIRED, *([] if given else [f"{LOGITS} or {PROBABILITIES}"])]:
+        if name not in columns:
+            faults.add(f"has no column {name}", needed)
+    if len(given) == 2:
+        faults.add(f"has both {LOGITS} and {PROBABILITIES}", "leave one out")
+    if not len(table):
+        faults.add("has no rows", "a row is a sample")
+    own = columns.get(SAMPLE)
+    if own is not None and (own.null_count or not _is(own.type, _IS.is_integer, *TEXTS)):
+        rule = f"{SAMPLE} holds {own.type}{', some missing' if own.null_count else ''}"
+        faults.add(rule, "give each sample a whole number or a text")
+    faults.raise_any()
+    columns |= {name: pa.array(np.full(len(table), usual)) for name, usual in OPTIONAL.items() if name not in columns}
+    whole = pa.table(columns)
+    return whole.sort_by(SAMPLE) if SAMPLE in columns else whole
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece, without dictionary or extension type."""
+    array = column.combine_chunks()
+    array = array.storage if isinstance(array.type, pa.ExtensionType) else array
+    return array.dictionary_decode() if _IS.is_dictionary(array.type) else array
+
+
+def _is(kind: pa.DataType, *kinds: Callable[[pa.DataType], bool]) -> bool:
+    return any(is_kind(kind) for is_kind in kinds)
+
+
+def _check_names(table: pa.Table, own: Sequence[str], faults: _Faults) -> None:
+    """Tell which of the file's `own` columns are no hyperparameters."""
+    for name in own:
+        kind = table.schema.field(name).type
+        if not _is(kind, *PLAIN) or not WORD.fullmatch(name.removeprefix("config_")):
+            remedy = "give numbers, texts or true and false, under lower-case letters, digits and _"
+            faults.add(f"the column {name!r} of {faults.file.name} ({kind}) is no hyperparameter", remedy)
+        elif _is(kind, _IS.is_floating) and pc.any(pc.is_inf(table[name])).as_py():
+            faults.add(f"the column {name!r} holds infinite numbers", "leave it out, or write these as missing")
+    for name, count in Counter(name.removeprefix("config_") for name in own).items():
+        if count > 1 or name in KNOWN:
+            faults.add(f"the columns {name} and config_{name} are one hyperparameter", "leave one out")
+
+
+def _logits(table: pa.Table, faults: _Faults) -> NDArray[np.float32] | None:
+    """Return logits [N, K], the logarithms of probabilities where these are given; `None` where it tells a fault."""
+    name = LOGITS if LOGITS in table.column_names else PROBABILITIES
+    column = table[name].combine_chunks()
+    kind, rule = column.type, ""
+    if _is(kind, _IS.is_list, _IS.is_large_list, _IS.is_fixed_size_list) and _is(kind.value_type, *NUMBERS):
+        flat, sizes = pc.list_flatten(column), pc.unique(pc.list_value_length(column)).to_pylist()
+        if missing := column.null_count or flat.null_count:
+            rule = f"{missing:,} {name} of {faults.file.name} are missing"
+        elif len(sizes) != 1 or sizes[0] < 2:
+            rule = f"rows of {faults.file.name} have {', '.join(map(str, sorted(sizes)[:4]))} {name}"
+    else:
+        rule = f"{name} of {faults.file.name} are {kind}"
+    if rule:
+        faults.add(rule, f"a row's {name} are a list of numbers, one a class, as many in every row")
+        return None
+    values = flat.cast(pa.float64(), safe=False).to_numpy().reshape(-1, sizes[0])
+    known = values[~np.isnan(values).any(axis=1)]  # the seeds of others have failed
+    sound = are_probabilities(known)
+    if name == LOGITS and sound:
+        faults.add(f"rows of {name} are probabilities, each sums to 1", f"rename the column to {PROBABILITIES}")
+    elif name == PROBABILITIES and len(known) and not sound:
+        worst = known[np.argmax((known < 0).any(axis=1) + np.abs(known.sum(axis=1) - 1))]
+        shown = ", ".join(f"{each:.3g}" for each in worst[:TOLD])
+        faults.add(f"{name} of a row are {shown}", "none is negative, and each row sums to 1")
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        logits = np.log(values) if name == PROBABILITIES else values
+        return np.asarray(logits.astype(np.float32))
+
+
+def _whole_numbers(table: pa.Table, name: str, least: int, most: int | None, faults: _Faults) -> NDArray[np.int64]:
+    """Return a column as int64 [N], zeros where it tells a fault: one that is no whole number, or out of range."""
+    column, nothing = table[name].combine_chunks(), np.zeros(len(table), np.int64)
+    allowed = f"whole numbers from {least}" + (f" to {most}" if most is not None else "")
+    if not _is(column.type, *NUMBERS):
+        faults.add(f"{name} holds {column.type}", f"give {allowed}")
+        return nothing
+    if missing := pc.sum(pc.is_null(column, nan_is_null=True)).as_py():
+        faults.add(f"{missing:,} rows have no {name}", f"give {allowed}")
+        return nothing
+    values = column.to_numpy(zero_copy_only=False)
+    top = np.iinfo(np.int64).max if most is None else most
+    wrong = (values != np.floor(values)) | (values < least) | (values > top) | (values >= 2.0**63)
+    if wrong.any():
+        shown = f"{name} is {values[wrong][0]} in a row"
+        faults.add(f"{shown}; {int(wrong.sum()):,} of {len(values):,} rows are not allowed", f"give {allowed}")
+        return nothing
+    return np.asarray(values.astype(np.int64))
+
+
+def _check_splits(table: pa.Table, faults: _Faults) -> None:
+    column = table["split"]
+    if not _is(column.type, *TEXTS) or column.null_count:
+        said = f"holds {column.type}" if not column.null_count else f"is missing in {column.null_count:,} rows"
+        faults.add(f"split {said}", f"give texts: {FITTED_ON}, test and others")
+        return
+    names = pc.unique(column).to_pylist()
+    odd = (f"split is {name[:40]!r}" for name in names if not WORD.fullmatch(name))
+    faults.add_some(odd, "names of splits are lower-case letters, digits and _")
+    if FITTED_ON not in names:
+        shown = ", ".join(repr(name[:40]) for name in names[:TOLD])
+        faults.add(
+            f"has no split {FITTED_ON}: it has {shown}", "post-hoc methods are fitted on it; add its predictions"
+        )
+
+
+def _runs(table: pa.Table, own: Sequence[str]) -> tuple[list[Values], dict[Place, dict[str, Rows]]]:
+    """Return the configurations, and of each with seed and epoch the rows of its splits, in order."""
+    keys = [*own, *OPTIONAL, "split"]
+    numbered = table.select(keys).append_column("row", pa.array(np.arange(len(table))))
+    grouped = numbered.group_by(keys, use_threads=False).aggregate([("row", "list")])
+    configurations, rows, numbers = list[Values](), dict[Place, dict[str, Rows]](), dict[str, int]()
+    for key, places in zip(grouped.select(keys).to_pylist(), grouped["row_list"], strict=True):
+        flat = {n.removeprefix("config_"): key[n] for n in own if key[n] is not None and key[n] == key[n]}
+        number = numbers.setdefault(repr(flat), len(numbers))
+        configurations += [flat] if number == len(configurations) else []
+        at = rows.setdefault((number, key["seed"], key["epoch"]), {})
+        both = [at.get(key["split"], np.empty(0, np.int64)), places.values.to_numpy()]
+        at[key["split"]] = np.sort(np.concatenate(both))
+    return configurations, rows
+
+
+def _check_runs(
+    configurations: Sequence[Values],
+    rows: Mapping[Place, Mapping[str, Rows]],
+    logits: NDArray[np.float32],
+    targets: NDArray[np.int64],
+    samples: NDArray[Any] | None,
+    faults: _Faults,
+) -> None:
+    """Tell where a seed of a configuration lacks an epoch or split of others, or has other samples."""
+
+    def run(at: Place) -> str:
+        values = ", ".join(f"{key} = {value}" for key, value in [*configurations[at[0]].items()][:TOLD])
+        return f"configuration {at[0]}{f' ({values})' if values else ''} with seed {at[1]}"
+
+    held = [(at, split, own) for at, there in rows.items() for split, own in there.items()]
+    epochs, splits = sorted({at[2] for at, *_ in held}), sorted({split for _, split, _ in held})
+    wanted = [(index, seed, epoch) for index, seed in dict.fromkeys(at[:2] for at in rows) for epoch in epochs]
+    lacking = ((at, split) for at in wanted for split in splits if split not in rows.get(at, ()))
+    faults.add_some(
+        (f"{run(at)} lacks split {split} at epoch {at[2]}, which others have" for at, split in lacking),
+        "leave out what not all have; without the column epoch, all are compared at their ends",
+    )
+    twice = (
+        (at, split)
+        for at, split, own in held
+        if (_repeats(targets[own]) if samples is None else len(np.unique(samples[own])) < len(own))
+    )
+    faults.add_some(
+        (f"a sample of split {split} is there twice with the same seed, epoch and hyperparameters: {run(at)}"
+         for at, split in twice),
+        "give each run a seed, or a column that tells them apart",
+    )  # fmt: skip
+    odd = ((at, split) for at, split, own in held if are_probabilities(logits[own]))
+    rules = (f"{run(at)} has probabilities in the place of logits of {split}" for at, split in odd)
+    faults.add_some(rules, "give the logarithms of all of them, or all as probabilities")
+    for split in splits:
+        _check_samples({at: _digest(targets, samples, own) for at, of, own in held if of == split}, split, run, faults)
+
+
+def _check_samples(held: Mapping[Place, bytes], split: str, run: Callable[[Place], str], faults: _Faults) -> None:
+    """Tell which runs have other samples of a split than most; where there is no most, than the first."""
+    (usual, count), *others = Counter(held.values()).most_common()
+    if not others:
+        return
+    first = next(iter(held))
+    most = count > others[0][1]
+    than, expected = ("most", usual) if most else (f"{run(first)} at epoch {first[2]}", held[first])
+    faults.add_some(
+        (f"{run(at)} at epoch {at[2]} has other targets of {split} than {than}" for at in held if held[at] != expected),
+        f"write all in one order, or a column {SAMPLE}; what differs between samples is no hyperparameter",
+    )
+
+
+def _digest(targets: NDArray[np.int64], samples: NDArray[Any] | None, own: Rows) -> bytes:
+    """Return what is equal for runs with the same samples in the same order."""
+    return targets[own].tobytes() + (b"" if samples is None else repr(samples[own].tolist()).encode())
+
+
+def _repeats(targets: NDArray[np.int64]) -> bool:
+    """Return whether targets [N] are one run's several times over; classes that take turns are not."""
+    for times in range(2, 21):
+        length, rest = divmod(len(targets), times)
+        period = targets[:length]
+        if not rest and length > 2 * len(np.unique(period)) and (targets == np.tile(period, times)).all():
+            return not any((period == np.roll(period, each)).all() for each in range(1, length) if length % each == 0)
+    return False
+
+
+def _nested(flat: Sequence[Values]) -> list[Values]:
+    """Return configurations with `loss`, `architecture` and `optimizer` as a search space has them.
+
+    Columns `loss` (or `loss_name`) and `loss_gamma` are those of this program's loss where they name one and suit it;
+    else they are called `own_loss` and `own_loss_gamma`.
+    """
+    registries = installed_registries().space
+    found = [{RESERVED.get(key, key): value for key, value in each.items()} for each in flat]
+    for part in PARTS:
+
+        def of_part(key: str, part: str = part) -> bool:
+            return key.partition("_")[0] == part
+
+        parts = [{key[len(part) + 1 :] or "name": v.pop(key) for key in [*filter(of_part, v)]} for v in found]
+        known = all(_is_known(registries[part], own) for own in parts)
+        for values, own in zip(found, parts, strict=True):
+            values[part] = own if known else {"name": OWN}
+            if not known:
+                values |= {f"own_{part}_{key}".removesuffix("_name"): value for key, value in own.items()}
+    return found
+
+
+def _is_known(registry: Any, named: Values) -> bool:
+    name = named.get("name")
+    if not isinstance(name, str) or registry.is_own(name):
+        return False
+    return not registry[name].faults({key: value for key, value in named.items() if key != "name"})
+
+
+def _choices(rows: Sequence[Values]) -> Values:
+    """Return each key's values: the only one that all have, or a choice."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    seen = {key: [*dict.fromkeys(row[key] for row in rows if key in row)] for key in keys}
+    return {
+        key: values[0] if len(values) == 1 and all(key in row for row in rows) else {"choice": values}
+        for key, values in seen.items()
+    }
