@@ -3,7 +3,8 @@
 It differentiates three times, so normalisation layers are composed of elementary operations: PyTorch's second
 derivatives of batch normalisation in training mode and of layer normalisation treat the saved mean and variance as
 constants, so that a third derivative through them is wrong without a warning (torch 2.13: relative error 0.35 and 2.6
-on a two-layer network, against central differences). Composed of elementary operations, every order is right.
+on a two-layer network, against central differences). So is that of instance normalisation, and the second of
+`weight_norm`. Composed of elementary operations, every order is right.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from trainables.registry import Hyperparameter, HyperparameterValue
 
 
 class ComposedNormalisation(TorchFunctionMode):
-    """Within this context batch normalisation (training) and layer normalisation are composed."""
+    """Within this context batch, instance (training), layer and weight normalisation are composed."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace calls of these two functions; leave all others unchanged."""
+        """Replace calls of these functions; leave all others unchanged."""
         return _COMPOSED.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -69,12 +70,45 @@ def _layer_norm(
     return _affine((inputs - mean) * (variance + eps).rsqrt(), weight, bias, list(normalized_shape))
 
 
+def _instance_norm(
+    inputs: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return `functional.instance_norm` of inputs [N, C, ...], and update the running statistics [C] as it does."""
+    if not use_input_stats:
+        return functional.instance_norm(inputs, running_mean, running_var, weight, bias, False, momentum, eps)
+    dimensions = list(range(2, inputs.dim()))
+    mean, variance = inputs.mean(dimensions, keepdim=True), inputs.var(dimensions, unbiased=False, keepdim=True)
+    if running_mean is not None and running_var is not None:
+        count = inputs[0, 0].numel()
+        with torch.no_grad():
+            running_mean.mul_(1 - momentum).add_(momentum * mean.flatten(1).mean(0))
+            running_var.mul_(1 - momentum).add_(momentum * variance.flatten(1).mean(0) * (count / (count - 1)))
+    shape = [1, -1, *[1] * (inputs.dim() - 2)]
+    return _affine((inputs - mean) * (variance + eps).rsqrt(), weight, bias, shape)
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Return g·v/‖v‖, of norms over all dimensions but one; over all for −1."""
+    over = [d for d in range(v.dim()) if d != dim]
+    return v * (g / torch.linalg.vector_norm(v, dim=over, keepdim=True))
+
+
 def _affine(normalised: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int]) -> Tensor:
     scaled = normalised if weight is None else normalised * weight.view(shape)
     return scaled if bias is None else scaled + bias.view(shape)
 
 
-_COMPOSED = {functional.batch_norm: _batch_norm, functional.layer_norm: _layer_norm}
+_COMPOSED: dict[Any, Any] = {
+    functional.batch_norm: _batch_norm, functional.layer_norm: _layer_norm,
+    functional.instance_norm: _instance_norm, torch._weight_norm: _weight_norm,
+}  # fmt: skip
 
 
 Value = TypeVar("Value")

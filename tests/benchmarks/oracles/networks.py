@@ -30,7 +30,7 @@ TORCHVISION = {
 }  # fmt: skip
 TIMM = {
     "test_resnet": 32, "test_byobnet": 32, "test_efficientnet": 32, "test_convnext": 32, "test_nfnet": 32,
-    "test_vit": 160, "test_mambaout": 32, "resnet10t": 32, "ghostnet_050": 32, "pit_ti_224": 224,
+    "test_vit": 160, "test_mambaout": 32, "resnet10t": 32, "test_efficientnet_gn": 32, "test_vit_relpos": 160,
 }  # fmt: skip
 TRANSFORMERS = ("bert", "gpt2", "vit")
 
@@ -67,7 +67,9 @@ def _of_transformers(name: str) -> tuple[nn.Module, Tensor]:
         return library.ViTForImageClassification(config), torch.randn(SAMPLES, 3, 16, 16)
     tokens = torch.randint(1, 30, (SAMPLES, 7))
     if name == "gpt2":
-        config = library.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, pad_token_id=0, **small)
+        config = library.GPT2Config(
+            vocab_size=30, n_embd=16, n_layer=2, n_head=2, pad_token_id=0, bos_token_id=1, eos_token_id=2, **small
+        )
         return library.GPT2ForSequenceClassification(config), tokens
     return library.BertForSequenceClassification(library.BertConfig(vocab_size=30, **wide, **small)), tokens
 

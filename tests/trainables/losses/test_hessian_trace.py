@@ -17,6 +17,13 @@ LAYERS = {
     "batch norm, plain": lambda: nn.BatchNorm1d(4, affine=False, track_running_stats=False),
     "batch norm, images": lambda: nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.BatchNorm2d(4), nn.Flatten()),
     "layer norm": lambda: nn.LayerNorm(4),
+    "group norm": lambda: nn.GroupNorm(2, 4),
+    "instance norm": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()),
+    "root mean square": lambda: nn.RMSNorm(4),
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+    "instance norm, running": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()
+    ),
 }
 every_layer = pytest.mark.parametrize("label", LAYERS)
 
@@ -62,6 +69,29 @@ def test_the_gradient_of_the_trace_matches_central_differences(label):
         step[row, column] = 1e-5
         slope = (value(at + step)[0] - value(at - step)[0]).item() / 2e-5
         assert weight.grad[row, column].item() == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+class WeightNormed(nn.Module):
+    """A linear layer of weights g·v/‖v‖, with its parameters in the order of torch's."""
+
+    def __init__(self, layer):
+        super().__init__()
+        parts = layer.parametrizations.weight
+        self.bias, self.g, self.v = layer.bias, parts.original0, parts.original1
+
+    def forward(self, inputs):
+        return nn.functional.linear(inputs, self.v * (self.g / self.v.norm(dim=1, keepdim=True)), self.bias)
+
+
+def test_the_trace_of_weight_normalised_layers_is_that_of_its_formula():
+    torch.manual_seed(3)
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 5))
+    inputs, targets = torch.randn(8, 6), torch.arange(8) % 4
+    found, expected = (
+        build_loss("hessian_trace", weight=1.0, probes=4, seed=7)(nn.Sequential(first, nn.ReLU()), inputs, targets)
+        for first in (layer, WeightNormed(layer))
+    )
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
 
 
 def small_network(seed=0):
