@@ -97,7 +97,8 @@ def _instance_norm(
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """Return g·v/‖v‖, of norms over all dimensions but one; over all for −1."""
     over = [d for d in range(v.dim()) if d != dim]
-    return v * (g / torch.linalg.vector_norm(v, dim=over, keepdim=True))
+    norms: Tensor = torch.linalg.vector_norm(v, dim=over, keepdim=True)
+    return v * (g / norms)
 
 
 def _affine(normalised: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int]) -> Tensor:
