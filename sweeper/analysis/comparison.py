@@ -15,7 +15,13 @@ from rich.text import Text
 
 from sweeper.analysis.selection import selected, winners_interval
 from sweeper.analysis.statistics import differences as statistics
-from sweeper.analysis.statistics.differences import SIGNIFICANT, PairedDifference, p_text, paired_difference
+from sweeper.analysis.statistics.differences import (
+    SIGNIFICANT,
+    PairedDifference,
+    independent_units,
+    p_text,
+    paired_difference,
+)
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.results import SeveralResults
@@ -42,8 +48,8 @@ LEAST_FINISHED = 3
 #: A configuration's hash and a replicate's seed.
 Key = tuple[str, int]
 
-#: What is paired: a replicate, or a configuration by its hash.
-Unit = Key | str
+#: What is paired: a seed, or a configuration by its hash.
+Unit = int | str
 
 #: Dotted key, the first sweep's value and the second's; None where absent.
 Difference = tuple[str, object, object]
@@ -113,8 +119,10 @@ def compare(first: Results, second: Results) -> Comparison:
         epoch = max((row["epoch"] for row in first_rungs), default=None)
         rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
     equal_seeds = any(key in rows[1] for key in rows[0])
-    by_seed = len(finished) == 1 and equal_seeds and epoch is None
-    units = [_units(side, set(rows[0]) & set(rows[1]) if equal_seeds else None, by_seed) for side in rows]
+    common = set(rows[0]) & set(rows[1]) if equal_seeds else None
+    shared_seeds = common is not None and any(unit != config for (config, _), unit in independent_units(common).items())
+    by_seed = shared_seeds or (len(finished) == 1 and equal_seeds and epoch is None)
+    units = [_units(side, common, by_seed) for side in rows]
     metrics, left_out = _compare_metrics(*units)
     return Comparison(
         names=(first.name, second.name),
@@ -204,9 +212,9 @@ def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
 
 
 def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
-    """Group replicates into the units that are paired: seeds, or configurations."""
+    """Group replicates into the units that are paired: seeds, which configurations may share, or configurations."""
     kept = [key for key in rows if keys is None or key in keys]
-    found = grouped(kept, lambda key: key if by_seed else key[0])
+    found = grouped(kept, lambda key: key[1] if by_seed else key[0])
     return {unit: [rows[key] for key in of_one] for unit, of_one in found.items()}
 
 

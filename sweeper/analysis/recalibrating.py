@@ -142,7 +142,7 @@ def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
     """Return what the methods of `requests` did to the trials that finished, or to all where none has."""
     results = Results(paths.root)
     rows = results.rows(
-        "SELECT recalibrations.*, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
+        "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
         "WHERE split = 'test' ORDER BY trial, replicate"
     )
     finished = [row for row in rows if row["status"] == COMPLETED] or rows

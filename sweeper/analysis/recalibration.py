@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import yaml
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.analysis.statistics.differences import PairedDifference, paired_difference
+from sweeper.analysis.statistics.differences import PairedDifference, independent_units, paired_difference
 from sweeper.core.errors import SweeperError
-from sweeper.text.cells import Row, Rows, by_trial, grouped, int_of, measured_values, text_of
+from sweeper.text.cells import Row, Rows, grouped, int_of, measured_or_none, text_of
 from sweeper.text.labels import label, plural
 from trainables.metrics.base import Metrics
 from trainables.registry import Component, column_label, hyperparameter_values
@@ -171,10 +172,12 @@ class Change:
 
     Attributes:
         metric: `ece` or `nll`.
-        before: mean over trials.
-        after: mean over trials.
-        difference: after − before, paired by trial.
-        better: trials whose metric fell.
+        before: mean over units.
+        after: mean over units.
+        difference: after − before, paired by unit; units with equal values before and after are one.
+        better: units whose metric fell.
+        unit: `trial`, or `seed` where trials share their seeds.
+        trials: how many there are.
     """
 
     metric: str
@@ -182,22 +185,29 @@ class Change:
     after: float
     difference: PairedDifference
     better: int
+    unit: str = "seed"
+    trials: int = 1
 
     def arrow(self) -> str:
         """Return e.g. `0.0350 → 0.0210`."""
         return f"{self.before:.4f} → {self.after:.4f}"
 
     def verdict(self) -> str:
-        """Return `lower` or `higher` where the difference's 95 % interval excludes 0, else `no clear change`."""
+        """Return `lower` or `higher` where the difference's 95 % interval excludes 0, else `no clear change`.
+
+        Fewer than two units that differ have no interval: `cannot be judged`.
+        """
         limits = self.difference.interval
-        if limits is None or limits[0] <= 0 <= limits[1]:
+        if limits is None:
+            return "cannot be judged"
+        if limits[0] <= 0 <= limits[1]:
             return "no clear change"
         return "lower" if limits[1] < 0 else "higher"
 
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
         found = self.difference
-        counted = f"better in {self.better} of {plural(found.n, 'trial')}"
+        counted = f"better in {self.better} of {plural(found.n, self.unit)}"
         return f"{label(self.metric)} {self.arrow()}, {signed(found.mean)}{self.limits()}, {counted}"
 
     def limits(self) -> str:
@@ -269,8 +279,8 @@ def effects(rows: Rows) -> list[Effect]:
     """Return what each method did, in the order of the rows.
 
     Args:
-        rows: one per trial, replicate, split, method, options and bins, with METRICS and `parameters`; the uncalibrated
-            ones among them.
+        rows: one per trial, replicate (with its `seed`), split, method, options and bins, with METRICS and
+            `parameters`; the uncalibrated ones among them.
     """
     tested = grouped(
         (row for row in rows if row["split"] == "test"),
@@ -279,7 +289,7 @@ def effects(rows: Rows) -> list[Effect]:
     found = []
     for (method, options, bins), after in tested.items():
         before = [] if method == UNCALIBRATED else tested.get((UNCALIBRATED, "{}", bins), [])
-        changes = [changed(name, _by_trial(before, name), _by_trial(after, name)) for name in METRICS]
+        changes = [_over_units(name, before, after) for name in METRICS]
         if any(changes):
             bounds = [at_bound(row) for row in after]
             known = [change for change in changes if change is not None]
@@ -292,16 +302,37 @@ def at_bound(row: Row) -> bool:
     return bool(json.loads(str(row.get("parameters") or "{}")).get("at_bound"))
 
 
-def _by_trial(rows: Rows, metric: str) -> dict[str, list[float]]:
-    found = {trial: measured_values(each, metric) for trial, each in by_trial(rows).items()}
-    return {trial: values for trial, values in found.items() if values}
+def seed_of(row: Row) -> object:
+    """Return a row's seed; without one its replicate is a seed of its own."""
+    return row.get("seed", (row["trial"], row["replicate"]))
 
 
-def changed(metric: str, before: dict[str, list[float]], after: dict[str, list[float]]) -> Change | None:
-    """Return a metric's change over the trials that have it before and after; None where none has."""
-    trials = sorted(before.keys() & after.keys())
-    if not trials:
+def _over_units(metric: str, before: Rows, after: Rows) -> Change | None:
+    """Return a metric's change over what is independent: trials, or the seeds that they share."""
+    sides = [
+        {(row["trial"], seed_of(row)): value for row in rows if (value := measured_or_none(row, metric)) is not None}
+        for rows in (before, after)
+    ]
+    units = independent_units(sides[0].keys() & sides[1].keys())
+    pair: list[dict[object, list[float]]] = [{}, {}]
+    for key in sorted(units, key=str):
+        for held, side in zip(pair, sides, strict=True):
+            held.setdefault(units[key], []).append(side[key])
+    change = changed(metric, *pair)
+    trials = {trial for trial, _ in units}
+    unit = "trial" if set(units.values()) == trials else "seed"
+    return None if change is None else replace(change, unit=unit, trials=len(trials))
+
+
+def changed(metric: str, before: Mapping[Any, list[float]], after: Mapping[Any, list[float]]) -> Change | None:
+    """Return a metric's change over the units that have it before and after; None where none has.
+
+    Units with the same values before and after are one: a trial of a configuration that has no effect is no evidence.
+    """
+    units = [unit for unit in before if unit in after]
+    pairs = sorted({(spread(before[unit]).mean, spread(after[unit]).mean) for unit in units})
+    if not pairs:
         return None
-    pair = [[spread(part[trial]).mean for trial in trials] for part in (before, after)]
-    better = sum(b < a for a, b in zip(*pair, strict=True))
-    return Change(metric, spread(pair[0]).mean, spread(pair[1]).mean, paired_difference(*pair), better)
+    first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    better = sum(b < a for a, b in pairs)
+    return Change(metric, spread(first).mean, spread(second).mean, paired_difference(first, second), better)

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeGuard
 
 from sweeper.analysis.statistics import differences
@@ -39,8 +40,12 @@ REFERENCE = "cross_entropy"
 MINIMUM = 4
 
 #: What is compared: pairs at equal settings, configurations as they come, the chosen ones' replicates on equal seeds,
-#: or these as they come.
+#: or these as they come; where configurations share their seeds, means over these, paired by seed.
 SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES = "settings", "configurations", "seeds", "replicates"
+SHARED_SEEDS = "shared seeds"
+
+#: Trial → seed → the metric of that replicate.
+Replicates = Mapping[str, Mapping[int, float | None]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class FamilyComparison:
         corrected: p after Holm's correction for all families compared by this metric.
         smallest: what `corrected` is at least with so few values, whatever they are.
         sizes: how many units of the family and of the reference went in.
-        unit: SETTINGS, CONFIGURATIONS, SEEDS or REPLICATES.
+        unit: SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES or SHARED_SEEDS.
     """
 
     family: str
@@ -73,7 +78,7 @@ def reference_of(rows: Rows) -> str | None:
 
 
 def compare_families(
-    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Mapping[int, float | None]]
+    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Replicates
 ) -> list[FamilyComparison]:
     """Return every family with enough to compare, against the reference, by name.
 
@@ -98,7 +103,12 @@ def compare_families(
         measured = [replicates.get(str(row["trial"]), {}) for row in best]
         each = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
         common = [seed for seed in each[0] if seed in each[1]]
-        if len(shared) >= MINIMUM:
+        drawn = [[part[key] for key in shared] for part in chosen] if len(shared) >= MINIMUM else [other, mine]
+        if min(map(len, drawn)) >= MINIMUM and share_seeds([*other, *mine], replicates):
+            pairs = over_seeds(drawn, replicates)
+            if len(pairs[0]) > 1:
+                found.append((family, differences.paired_difference(*pairs), (len(pairs[0]),) * 2, SHARED_SEEDS))
+        elif len(shared) >= MINIMUM:
             pairs = [[float_of(part[key], metric) for key in shared] for part in chosen]
             found.append((family, differences.paired_difference(*pairs), (len(shared), len(shared)), SETTINGS))
         elif min(len(mine), len(other)) >= MINIMUM:
@@ -113,6 +123,21 @@ def compare_families(
     corrected = differences.holm([difference.p for _, difference, _, _ in found])
     smallest = differences.smallest_holm([difference.smallest_p for _, difference, _, _ in found])
     return [FamilyComparison(f, d, p, smallest, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
+
+
+def share_seeds(rows: Rows, replicates: Replicates) -> bool:
+    """Return whether configurations are trained on the same seeds, so that only seeds are independent."""
+    trials = [str(row["trial"]) for row in rows]
+    units = differences.independent_units((trial, seed) for trial in trials for seed in replicates.get(trial, {}))
+    return any(unit != trial for (trial, _), unit in units.items())
+
+
+def over_seeds(sides: Sequence[Rows], replicates: Replicates) -> list[list[float]]:
+    """Return the mean over each side's configurations for every seed that all of them have."""
+    values = [[replicates.get(str(row["trial"]), {}) for row in rows] for rows in sides]
+    known = [{seed for seed, value in each.items() if finite(value)} for rows in values for each in rows]
+    common = sorted(set.intersection(*known))
+    return [[fmean(float(each[seed] or 0.0) for each in rows) for seed in common] for rows in values]
 
 
 def finite(value: Value) -> TypeGuard[float]:
@@ -189,6 +214,8 @@ def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
             parts.append(
                 "A searcher preferred configurations that did well, so these are not random samples of a family."
             )
+    if SHARED_SEEDS in tested:
+        parts.append("Configurations share their seeds: means over each family's configurations, paired by seed.")
     if SEEDS in tested:
         parts.append(f"Families with one configuration: replicates of each side’s {best}, paired by seed.")
     if REPLICATES in tested:
@@ -231,7 +258,8 @@ def sentence(item: FamilyComparison) -> str:
 def difference(item: FamilyComparison) -> str:
     """Return a difference in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs)`."""
     mine, other = item.sizes
-    size = plural(mine, "pair") if item.unit in (SETTINGS, SEEDS) else f"{mine} against {other} {item.unit}"
+    paired = item.unit in (SETTINGS, SEEDS, SHARED_SEEDS)
+    size = plural(mine, "pair") if paired else f"{mine} against {other} {item.unit}"
     limits = item.difference.interval
     around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
     text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")

@@ -186,7 +186,7 @@ def posthoc_sql(results: Results) -> str:
     parts = [own_sql(columns, *each[:2], bins, each[2]) for each in [(UNCALIBRATED, "{}", ""), *own]]
     measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
     parts.append(
-        "SELECT trial, replicate, split, method, recalibrations.options, recalibrations.bins, "
+        "SELECT trial, replicate, seed, split, method, recalibrations.options, recalibrations.bins, "
         f"recalibrations.temperature, recalibrations.gamma, unavailable, parameters, {measured}, 1 AS source\n"
         "FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
     )
@@ -226,7 +226,7 @@ def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str
     unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
     fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
     return (
-        f"SELECT trial, replicate, split, {literal(method)} AS method, {literal(options)} AS options, "
+        f"SELECT trial, replicate, seed, split, {literal(method)} AS method, {literal(options)} AS options, "
         f"{bins} AS bins, {fits}, {unavailable}, {parameters} AS parameters, "
         f"{', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
     )

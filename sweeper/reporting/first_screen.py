@@ -161,8 +161,8 @@ def posthoc_sentence(board: Leaderboard, found: Matrix, rows: Rows, done: Sequen
             method = f" by {each.words}" if len(done) > 1 else ""
             parts.append(f"{own.arrow()}{method}, {own.verdict()}")
     sentence = f"{name}'s test ECE {'; '.join(parts)}. " if parts else ""
-    if (change := next((each for each in done[0].changes if each.metric == "ece"), None)) and change.difference.n > 1:
-        counted = plural(change.difference.n, "finished trial" if board.finished else "trial")
+    if (change := next((each for each in done[0].changes if each.metric == "ece"), None)) and change.trials > 1:
+        counted = plural(change.trials, "finished trial" if board.finished else "trial")
         moved = f"{change.arrow()}, by {signed(change.difference.mean)}{change.limits()}, {change.verdict()}"
         sentence += f"Mean of {counted}: {moved}. "
     return (sentence + after_temperature(found, best)).strip()

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from sweeper.analysis.statistics.basics import Values
+
+Config = TypeVar("Config", bound=Hashable)
+Seed = TypeVar("Seed", bound=Hashable)
 
 LEVEL = 0.95
 
@@ -142,7 +146,7 @@ class PairedDifference:
 
     Attributes:
         mean: of the differences; NaN of no pairs.
-        interval: 95 %, Student's, wider where the differences are skewed; None below two pairs.
+        interval: 95 %, Student's, wider where the differences are skewed; None below two pairs that differ.
         p: two-sided, the larger of the sign-flip permutation test's and the interval's own; 1.0 of no pairs.
         n: how many pairs.
         smallest_p: what p is at least with so few values, whatever they are.
@@ -170,7 +174,8 @@ def paired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifferenc
     Source of the test: Fisher 1935, The Design of Experiments, §21: under no difference each pair's sign is a coin,
     unless differences are skewed; p is therefore never below the interval's own. A percentile bootstrap of 8 to 16
     differences covers .885 to .919 where it says .95. Pairs are independent: of configurations with several replicates,
-    give means.
+    give means, of seeds that several configurations share, means over these (`independent_units`). Differences that are
+    all the same have no interval; pairs that are all the same are one, which shows nothing: p = 1.
     Raises ValueError when the lengths differ.
     """
     differences = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
@@ -181,10 +186,19 @@ def paired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifferenc
         return PairedDifference(float("nan"), None, 1.0, 0)
     found = mean_of(differences)
     interval = found.interval()
-    p = max(sign_flip_p(differences, seed=seed), found.p)
-    if interval is None and n > 1:
-        interval = found.value, found.value
+    distinct = len({*zip(map(float, a), map(float, b), strict=True)})
+    p = 1.0 if distinct < 2 else max(sign_flip_p(differences, seed=seed), found.p)
     return PairedDifference(float(differences.mean()), interval, p, n, smallest_sign_flip_p(n))
+
+
+def independent_units(keys: Iterable[tuple[Config, Seed]]) -> dict[tuple[Config, Seed], Config | Seed]:
+    """Return (configuration, seed) → the independent unit that it belongs to: its seed if any is shared.
+
+    Configurations that are trained on the same seeds share these seeds' luck, so that only seeds are independent.
+    """
+    pairs = set(keys)
+    shared = len({seed for _, seed in pairs}) < len(pairs)
+    return {pair: pair[1] if shared else pair[0] for pair in pairs}
 
 
 def smallest_sign_flip_p(pairs: int) -> float:

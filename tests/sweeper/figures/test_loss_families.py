@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from sweeper.analysis.statistics.differences import holm, paired_difference
-from sweeper.figures.loss_families import CONFIGURATIONS, REPLICATES, SEEDS, SETTINGS, compare_families, reference_of
+from sweeper.figures.loss_families import (
+    CONFIGURATIONS,
+    REPLICATES,
+    SEEDS,
+    SETTINGS,
+    compare_families,
+    reference_of,
+    sentence,
+)
 
 VARYING = ("config_loss_name", "config_loss_gamma", "config_optimizer_lr")
 
@@ -62,6 +70,21 @@ def test_a_lone_configuration_is_compared_by_replicates_with_the_best_of_the_oth
     (paired,) = compare_families(rows, VARYING, "test_ece", "min", on_equal_seeds)
     assert (paired.unit, paired.sizes) == (SEEDS, (4, 4))
     assert paired.difference == paired_difference(plain, best)
+
+
+def test_configurations_that_share_their_seeds_are_clustered_by_seed() -> None:
+    """Six settings of two seeds are two pairs, not six."""
+    rows = [row(loss, lr, 1.0, 0.1) for loss in ("cross_entropy", "focal") for lr in (1, 2, 3, 4, 5, 6)]
+    gain = {7: 0.01, 9: 0.03}
+    held = {
+        str(each["trial"]): {
+            s: each["config_optimizer_lr"] / 100 - d * (each["loss"] == "focal") for s, d in gain.items()
+        }
+        for each in rows
+    }
+    (found,) = compare_families(rows, VARYING, "test_ece", "min", held)
+    assert found.difference.n == 2 and found.difference.mean == pytest.approx(-0.02)
+    assert found.unit == "shared seeds" and "n = 2 pairs" in sentence(found)
 
 
 def test_what_cannot_be_compared_is_left_out() -> None:

@@ -16,6 +16,7 @@ from sweeper.analysis.statistics.differences import (
     RANDOM_SIGNS,
     difference_of,
     holm,
+    independent_units,
     mean_of,
     p_text,
     paired_difference,
@@ -111,6 +112,18 @@ def test_intervals_cover() -> None:
         found = paired_difference(np.zeros(20), rng.normal(0.3, 1, 20), seed=trial)
         hits += found.interval is not None and found.interval[0] <= 0.3 <= found.interval[1]
     assert 175 <= hits <= 198
+
+
+def test_pairs_that_are_all_the_same_are_one_unit() -> None:
+    found = paired_difference([0.1] * 9, [0.018] * 9)
+    assert found.interval is None and found.p == 1 and found.mean == pytest.approx(-0.082)
+    shifted = paired_difference([1.0, 2.0, 4.0], [2.0, 3.0, 5.0])
+    assert shifted.interval is None and shifted.p == 0.25, "each pair is a unit of its own"
+
+
+def test_configurations_are_units_unless_they_share_seeds() -> None:
+    assert independent_units([("a", 1), ("a", 2), ("b", 3)]) == {("a", 1): "a", ("a", 2): "a", ("b", 3): "b"}
+    assert independent_units([("a", 1), ("a", 2), ("b", 2)]) == {("a", 1): 1, ("a", 2): 2, ("b", 2): 2}
 
 
 def test_ends() -> None:
