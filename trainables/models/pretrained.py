@@ -20,7 +20,16 @@ from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry.names import nearest
 
 # what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
-UNBUILDABLE = (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError, pickle.UnpicklingError)
+UNBUILDABLE = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    AssertionError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    pickle.UnpicklingError,
+)
 
 
 @ARCHITECTURES.add("timm", stand_in=SMALL_TRANSFORMER)
@@ -95,15 +104,16 @@ def torchvision_network(
         classes: number of classes K.
         model: torchvision's name.
         pretrained: load torchvision's default weights, then draw a new head [selective fine-tunes pretrained weights].
-        weights_file: a local state dict, loaded without unpickling code; the head is new where its classes are not K.
+        weights_file: a local state dict, read as timm reads it: also `.safetensors`, a checkpoint that holds one, and
+            names that DataParallel or compile prefixed; no code is unpickled. The head is new if its classes are not K.
 
     Raises:
         ValueError: unknown model, images without three channels, or weights that are missing or do not fit.
     """
     channels, _, _ = require_image(input_shape, minimum_side=1, network=model)
     register_missing_operators()
-    import torch
     import torchvision
+    from timm.models import load_state_dict
 
     names = torchvision.models.list_models(module=torchvision.models)
     if model not in names:
@@ -115,7 +125,7 @@ def torchvision_network(
         )
     try:
         if weights_file is not None:
-            weights = torch.load(_existing(weights_file), map_location="cpu", weights_only=True)
+            weights = load_state_dict(str(_existing(weights_file)))
             return _torchvision_from_file(partial(torchvision.models.get_model, model, weights=None), classes, weights)
         if not pretrained:
             plain: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=classes)
@@ -128,8 +138,8 @@ def torchvision_network(
 def _torchvision_from_file(build: Callable[..., nn.Module], classes: int, weights: Mapping[str, Tensor]) -> nn.Module:
     """Load local weights strictly: with their own head where it has `classes` outputs, else with a new one."""
     network = build(num_classes=classes)
-    head = next((name for name, layer in reversed([*network.named_modules()]) if isinstance(layer, nn.Linear)), None)
-    published = len(weights.get(f"{head}.bias", ())) or classes
+    head = weights.get(f"{_head(network)[0]}.weight")
+    published = classes if head is None else len(head)
     if published == classes:
         network.load_state_dict(weights)
         return network
@@ -138,11 +148,21 @@ def _torchvision_from_file(build: Callable[..., nn.Module], classes: int, weight
     return _with_new_head(network, classes)
 
 
+def _head(network: nn.Module) -> tuple[str, nn.Linear | nn.Conv2d]:
+    """Return the last layer and its name: linear, or SqueezeNet's 1x1 convolution."""
+    return [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
+
+
 def _with_new_head(network: nn.Module, classes: int) -> nn.Module:
-    """Replace the last linear layer of `network` by one with `classes` outputs."""
-    name, last = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
+    """Replace the last layer of `network` by one with `classes` outputs."""
+    name, last = _head(network)
+    bias = last.bias is not None
+    if isinstance(last, nn.Linear):
+        new: nn.Module = nn.Linear(last.in_features, classes, bias)
+    else:
+        new = nn.Conv2d(last.in_channels, classes, 1, bias=bias)
     parent_name, _, attribute = name.rpartition(".")
-    setattr(network.get_submodule(parent_name), attribute, nn.Linear(last.in_features, classes))
+    setattr(network.get_submodule(parent_name), attribute, new)
     return network
 
 

@@ -233,3 +233,33 @@ def test_a_head_of_any_other_classes_is_replaced(tmp_path, source, model):
     assert all(torch.equal(v, weights[k]) for k, v in published.state_dict().items() if not k.startswith("fc."))
     same = build_model(source, IMAGE, 7, model=model, weights_file=str(path)).state_dict()
     assert all(torch.equal(v, same[k]) for k, v in published.state_dict().items())
+
+
+@pytest.mark.parametrize("classes", [5, 7])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {f"module.{key}": value for key, value in state.items()},
+        lambda state: {f"_orig_mod.module.{key}": value for key, value in state.items()},
+        lambda state: {"model": state, "epoch": 3},
+        lambda state: {"state_dict": {f"module.{key}": value for key, value in state.items()}},
+    ],
+)
+@pytest.mark.parametrize("model", ["squeezenet1_1", "resnet18"])
+def test_torchvision_takes_weights_as_training_scripts_save_them(tmp_path, model, wrap, classes):
+    published = build_model("torchvision", IMAGE, 7, model=model).state_dict()
+    torch.save(wrap(published), path := tmp_path / "weights.pth")
+    network = build_model("torchvision", IMAGE, classes, model=model, weights_file=str(path))
+    weights = network.state_dict()
+    head = "fc." if model == "resnet18" else "classifier.1."
+    new = {key for key, value in published.items() if not torch.equal(value, weights[key])}
+    assert new == (set() if classes == 7 else {f"{head}weight", f"{head}bias"})
+    assert network.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, classes)
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"model": "resnet18"}, {"state_dict": [torch.zeros(1)]}, torch.zeros(2)])
+@pytest.mark.parametrize("source", ["timm", "torchvision"])
+def test_weights_files_that_hold_something_else_are_refused(tmp_path, source, content):
+    torch.save(content, path := tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match=r"weights\.pth.*give weights of this network"):
+        build_model(source, IMAGE, 5, weights_file=str(path), **OPTIONS[source])
