@@ -12,7 +12,7 @@ from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation, sprea
 from sweeper.figures.base import Colour, Curve
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
-from sweeper.text.cells import Row, Rows, float_of, float_or_none, floats, text_of
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, measured_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, number, plural
 from trainables.curvature.statistics.base import headline_columns
 
@@ -167,9 +167,10 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
 
 
 def correlated(rows: Rows, x: str, y: str) -> str:
-    """Return one correlation with interval and n, or why there is none."""
-    known = [row for row in rows if row.get(x) is not None and row.get(y) is not None]
-    found = correlation(floats(known, x), floats(known, y))
+    """Return one correlation with interval and n, or why there is none; rows with the same values are one training."""
+    every = [(measured_or_none(row, x), measured_or_none(row, y)) for row in rows]
+    known = dict.fromkeys((a, b) for a, b in every if a is not None and b is not None)
+    found = correlation([a for a, _ in known], [b for _, b in known])
     if found is not None:
         return found.text()
     return f"n = {len(known)}, too few for ρ" if len(known) < MINIMUM_PAIRS else f"n = {len(known)}, all values equal"

@@ -324,7 +324,8 @@ def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> F
     found: dict[str, tuple[Correlation | None, Correlation | None]] = {}
     for column in columns:
         known = [[float_or_none(row, name) for name in (column, target, "accuracy")] for row in rows]
-        whole = [(values, row["architecture"]) for values, row in zip(known, rows, strict=True) if None not in values]
+        every = ((tuple(v), row["architecture"]) for v, row in zip(known, rows, strict=True) if None not in v)
+        whole = [*dict.fromkeys(every)]  # rows with the same values are one training
         strata = [architecture for _, architecture in whole]
         x, y, given = ([values[at] or 0.0 for values, _ in whole] for at in range(3))
         pair = correlation(x, y, strata), partial_correlation(x, y, given, strata)

@@ -255,6 +255,7 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
         seconds = float_or_none(saved, "seconds")
         sentences.append(f"{saved_epochs}, about {duration(seconds)}." if seconds else f"{saved_epochs}.")
     pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
+    pairs = [*dict.fromkeys(pairs)]  # rows with the same values are one training
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         only = " Stopped trials have no final value." if stopped else ""

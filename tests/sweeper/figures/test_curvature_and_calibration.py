@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.analysis.statistics.basics import partial_correlation, ranks
+from sweeper.figures.configurations import correlated
 from sweeper.figures.curvature_and_calibration import (
     is_sharpness,
     sharpness_and_calibration,
@@ -66,3 +67,10 @@ def test_none_where_no_further_statistic_was_measured(gamma_folder: Path) -> Non
     shown = [*map(is_sharpness, ("ece", "hessian_cross_entropy_sam", "hessian_training_sam"))]
     assert shown == [False, True, False]
     assert not is_sharpness("hessian_cross_entropy_fisher_trace_se")
+
+
+def test_a_training_that_is_repeated_is_one_pair() -> None:
+    rows = [{"gamma": float(k), "lambda_max": float(k * k)} for k in range(2)]
+    assert correlated(rows * 3, "gamma", "lambda_max") == "n = 2, too few for ρ"
+    more = [{"gamma": float(k), "lambda_max": (k - 3.3) ** 2} for k in range(8)]
+    assert correlated([*more, *more, {"gamma": None}], "gamma", "lambda_max") == correlated(more, "gamma", "lambda_max")
