@@ -367,8 +367,8 @@ class HessianOperator:
         if abs(float(one - other)) > tolerance * size:
             share = abs(float(one - other)) / size
             raise CurvatureUnavailable(
-                f"its products are not those of a symmetric matrix (uᵀHv and vᵀHu are apart by {share:.1g} of ‖H‖): a"
-                " second derivative of an operation of the network or the loss is wrong, as that of torch's weight_norm"
+                f"the Hessian's products are not those of a symmetric matrix (uᵀHv and vᵀHu differ by {share:.1g}‖H‖):"
+                " a second derivative of an operation in network or loss is wrong, as that of torch's weight_norm"
             )
 
     def gradients(self) -> Iterator[list[Tensor | None]]:

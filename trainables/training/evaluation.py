@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, spectral_density
 from trainables.curvature.blocks import block_names
+from trainables.curvature.failures import as_unavailable
 from trainables.curvature.lanes import Curvature
 from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.measure import Tempered, measure_by_block
@@ -396,7 +397,8 @@ def curvature_columns(
     columns: Row = {}
     tables: dict[str, list[Row]] = {"blocks": []} if settings.blocks else {}
     try:
-        blocks = block_names(layer_numbers(model)) if settings.blocks else None
+        with as_unavailable("telling the network's layers apart"):
+            blocks = block_names(layer_numbers(model)) if settings.blocks else None
         known = (_known.get() or {}).get(id(model))
         found = known or measure_by_block(*given, settings=settings, seed=seed, blocks=blocks)
         for label, (values, rows) in found.items():

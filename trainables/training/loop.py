@@ -358,7 +358,7 @@ class Replicate:
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step; return the batch's loss."""
         if self._sharpness is not None:
-            value = self._sharpness(lambda: self._differentiate(inputs, targets))
+            value = self._sharpness(lambda: self._differentiate(inputs.clone(), targets))  # may change them in place
         else:
             value = self._differentiate(inputs, targets)
         prepare_gradients(self.model.parameters(), self.recipe, len(targets))

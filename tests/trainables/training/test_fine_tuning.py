@@ -254,6 +254,15 @@ def test_a_radius_of_zero_takes_plain_steps(dataset, normed):
     assert {**plain.train_epoch(), "seconds": 0} == {**zero.train_epoch(), "seconds": 0}
 
 
+def test_both_passes_of_a_step_see_the_batch_though_the_network_changes_it_in_place(dataset, normed):
+    apart, in_place = (_sharp_replicate(dataset, _configuration(sharpness="sam")) for _ in range(2))
+    apart.model.register_forward_pre_hook(lambda _, given: (given[0] - 0.3,))
+    in_place.model.register_forward_pre_hook(lambda _, given: (given[0].sub_(0.3),))
+    apart.train_epoch()
+    in_place.train_epoch()
+    assert all(torch.equal(a, b) for a, b in zip(apart.model.parameters(), in_place.model.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(
     "loss",
     [
