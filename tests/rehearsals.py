@@ -27,6 +27,7 @@ from sweeper.core.ids import TABLES
 from sweeper.core.processes import prepare
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
+from sweeper.planning.user_code_checks import measured_columns
 from sweeper.results import Results
 from trainables.curvature.statistics.base import TEMPERED, further_columns
 from trainables.registry import entry_label
@@ -78,7 +79,9 @@ def faults_of(results: Results, rows: dict[str, int]) -> list[str]:
     evaluation = results.specification["evaluation"]
     curvature = evaluation["curvature"]
     asked = {"spectra": "spectrum", "blocks": "blocks"}
+    itself = ("predictions", "reliability") if "nll" in measured_columns(results.manifest) else ()
     wanted = [table for table in TABLES if table not in asked or (curvature and curvature[asked[table]])]
+    wanted = [table for table in wanted if table not in itself]  # of a training loop that measures everything itself
     faults = [f"the table {table} is empty" for table in wanted if not rows[table]]
     for table in MARKED:
         unmarked = results.rows(f"SELECT count(*) AS n FROM {table} WHERE rehearsal IS NOT TRUE")[0]["n"]

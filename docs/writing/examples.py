@@ -175,7 +175,7 @@ def network(component: Component, folder: Path) -> list[str]:
             check=not any(h.required for h in component.hyperparameters),
         ),
     ]
-    if not component.tags & {"text", "translation"} and not any(h.required for h in component.hyperparameters):
+    if "text" not in component.tags and not any(h.required for h in component.hyperparameters):
         with contextlib.suppress(Exception), torch.device("meta"):
             built = build_model(component.name, (3, 32, 32), 10)
             count = sum(p.numel() for p in built.parameters())

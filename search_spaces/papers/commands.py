@@ -105,14 +105,15 @@ def _has_ended(results: Results) -> bool:
 
 def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, str]:
     """Return what is wrong with the data of experiments that will be run: search space → path, rule and remedy."""
-    from sweeper.planning.preparation import prepare_dataset
+    from sweeper.planning.preparation import data_of_loop, prepare_dataset
     from sweeper.space.loading import load_spec
 
     faults: dict[str, str] = {}
     for recipe in (step.recipe for step in plan if step.state != FINISHED):
         try:
             file = packaged_files()[recipe.space]
-            prepare_dataset(load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec)
+            spec = load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec
+            prepare_dataset(spec) if spec.loop is None else data_of_loop(spec)  # a loop is tried when it is run
         except SweeperError as error:
             faults[recipe.space] = str(error)
     return faults

@@ -22,10 +22,11 @@ from typing import Any
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import PublishedNumber
 from sweeper.core.ids import flatten_configuration
+from sweeper.core.json_types import part_of
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import Objective, Training
-from sweeper.space.rehearsal import SUFFIX, rehearsed_architecture, rehearsed_dataset
+from sweeper.space.rehearsal import SUFFIX, merged, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
 from sweeper.text.cells import Row
 from trainables.curvature.statistics.base import CurvatureSettings
@@ -34,13 +35,14 @@ from trainables.losses import LOSSES
 from trainables.metrics.base import METRICS
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC
-from trainables.registry import FITTED_ON, LABEL, Component
+from trainables.registry import FITTED_ON, LABEL, Component, column_label
 from trainables.training.recipe import OPTIMIZERS
 
 #: The parts of a configuration.
 REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "optimizer": OPTIMIZERS}
 
-#: What columns of a configuration's network begin with.
+#: What columns of a configuration begin with, and those of its network.
+CONFIGURATION = "config_"
 NETWORK = "config_architecture_"
 
 #: Options of a data set that say where its files are and nothing of what is in them.
@@ -97,7 +99,7 @@ def settings_of(component: Component | None, given: Mapping[str, object], leave_
 
 
 def configuration_settings(row: Row) -> Settings:
-    """Return what the `config_…` columns of a row say of loss, architecture and optimiser."""
+    """Return what the `config_…` columns of a row say of loss, architecture and optimiser, and of a loop's own."""
     found: set[tuple[str, str]] = set()
     for part, registry in REGISTRIES.items():
         prefix = f"config_{part}_"
@@ -105,6 +107,9 @@ def configuration_settings(row: Row) -> Settings:
         name = str(given.get("name"))
         component = None if registry.is_own(name) else registry[name]
         found |= {(f"{part}.{key}", value) for key, value in settings_of(component, given)}
+    others = ("config_hash", *(f"{CONFIGURATION}{part}_" for part in (*REGISTRIES, "dataset")))
+    of_loop = {k: value for k, value in row.items() if k.startswith(CONFIGURATION) and not k.startswith(others)}
+    found |= {(k.removeprefix(CONFIGURATION), written(value)) for k, value in of_loop.items() if value is not None}
     return frozenset(found)
 
 
@@ -135,10 +140,11 @@ def method_settings(method: str, options: Mapping[str, object]) -> Settings:
 def trains(row: Row, number: PublishedNumber) -> bool:
     """Return whether a configuration has the loss, the network and every option of them that a number names."""
     named = (("loss", number.loss), ("architecture", number.architecture))
-    if any(row.get(f"config_{part}_name") != name for part, name in named):
+    if any(column_label(str(row.get(f"config_{part}_name"))) != name for part, name in named):
         return False
     for part, name in named:
-        wanted = options_of(number, part)
+        if not (wanted := options_of(number, part)):
+            continue
         given = {option: value for option in wanted if (value := row.get(f"config_{part}_{option}")) is not None}
         if not _has(REGISTRIES[part][name], given, wanted):
             return False
@@ -153,9 +159,10 @@ def of_network(row: Row, number: PublishedNumber) -> bool:
 
 def on_dataset(dataset: Mapping[str, object], number: PublishedNumber) -> bool:
     """Return whether a data set has a number's name and options, and is whole where the number names no share."""
-    if dataset.get("name") != number.dataset:
+    name = str(dataset.get("name"))
+    if column_label(name) != number.dataset:
         return False
-    component = DATASETS[number.dataset]
+    component = DATASETS[name]
     share = component.hyperparameter(SHARE)
     whole = {SHARE: written(share.default)} if share is not None else {}
     return _has(component, dataset, {**whole, **options_of(number, "dataset")})
@@ -214,12 +221,17 @@ class Recipe:
         for row in self.configurations:
             if of_network(row, number):
                 given = {k.removeprefix(NETWORK): v for k, v in row.items() if k.startswith(NETWORK) and v is not None}
-                small = rehearsed_architecture(given, data, [])
+                small = merged(rehearsed_architecture(given, data, []), self._rehearsed_network, "architecture")
                 settings = network_settings({f"{NETWORK}{key}": value for key, value in small.items()})
                 options = [f"{key.partition('.')[2]} {v}" for key, v in sorted(settings) if key != "architecture.name"]
-                words = " ".join([str(small["name"]), *options])
+                words = " ".join([column_label(str(small["name"])), *options])
                 found[settings] = "" if settings == network_settings(row) else words
         return found
+
+    @property
+    def _rehearsed_network(self) -> Mapping[str, object]:
+        """What the file's own rehearsal says of the network."""
+        return part_of(self.spec.rehearsal or {}, "space", "architecture") or {}
 
     def named(self, sweep: str) -> bool:
         """Return whether a sweep has the name that a run or a rehearsal of this search space gets by itself."""
@@ -258,7 +270,8 @@ class Recipe:
         return tuple(found)
 
     def _chosen(self, specification: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
-        """Yield what selects, in which precision is trained and when is evaluated: its name, a sweep's and ours."""
+        """Yield what selects, what trains in which precision and when is evaluated: its name, a sweep's and ours."""
+        yield "loop", specification.get("loop"), self.spec.loop
         objective = {**Objective().model_dump(), **_part(specification, "objective")}
         ours = self.spec.objective
         yield "objective", f"{objective['metric']} {objective['mode']}", f"{ours.metric} {ours.mode}"

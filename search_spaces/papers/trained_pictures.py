@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from search_spaces.papers.curvature_bounds import curvature_bounds
 from search_spaces.papers.prediction_pictures import data_of, networks, picture, prediction_pictures
+from search_spaces.papers.translation.tokens import TEMPERATURES, column_at
 from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
 from sweeper.results import Results
 from sweeper.text.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
 from trainables.metrics.base import softmax64
-from trainables.metrics.bleu import TEMPERATURES, column_at
 from trainables.training import prediction
 
 #: The data set of Fig. 8: two inputs, two classes.

@@ -96,7 +96,8 @@ class PredictionFiles:
         if not self.rows:
             raise SweeperError(
                 f"the sweep {paths.name!r} has no predictions to recalibrate",
-                "they are written at the first rung: wait until a trial reaches it, or restore the table `predictions`",
+                "they are written at the first rung: wait until a trial reaches it, or restore the table "
+                "`predictions`; a training loop of your own without `predict` has none",
             )
 
     def evaluations(self) -> Iterator[StoredPredictions]:
@@ -137,12 +138,6 @@ class PredictionFiles:
 
     def _rows_of(self, name: str) -> int:
         with self._open(name) as file:
-            if "logits" not in file.schema_arrow.names:
-                raise SweeperError(
-                    f"the sweep {self._paths.name!r} translates: it stores only the largest logits of each token, "
-                    "which is not enough for other post-hoc methods, ensembles or exports",
-                    "choose temperatures while it trains: evaluation.posthoc: [{name: temperature, objective: ece}]",
-                )
             return int(file.metadata.num_rows)
 
     def _open(self, name: str) -> pq.ParquetFile:

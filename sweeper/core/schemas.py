@@ -24,7 +24,6 @@ from trainables.worker.trial_tables import (
     TEXT,
     evaluation_schema,
     predictions_schema,
-    token_predictions_schema,
 )
 
 #: The column that distinguishes a rehearsal's rows from real ones; constant, so its field's metadata hold the value.
@@ -76,7 +75,6 @@ def table_schemas(
     epoch_columns: Mapping[str, type] | None = None,
     rehearsal: bool = False,
     arithmetic: str = "float32",
-    kept_logits: int | None = None,
 ) -> dict[str, pa.Schema]:
     """Return the schema of every table by name.
 
@@ -87,7 +85,6 @@ def table_schemas(
         epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
         rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
         arithmetic: how training steps are to be computed, in words; said in every row of `trials`.
-        kept_logits: how many logits of a token are stored where samples are tokens of translations.
     """
     computed = pa.field(ARITHMETIC, pa.string(), metadata={_CONSTANT: arithmetic.encode()})
     mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
@@ -99,7 +96,7 @@ def table_schemas(
         "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
         "evaluations": pa.schema([*EVALUATION_KEYS.items(), *measured, mark]),
         "reliability": RELIABILITY_SCHEMA,
-        "predictions": predictions_schema(classes) if kept_logits is None else token_predictions_schema(kept_logits),
+        "predictions": predictions_schema(classes),
         **CURVATURE_SCHEMAS,
         "decisions": DECISIONS_SCHEMA.append(mark),
     }

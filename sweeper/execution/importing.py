@@ -97,8 +97,10 @@ class _FromFile(Executor):
         }
         if not all(np.isfinite(finite_logits(logits)).all() for logits, _ in stored.values()):
             return None
-        values, bins = self._file.configurations[index], settings.evaluation.bins
-        replicate = LoopReplicate(IMPORTED, values, seed=seed, dataset=own_data(), max_epochs=epoch, bins=bins)
+        values, measured = self._file.configurations[index], settings.evaluation
+        replicate = LoopReplicate(
+            IMPORTED, values, seed=seed, dataset=own_data(), max_epochs=epoch, evaluation=measured
+        )
         replicate.epoch = epoch - 1
         replicate.loop.predictions = {name: tuple(map(torch.from_numpy, pair)) for name, pair in stored.items()}
         return replicate

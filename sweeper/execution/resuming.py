@@ -16,7 +16,7 @@ from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
-from sweeper.planning.user_code_checks import loop_settings
+from sweeper.planning.user_code_checks import loop_settings, measured_columns
 from sweeper.space.configurations import column_types
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
@@ -25,7 +25,6 @@ from sweeper.tables.writer import ParquetSink
 from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
 from trainables.datasets.splits import build_split
-from trainables.metrics.tokens import KEPT
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
 
 
@@ -127,8 +126,9 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
     detected = [name for shift in map(build_split, measured.shifts) if shift.detected for name in shift.names]
     splits = [*measured.own_splits, *detected]
     columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, splits, measured.curvature)
-    trajectory = spec.evaluation.trajectory
-    own_epochs = loop_settings(spec, read_manifest(sweep.paths.manifest))["loop_columns"] or ()
+    trajectory, manifest = spec.evaluation.trajectory, read_manifest(sweep.paths.manifest)
+    columns = tuple(dict.fromkeys((*columns, *measured_columns(manifest))))
+    own_epochs = loop_settings(spec, manifest)["loop_columns"] or ()
     more = epoch_columns(None if trajectory is None else trajectory.model_dump()) | dict.fromkeys(own_epochs, float)
     schemas = table_schemas(
         column_types(spec.space),
@@ -137,7 +137,6 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
         epoch_columns=more,
         rehearsal=spec.is_rehearsal,
         arithmetic=spec.training.settings.described,
-        kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
     )
     return ParquetSink(
         sweep.paths,

@@ -50,9 +50,7 @@ def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[s
     before = results.rows(before_sql)
     if not sum(int_of(line, "n") for line in before):
         return [], []
-    board, stored = leaderboard(results), None
-    if "logits" in results.columns("predictions"):  # of translations' tokens only the largest are stored
-        stored = stored_predictions(results, stored_sql, text_of(row, "trial"))
+    board, stored = leaderboard(results), stored_predictions(results, stored_sql, text_of(row, "trial"))
     replicates = plural(int_of(row, "replicates"), "replicate")
     remarks = [
         f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",

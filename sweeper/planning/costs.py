@@ -76,7 +76,7 @@ def measured_plan(spec: SweepSpec, workers: int | Callable[[Mapping[str, Cost]],
         return replace(planned, obstacle=str(error))
     note = f"Time estimated from a short measurement on this machine: {'; '.join(starmap(_cost_text, costs.items()))}"
     planned = with_estimate(spec, plan(spec, costs, found(costs), note))
-    if whole.translation is not None or isinstance(whole, LoopData):  # samples without classes, or unknown
+    if isinstance(whole, LoopData):  # its classes are unknown
         return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
 
@@ -330,7 +330,7 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
         kind = torch.int32 if size.text else torch.float32
-        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
+        inputs = _example_tree(size) if trees else torch.zeros((1, *size.input_shape), dtype=kind)
         with counter:
             model(inputs)
     return float(counter.get_total_flops())
@@ -380,11 +380,8 @@ def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
     return float(samples * PRODUCT_PASSES * products * len(settings["losses"]))
 
 
-def _example(network: str, size: DataSetSize) -> torch.Tensor:
-    """Return an average sample of data that decide what a network computes."""
-    if ARCHITECTURES.has_tag(network, "translation"):
-        return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
-    # One tree of as many nodes as an average sentence of SST has (19 words): a left-branching one.
+def _example_tree(size: DataSetSize) -> torch.Tensor:
+    """Return a left-branching tree of as many nodes as an average sentence of SST has (19 words)."""
     words, nodes = 19, size.input_shape[0]
     rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)
     rows[0] = torch.tensor([2, 0, 0, 0])

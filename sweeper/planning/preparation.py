@@ -32,7 +32,6 @@ from trainables.training.fine_tuning import mixes, mixing_fault
 from trainables.training.lanes import packing
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import own_data
-from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
 
@@ -49,8 +48,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
             cannot be, and every split to be measured on that the data lack or that cannot be made from them.
     """
     if spec.loop is not None:
-        data = own_data() if spec.dataset == {"name": OWN} else _load(spec.dataset)
-        return predicted_before(manifest) if manifest is not None else tried_loop(spec, data)
+        return predicted_before(manifest) if manifest is not None else tried_loop(spec, data_of_loop(spec))
     dataset = _load(spec.dataset)
     drawn = looked_at(spec)
     faults = (
@@ -64,6 +62,11 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
     return dataset
 
 
+def data_of_loop(spec: SweepSpec) -> DataSet:
+    """Return the data set that a search space with a loop names, or what stands for its own. Raises SweeperError."""
+    return own_data() if spec.dataset == {"name": OWN} else _load(spec.dataset)
+
+
 def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
     """Return what configurations and settings ask for that these data, or each other, do not suit."""
     training, asked = spec.training.settings, spec.replicates.packing
@@ -71,7 +74,6 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
     recipes = distinct({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn)
     mixed = [recipe for recipe in recipes if mixes(recipe["optimizer"])]
     names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
-    named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
     sizes = [c["optimizer"]["batch_size"] for c in drawn]
     return [
         *_faults("space.architecture", networks, lambda network: fit_fault(dataset, network)),
@@ -82,14 +84,13 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("evaluation.bins", [spec.evaluation], lambda measured: bins_fault(dataset, measured)),
         *streaming_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
-        *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
         *_faults("dataset", variants(spec.space), lambda variant: _variant_fault(variant, dataset)),
     ]
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:
-    """Return why a split that every evaluation measures on is too small for the bins; translations bin tokens."""
-    names = ("val", "test", *measured.own_splits) if dataset.translation is None else ()
+    """Return why a split that every evaluation measures on is too small for the bins."""
+    names = ("val", "test", *measured.own_splits)
     faults = (bin_faults(len(dataset.splits[name]), measured.bins) for name in names)
     return next((rule for found in faults for rule in found), None)
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import join_path
-from sweeper.core.schemas import EPOCHS_SCHEMA
+from sweeper.core.schemas import EPOCHS_SCHEMA, EVALUATION_KEYS, evaluation_columns
 from sweeper.space.components import WORD
 from sweeper.space.configurations import examples
 from sweeper.space.spec import SweepSpec
@@ -237,18 +237,22 @@ class LoopData(DataSet):
 
     Attributes:
         columns: what it measures in an epoch besides what every table has.
+        measures: what it measures by itself in an evaluation.
         epoch_seconds: what an epoch took.
         evaluation_seconds: what an evaluation took.
     """
 
     columns: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
     epoch_seconds: float = 0.0
     evaluation_seconds: float = 0.0
 
 
 def loop_part(dataset: DataSet) -> dict[str, object]:
     """Return what the manifest says of a sweep's own training loop; nothing where it has none."""
-    return {MANIFEST_KEY: {"columns": list(dataset.columns)}} if isinstance(dataset, LoopData) else {}
+    if not isinstance(dataset, LoopData):
+        return {}
+    return {MANIFEST_KEY: {"columns": list(dataset.columns), "measures": list(dataset.measures)}}
 
 
 def loop_settings(spec: SweepSpec, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,19 +260,25 @@ def loop_settings(spec: SweepSpec, manifest: Mapping[str, Any]) -> dict[str, Any
     return {"loop": spec.loop, "loop_columns": (manifest.get(MANIFEST_KEY) or {}).get("columns")}
 
 
+def measured_columns(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the columns of `evaluations` that a sweep's own training loop measures by itself."""
+    return list((manifest.get(MANIFEST_KEY) or {}).get("measures", ()))
+
+
 def predicted_before(manifest: Mapping[str, Any]) -> DataSet:
     """Return what stands for the data of a loop that was tried when its sweep began: classes and sizes are true."""
     facts = manifest["dataset"]
-    splits = {
-        name: Split(torch.zeros(size, 1), torch.zeros(size, dtype=torch.int64))
-        for name, size in facts["samples"].items()
-    }
+    return _in_place_of(facts["samples"], facts["classes"], facts["split_hash"])
+
+
+def _in_place_of(sizes: Mapping[str, int], classes: int, split_hash: str) -> DataSet:
+    splits = {name: Split(torch.zeros(size, 1), torch.zeros(size, dtype=torch.int64)) for name, size in sizes.items()}
     train, val, test = (splits.pop(name) for name in ("train", "val", "test"))
-    return DataSet(OWN, train, val, test, facts["classes"], (1,), facts["split_hash"], further=splits)
+    return DataSet(OWN, train, val, test, classes, (1,), split_hash, further=splits)
 
 
 def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
-    """Try the loop of `spec` on its first configuration; return what it predicts.
+    """Try the loop of `spec` on its first configuration; return what it predicts; of one without `predict` its data.
 
     Args:
         spec: a search space with a loop.
@@ -279,18 +289,22 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
     """
     assert spec.loop is not None
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
-    values = examples(spec)[0]
+    values, held = examples(spec)[0], data.to(device)
+    wanted = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
 
     def built() -> LoopReplicate:
         epochs, seed = max(2, spec.scheduler.max_epochs), spec.replicate_seeds.of(0)[0]  # two are trained here
-        return LoopReplicate(str(spec.loop), values, seed=seed, dataset=data, max_epochs=epochs, device=device)
+        return LoopReplicate(
+            str(spec.loop), values, seed=seed, dataset=held, max_epochs=epochs, device=device, evaluation=wanted
+        )
 
     try:
         with _silenced(), torch_threads(max(1, int(spec.resources.cpu))):
             first = built()
-            row, wanted = first.train_epoch(), EvaluationSettings.from_mapping(spec.evaluation.model_dump())
+            measures, row = _measures(first, spec), first.train_epoch()
             columns, started = _columns(row), time.perf_counter()
-            found = first.predictions(wanted)
+            sizes = {name: len(split) for name, split in data.splits.items()}
+            found = first.predictions(wanted) if first.predicts else _in_place_of(sizes, data.classes, data.split_hash)
             first.evaluate(wanted, "rung")
             evaluating = time.perf_counter() - started
             second = built()
@@ -302,7 +316,21 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
     if fault is not None:
         raise InvalidSearchSpace([Fault("loop", f"{spec.loop}: {fault}")])
     named = {field: getattr(found, field) for field in DataSet.__dataclass_fields__}
-    return LoopData(**named, columns=columns, epoch_seconds=row["seconds"], evaluation_seconds=evaluating)
+    seconds = {"epoch_seconds": row["seconds"], "evaluation_seconds": evaluating}
+    return LoopData(**named, columns=columns, measures=measures, **seconds)
+
+
+def _measures(loop: LoopReplicate, spec: SweepSpec) -> tuple[str, ...]:
+    """Return the columns that a loop measures by itself. Raises LoopError where one is taken or cannot be one."""
+    own = tuple(getattr(loop.loop, "measures", ()))
+    taken = {*EVALUATION_KEYS}
+    if loop.predicts:  # else every column of `evaluations` is its own
+        metrics = [each["name"] for each in spec.evaluation.metrics]
+        taken |= {*evaluation_columns(spec.evaluation.posthoc, metrics, spec.cross_fitted)}
+    if bad := [key for key in own if not WORD.fullmatch(key) or key in taken]:
+        why = "is measured of what it predicts" if bad[0] in taken else "cannot be a column"
+        raise LoopError(f"measures names {bad[0]!r}, which {why}; use another name of lower-case letters, digits and _")
+    return own
 
 
 def _columns(row: Mapping[str, object]) -> tuple[str, ...]:
@@ -337,7 +365,9 @@ def state_fault(first: LoopReplicate, second: LoopReplicate, tolerance: float = 
     if lost is not None:
         return f"{lost} of its state is another after load_state_dict"
     parts = [name for name, part in vars(first.loop).items() if not _same(part, getattr(second.loop, name, None))]
-    if not _close(first.predicted(MEASURED_SPLIT)[0], second.predicted(MEASURED_SPLIT)[0], tolerance):
+    if first.predicts and not _close(
+        first.predicted(MEASURED_SPLIT)[0], second.predicted(MEASURED_SPLIT)[0], tolerance
+    ):
         return f"after load_state_dict it predicts otherwise{_named(parts)}"
     rows = [each.train_epoch() for each in (first, second)]
     states = [each.state_dict()["loop"] for each in (first, second)]

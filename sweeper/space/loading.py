@@ -345,12 +345,13 @@ def loop_faults(values: Values, *, rehearsed: bool) -> list[Fault]:
     """
     packing = part_of(values, "replicates", "packing")
     trajectory, shifts = part_of(values, "evaluation", "trajectory"), mappings(part_of(values, "evaluation", "splits"))
+    stood_in = bool(values.get("rehearsal"))  # what a loop's rehearsal changes only its file can say
     asked = [
         ("replicates.packing", packing not in (None, *SHARED), f"packing = {packing}", "choose sequential or trials"),
         ("evaluation.trajectory", trajectory, "a trajectory", "return it from train_epoch"),
         ("evaluation.splits", shifts, "shifted data", "name splits that the loop predicts"),
         ("training", values.get("training"), "settings of training steps", "leave them to the loop"),
-        ("rehearsal", rehearsed or values.get("rehearsal"), "a rehearsal", "use fewer epochs"),
+        ("rehearsal", rehearsed and not stood_in, "a rehearsal", "say under `rehearsal` what it changes"),
     ]
     return [
         Fault(place, f"{what} needs this program's own training loop, and loop names another", remedy)

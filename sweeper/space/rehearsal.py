@@ -18,7 +18,7 @@ from sweeper.core.domains import DOMAINS, grid_size, parse
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Values, part_of
 from sweeper.space.components import PART, domains_of
-from trainables.registry import Registry
+from trainables.registry import OWN, SPLITS, Registry
 
 #: What a rehearsal's name ends with.
 SUFFIX = "-rehearsal"
@@ -60,7 +60,7 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     wanted, before = part_of(changes, "scheduler", "max_epochs"), values["scheduler"]["max_epochs"]
     lengths = (before, wanted if isinstance(wanted, int) and wanted > 0 else min(EPOCHS, before))
     _scale_epochs(scaled, lengths[1], said)
-    scaled["dataset"] = rehearsed_dataset(values["dataset"], said)
+    scaled["dataset"] = rehearsed_dataset(values["dataset"], [] if part_of(changes, "dataset", "name") else said)
     parts = {
         "architecture": lambda network: rehearsed_architecture(network, scaled["dataset"], said),
         "optimizer": lambda recipe: _rehearsed_recipe(recipe, lengths, said),
@@ -198,7 +198,8 @@ def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) 
     from trainables.datasets.base import DATASETS
 
     evaluation = dict(values["evaluation"])
-    known = DATASETS[values["dataset"]["name"]].splits  # the file's own `rehearsal` may name another one's later
+    name = values["dataset"]["name"]
+    known = SPLITS if name == OWN else DATASETS[name].splits  # the file's own `rehearsal` may name another one's later
     own = [each for each in evaluation["splits"] if isinstance(each, str)]
     shifts = [_scaled_shift(each, said) for each in evaluation["splits"] if not isinstance(each, str)]
     evaluation["splits"] = [*_kept_splits(own, known, said), *shifts]
@@ -246,6 +247,8 @@ def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
     from trainables.datasets.images import LIKE_CIFAR
 
     name = dataset["name"]
+    if name == OWN:
+        return dict(dataset)
     found = None if DATASETS.is_own(name) else DATASETS[name].stand_in
     options = dict(found(dataset)) if callable(found) else dict(LIKE_CIFAR if found is None else found)
     if not options:

@@ -29,8 +29,6 @@ from trainables.posthoc import POSTHOC, fit, fit_many
 from trainables.posthoc.conformal import SCORES, fit_sets
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
-LEFT_OUT = {"bleu", "bleu_by_temperature"}
-"""Metrics of translations, which take sentences."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def of_metrics(given: Given) -> Rows:
     errors = partial(bootstrap_standard_error, BOOTSTRAPPED, probabilities, targets)
     names = ", ".join(f"`{name}_se`" for name in BOOTSTRAPPED)
     yield f"all of {names}", given.seconds(errors), None
-    for name in (each.name for each in further_metrics().built_in() if each.name not in LEFT_OUT):
+    for name in (each.name for each in further_metrics().built_in()):
         yield f"`{name}`", given.seconds(partial(METRICS.build, name, probabilities, targets)), None
     yield "refinement of NLL and Brier score", given.seconds(lambda: refinement(given.logits, targets)), None
     confidence = probabilities.max(axis=1)

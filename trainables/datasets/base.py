@@ -30,7 +30,6 @@ from torch import Tensor
 
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream
 from trainables.datasets.streaming import sent
-from trainables.datasets.text import Translation
 from trainables.extensions.targets import OwnFamily, described
 from trainables.registry import SPLITS, Component, ExtensionError, Hyperparameter, Registry, hyperparameters_of
 
@@ -104,8 +103,6 @@ class Split:
         preprocessing: stored inputs to network inputs, applied to each batch on the device; `None`: nothing to do.
         augmentation: random changes of training batches; `None` for validation and test.
         streamed: whether inputs stay on the host, from where batches go to the targets' device ahead of their use.
-        lengths: tokens of each sample, int64 [N], where samples are padded to one length: training batches then hold
-            samples of about one length, and their size counts tokens. It stays on the host.
         source: what inputs are read from where there are too many for memory; `inputs` then has their shape and type
             alone, on torch's meta device.
     """
@@ -115,7 +112,6 @@ class Split:
     preprocessing: ImagePreprocessing | None = None
     augmentation: CropAndFlip | None = None
     streamed: bool = False
-    lengths: Tensor | None = None
     source: ImageStream | None = None
 
     def __len__(self) -> int:
@@ -134,14 +130,8 @@ class Split:
     def first(self, count: int) -> Split:
         """Return the first `count` samples."""
         rows = slice(0, count)
-        lengths = None if self.lengths is None else self.lengths[rows]
         source = None if self.source is None else self.source.part(rows)
-        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], lengths=lengths, source=source)
-
-    @property
-    def size(self) -> int:
-        """What a batch's size counts: samples, or the tokens of those that have lengths."""
-        return len(self) if self.lengths is None else int(self.lengths.sum())
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], source=source)
 
     def select(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return network inputs [B, ...] and targets [B] of the samples at `indices` (int64 [B], same device).
@@ -200,7 +190,6 @@ class DataSet:
         vocabulary: number of token ids of a text data set, id 0 being padding; `None` for other data.
         posterior: true class probabilities of the test split, float64 [N, K], where they are known.
         word_vectors: pretrained word vectors [vocabulary, dimension], where asked for.
-        translation: what turns outputs into text where samples are pairs of sentences; `None` for other data.
         notes: what a user should know of the data before training on them.
         further: splits besides these three by name, e.g. shifted data that an evaluation may ask for. A data set's
             component names them in `splits`, so that a search space is checked before anything is loaded.
@@ -220,7 +209,6 @@ class DataSet:
     vocabulary: int | None = None
     posterior: Tensor | None = None
     word_vectors: Tensor | None = None
-    translation: Translation | None = None
     notes: tuple[str, ...] = ()
     further: Mapping[str, Split] = field(default_factory=dict)
 
@@ -324,8 +312,7 @@ def batches(
 
     Args:
         split: usually `train`, on its device.
-        batch_size: samples a batch, or tokens with their padding where the split has lengths; the last batch may be
-            shorter.
+        batch_size: samples a batch; the last batch may be shorter.
         generator: CPU generator.
         skip: batches at the beginning that are not wanted; nothing is read for them.
 
@@ -336,10 +323,6 @@ def batches(
     if batch_size < 1:
         raise ValueError(f"batch_size = {batch_size} must be at least 1")
     chosen = torch.randperm(samples, generator=generator)
-    if split.lengths is not None:
-        for places in of_like_length(split.lengths, chosen, batch_size, generator)[skip:]:
-            yield split.select(places.to(split.targets.device))
-        return
     order = chosen.to(split.targets.device)
     seeds = draws = None
     if split.source is not None and split.source.changed is not None:
@@ -367,25 +350,6 @@ def epoch_order(split: Split, generator: torch.Generator) -> Tensor:
     return torch.randperm(len(split), generator=generator).to(split.targets.device)
 
 
-def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the samples in batches of about one length, as Vaswani et al. 2017, section 5.1, in random order.
-
-    Args:
-        lengths: tokens of each sample, int64 [N].
-        order: a random order of the samples, which decides among those of one length.
-        size: tokens of a batch at most, every sample padded to its longest; a longer sample is a batch of its own.
-        generator: draws the order of the batches.
-    """
-    rising = order[torch.argsort(lengths[order], stable=True)]
-    found, start = [], 0
-    widths = lengths[rising].tolist()
-    for end in range(1, len(widths) + 1):
-        if end == len(widths) or widths[end] * (end + 1 - start) > size:
-            found.append(rising[start:end])
-            start = end
-    return [found[number] for number in torch.randperm(len(found), generator=generator).tolist()]
-
-
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B]), which a network may change."""
     parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
@@ -400,9 +364,8 @@ def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, 
 
 def batch_fault(dataset: DataSet, batch_size: int) -> str | None:
     """Return why a data set cannot be trained on in batches of `batch_size`, or `None`; for use before a run."""
-    most = dataset.train.size
+    most = len(dataset.train)
     if batch_size > most:
-        what = "samples" if dataset.train.lengths is None else "tokens"
-        whose = f"the {most} training {what} of {dataset.name}"
+        whose = f"the {most} training samples of {dataset.name}"
         return f"batch_size = {batch_size} is larger than {whose}; choose at most {most}"
     return None

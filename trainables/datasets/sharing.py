@@ -29,7 +29,6 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, temporary_beside
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
-from trainables.datasets.text import Translation
 from trainables.registry import SPLITS
 
 #: After this long without use a copy is removed when the next one is made. Our choice: a sweep is resumed sooner.
@@ -39,7 +38,7 @@ _FACTS = "facts.json"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError)
 
 #: What a data set may carry besides tensors and plain values.
-_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing, Translation)}
+_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing)}
 
 
 def content_key(dataset: DataSet) -> str:

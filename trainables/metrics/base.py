@@ -306,9 +306,5 @@ def further_metric_columns(
 
 def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
     """Return the names of the columns that metrics of these names fill; none where there are no metrics."""
-    labels = [f"{prefix}{column}" for name in names for column in (column_label(name), *_more_columns(name))]
+    labels = [f"{prefix}{column_label(name)}" for name in names]
     return (*labels, f"{prefix}{UNAVAILABLE}") if labels else ()
-
-
-def _more_columns(name: str) -> tuple[str, ...]:
-    return () if METRICS.is_own(name) else METRICS[name].columns

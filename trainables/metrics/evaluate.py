@@ -24,6 +24,7 @@ from trainables.metrics.base import (
     finite_logits,
     log_softmax64,
     require_probabilities,
+    top_confidence,
 )
 from trainables.metrics.binning import (
     bin_edges,
@@ -150,15 +151,11 @@ def reliability_bins(
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
-    return confidence_bins(values.max(axis=1), values.argmax(axis=1) == np.asarray(targets), bins)
-
-
-def confidence_bins(confidence: Floats, correct: Booleans, bins: int = 15) -> list[dict[str, float | int | None]]:
-    """Return the rows of `reliability_bins` from the top confidence [N] and its correctness [N]."""
+    confidence, correct = top_confidence(values, np.asarray(targets))
     index = equal_width_bin(confidence, bins)
     counts = np.bincount(index, minlength=bins)
     confidences = sums_by_bin(index, confidence, bins)
-    hits = sums_by_bin(index, correct.astype(np.float64), bins)
+    hits = sums_by_bin(index, correct, bins)
     edges = bin_edges(bins)
     return [
         {

@@ -34,7 +34,6 @@ TAGS = {
     "needs_model": "a loss that is computed from the network and the inputs, not from logits",
     "third_order": "a loss whose gradient differentiates the network three times, as often as its `probes` say",
     "text": "a network that takes token ids, and with them the data set's vocabulary and word vectors",
-    "translation": "a network that translates sentences, or a data set of pairs of them",
     "follows_data": "a network whose computation depends on the values of its inputs, not on their shape alone",
 }
 
@@ -83,7 +82,7 @@ class Component:
         source: paper and section, or the package that a user's own comes from.
         check: adds a rule over several hyperparameters at once.
         tags: marks that the project's own code looks at; `TAGS` says what each means.
-        columns: what a post-hoc method's `parameters` hold, which become columns; what a metric fills besides its own.
+        columns: what a post-hoc method's `parameters` hold, which become columns.
         splits: the names of a data set's splits, which `evaluation.splits` may ask for.
         size: a data set's size on paper, from all of its options: what a plan works with before anything is
             downloaded. `None` where only the files know it.

@@ -32,7 +32,6 @@ from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
-from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
@@ -130,7 +129,6 @@ class Evaluation:
         logits: split → float32 logits `[N, K]`, of those that keep them.
         targets: the same splits → classes, int64 `[N]`.
         curvature: rows of the tables `spectra` and `blocks`, of those that were asked for.
-        tokens: split → what is kept of each token's prediction, of translations in the place of logits.
     """
 
     rows: list[Row]
@@ -138,7 +136,6 @@ class Evaluation:
     logits: dict[str, np.ndarray] = field(default_factory=dict)
     targets: dict[str, np.ndarray] = field(default_factory=dict)
     curvature: dict[str, list[Row]] = field(default_factory=dict)
-    tokens: dict[str, TokenStatistics] = field(default_factory=dict)
 
 
 #: The stage of the last evaluation.

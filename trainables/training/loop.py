@@ -57,7 +57,6 @@ from trainables.training.recipe import (
     set_learning_rate,
     setting,
 )
-from trainables.training.translation import evaluate_translation, token_epoch_metrics
 
 
 class OwnRandomness:
@@ -224,14 +223,10 @@ class Replicate:
         started = time.perf_counter()
         lr = self.begin_epoch()
         total = self.train_batches(after_step)
-        if self.dataset.translation:
-            metrics = token_epoch_metrics(self.measured, self.dataset.val, self.bins)
-            row = self.end_epoch(float(total) / len(self.dataset.train), None, lr, metrics)
-        else:
-            predicted = self.validation_logits()
-            loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
-            metrics = epoch_metrics(logits, targets, self.bins)
-            row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
+        predicted = self.validation_logits()
+        loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
+        metrics = epoch_metrics(logits, targets, self.bins)
+        row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
         return {**row, "seconds": time.perf_counter() - started}
 
     def train_batches(self, after_step: Callable[[], None] | None = None) -> Tensor:
@@ -290,13 +285,9 @@ class Replicate:
         """Return the validation logits [N, K] of the present weights."""
         return predict(self.measured, self.dataset.val)
 
-    def end_epoch(self, train_loss: float, logits: Tensor | None, lr: float, metrics: Mapping[str, float]) -> EpochRow:
-        """Count an epoch with these validation `metrics`; return its row, but for the time it took.
-
-        The loss sees the validation `logits` [N, K]; there are none of translations.
-        """
-        if logits is not None:
-            self.loss.end_epoch(logits, self.dataset.val.targets)
+    def end_epoch(self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float]) -> EpochRow:
+        """Count an epoch with these validation `logits` [N, K] and `metrics`; return its row, but for its seconds."""
+        self.loss.end_epoch(logits, self.dataset.val.targets)
         self.epoch += 1
         self._kept.keep_if_better(self.measured, self.epoch, metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
@@ -305,8 +296,6 @@ class Replicate:
         """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
         network = self.measured
         with self.weights_of(stage):
-            if self.dataset.translation is not None:
-                return evaluate_translation(network, self.dataset, settings, stage=stage)
             measured = (network, self.loss, self.dataset, settings)
             return evaluate(*measured, stage=stage, seed=self.seed)
 
@@ -382,9 +371,8 @@ class Replicate:
         nodes = supervise(inputs) if supervise is not None else None
         if nodes is None:
             return self.loss(outputs, targets) if self._mixing is None else self._mixing.loss(outputs, targets)
-        value = self.loss(outputs, nodes)
-        # of trees the sum over each one's nodes and the mean over trees, as Tai et al. 2015 train
-        return value * (len(nodes) / len(targets)) if getattr(self.model, "sums_parts", True) else value
+        # the sum over each tree's nodes and the mean over trees, as Tai et al. 2015 train
+        return self.loss(outputs, nodes) * (len(nodes) / len(targets))
 
     def own_randomness(self) -> AbstractContextManager[None]:
         """Return a context with this replicate's random state in the place of torch's global one."""

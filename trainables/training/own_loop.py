@@ -10,10 +10,16 @@
 
 A search space names it, `loop: "my_code:Loop"`; then any names under `space:` are its hyperparameters. Its constructor
 takes all of them as `configuration`, or each by its own name, and then names and types are checked. Of `seed`,
-`device`, `max_epochs` and `dataset` (the search space's, where it names one) it gets what it asks for by name.
+`device`, `max_epochs`, `dataset` (the search space's, where it names one) and `evaluation` (its settings) it gets what
+it asks for by name.
 
 What is measured of a network is measured here of what the loop predicts: its logits are a data set's inputs, the
-identity its network. Only curvature needs the network itself.
+identity its network. Only curvature needs the network itself. What a loop measures by itself joins that:
+
+        measures = ("f1",)                             # columns of `evaluations`, fixed when a sweep starts
+        def measure(self, split, stage): ...           # → {"f1": 0.9}
+
+A loop whose predictions are too large to keep has `measure` and no `predict`: then it measures everything.
 """
 
 from __future__ import annotations
@@ -59,7 +65,7 @@ from trainables.training.loop import OwnRandomness
 from trainables.training.prediction import EpochRow, State, TrajectorySettings, epoch_metrics
 
 #: Arguments of a constructor that are no hyperparameters.
-CONTEXT = ("seed", "device", "max_epochs", "dataset")
+CONTEXT = ("seed", "device", "max_epochs", "dataset", "evaluation")
 
 #: Parts of a space that name components of this program wherever they are given.
 PARTS = ("loss", "architecture", "optimizer")
@@ -72,6 +78,9 @@ STANDARD = ("train_loss", "lr")
 #: What a loop may predict.
 LOGITS, PROBABILITIES = "logits", "probabilities"
 
+#: The stage at which a loop without `predict` is measured after each epoch, on validation data, and what is kept of it.
+EPOCH, EPOCH_METRICS = "epoch", ("nll", "accuracy", "ece")
+
 #: Lines that a loop may print in one call; the log of a sweep is for people. Our choice.
 MOST_LINES = 10_000
 
@@ -83,9 +92,11 @@ class TrainingLoop:
 
     Attributes:
         predicts: what `predict` returns: `logits`, or `probabilities`, whose logarithms are then the logits.
+        measures: the columns that `measure` fills.
     """
 
     predicts: str = LOGITS
+    measures: tuple[str, ...] = ()
 
     def train_epoch(self) -> Mapping[str, float]:
         """Train one epoch; return its metrics, the same names every time."""
@@ -94,6 +105,13 @@ class TrainingLoop:
     def predict(self, split: str) -> tuple[Tensor, Tensor]:
         """Return logits [N, K], or probabilities, and classes int64 [N] of a split, in the same order every time."""
         raise NotImplementedError
+
+    def measure(self, split: str, stage: str) -> Mapping[str, float]:
+        """Return what the loop measures of a split by itself, at `stage` `rung` or `end`: some of `measures`.
+
+        Without `predict` also `nll` of `val` after each epoch, at stage `epoch`; `accuracy` and `ece` if it has them.
+        """
+        return {}
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return what decides how training continues: tensors, numbers, texts, lists and mappings of them."""
@@ -192,6 +210,10 @@ LOOPS = Registry("training loop", OwnFamily("loops", _own_loop))
 LOOPS.register(Component(IMPORTED, Imported))
 
 
+def _overrides(loop: object, method: str) -> bool:
+    return getattr(type(loop), method, None) not in (None, getattr(TrainingLoop, method))
+
+
 def own_data() -> DataSet:
     """Return what stands for the data of a loop that brings its own: one sample a split."""
     one = Split(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
@@ -228,6 +250,7 @@ class LoopReplicate:
     Attributes:
         epoch: completed epochs.
         loop: the user's.
+        predicts: whether it predicts; else it measures everything by itself.
     """
 
     def __init__(
@@ -239,7 +262,7 @@ class LoopReplicate:
         dataset: DataSet,
         max_epochs: int,
         device: torch.device | str = "cpu",
-        bins: int = EvaluationSettings.bins,
+        evaluation: EvaluationSettings | None = None,
         columns: Iterable[str] | None = None,
     ) -> None:
         """Build the loop.
@@ -251,20 +274,24 @@ class LoopReplicate:
             dataset: the search space's; one of the name `OWN` where it has none.
             max_epochs: the last epoch.
             device: where it is to train.
-            bins: of an epoch's calibration error.
+            evaluation: what is measured at rungs; its bins are those of an epoch's calibration error.
             columns: what its epochs may measure; `None` for anything.
         """
         self.epoch = 0
-        self._name, self._seed, self._bins = name, seed, bins
+        evaluation = evaluation or EvaluationSettings()
+        self._name, self._seed, self._bins = name, seed, evaluation.bins
         self._columns = None if columns is None else {*columns, *STANDARD}
         self._named_loss = dict(configuration["loss"])
         self._randomness = OwnRandomness(seed, torch.device(device))
         self._host: tuple[Any, Any] = (random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())
         self._predicted: dict[str, tuple[Tensor, Tensor]] = {}
-        self._classes: int | None = None
+        self._classes: int | None
         data = None if dataset.name == OWN else dataset
         context = {"seed": seed, "device": torch.device(device), "max_epochs": max_epochs, "dataset": data}
+        context["evaluation"] = evaluation
         self.loop = self._asked("__init__", lambda: build_loop(name, configuration, **context))
+        self.predicts = _overrides(self.loop, "predict") or not _overrides(self.loop, "measure")
+        self._classes = None if self.predicts else dataset.classes
 
     def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
         """Train one epoch; return its row of the `epochs` table. Nothing is asked for between steps."""
@@ -272,7 +299,11 @@ class LoopReplicate:
         metrics = self._metrics(self._asked("train_epoch", self.loop.train_epoch))
         self.epoch += 1
         self._predicted.clear()
-        measured = epoch_metrics(*self.predicted(FITTED_ON), self._bins)
+        if self.predicts:
+            measured = epoch_metrics(*self.predicted(FITTED_ON), self._bins)
+        else:
+            found = self._measured(FITTED_ON, EPOCH)
+            measured = {f"{FITTED_ON}_{key}": found[key] for key in EPOCH_METRICS if key in found}
         return {"epoch": self.epoch, **metrics, **measured, "seconds": time.perf_counter() - started}
 
     def predicted(self, split: str) -> tuple[Tensor, Tensor]:
@@ -281,25 +312,45 @@ class LoopReplicate:
         Raises LoopError where they are none.
         """
         if split not in self._predicted:
-            generators = self._host, self._randomness.state_dict()
-            found = self._asked("predict", lambda: self.loop.predict(split))
-            # What is measured when changes no training: a DataLoader draws a number for each pass.
-            self._host = generators[0]
-            self._randomness.load_state_dict(generators[1])
+            found = self._looked("predict", lambda: self.loop.predict(split))
             self._predicted[split] = self._checked(found, split)
         return self._predicted[split]
 
+    def _looked(self, method: str, call: Callable[[], Given]) -> Given:
+        """Call what measures. When that is done changes no training: a DataLoader draws a number for each pass."""
+        generators = self._host, self._randomness.state_dict()
+        found = self._asked(method, call)
+        self._host = generators[0]
+        self._randomness.load_state_dict(generators[1])
+        return found
+
+    def _measured(self, split: str, stage: str) -> dict[str, float]:
+        """Return what the loop measures of a split by itself. Raises LoopError for an undeclared column."""
+        if not _overrides(self.loop, "measure"):
+            return {}
+        where = f"{self._name}: measure({split!r}, {stage!r})"
+        found = self._numbers("measure", self._looked("measure", lambda: self.loop.measure(split, stage)))
+        if unknown := [key for key in found if key not in getattr(self.loop, "measures", ())]:
+            raise LoopError(f"{where} returns {', '.join(unknown)}; name each column in measures")
+        if stage == EPOCH and EPOCH_METRICS[0] not in found:
+            raise LoopError(f"{where} returns no {EPOCH_METRICS[0]}, and it has no predict")
+        return found
+
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement of the present weights."""
-        found = self.predictions(settings)
-        named = self._named_loss
+        own, named = {split: self._measured(split, stage) for split in settings.splits}, self._named_loss
         loss = self._part("loss") or (build_loss(**named) if named["name"] in LOSSES else None)
-        plain = replace(settings, curvature=None, shifts=())
-        identity = nn.Identity()
-        done = evaluate(
-            identity, loss or build_loss("cross_entropy"), found, plain, stage=stage, seed=self._seed,
-            predicting=lambda _, split: (split.inputs, {}),
-        )  # fmt: skip
+        if self.predicts:
+            plain = replace(settings, curvature=None, shifts=())
+            done = evaluate(
+                nn.Identity(), loss or build_loss("cross_entropy"), self.predictions(settings), plain, stage=stage,
+                seed=self._seed, predicting=lambda _, split: (split.inputs, {}),
+            )  # fmt: skip
+        else:
+            none = {FITTED_ON: np.empty((0, self._classes or 2))}, {FITTED_ON: np.empty(0, np.int64)}
+            done = Evaluation([{"split": split, "stage": stage} for split in settings.splits], [], *none)
+        for row in done.rows:
+            row.update(own[str(row["split"])])
         if settings.curvature is not None:
             row = next(row for row in done.rows if row["split"] == FITTED_ON)
             columns, done.curvature = self._curvature(settings, loss, temperatures_of(row, settings))
@@ -371,13 +422,16 @@ class LoopReplicate:
             random.setstate(outside[0])
             np.random.set_state(outside[1])
 
-    def _metrics(self, found: object) -> dict[str, float]:
+    def _numbers(self, method: str, found: object) -> dict[str, float]:
         if not isinstance(found, Mapping):
-            raise LoopError(f"{self._name}: train_epoch returns a {type(found).__name__}; return a mapping of numbers")
+            raise LoopError(f"{self._name}: {method} returns a {type(found).__name__}; return a mapping of numbers")
         try:
-            metrics = {str(key): float(value) for key, value in found.items()}
+            return {str(key): float(value) for key, value in found.items()}
         except (TypeError, ValueError) as error:
-            raise LoopError(f"{self._name}: train_epoch returns what is no number: {error}") from error
+            raise LoopError(f"{self._name}: {method} returns what is no number: {error}") from error
+
+    def _metrics(self, found: object) -> dict[str, float]:
+        metrics = self._numbers("train_epoch", found)
         unknown = [] if self._columns is None else [key for key in metrics if key not in self._columns]
         if unknown:
             raise LoopError(

@@ -268,7 +268,7 @@ class Trial:
             dataset=dataset,
             max_epochs=settings.max_epochs,
             device=settings.device,
-            bins=settings.evaluation.bins,
+            evaluation=settings.evaluation,
             columns=settings.loop_columns,
         )
 

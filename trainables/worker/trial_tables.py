@@ -6,7 +6,7 @@ twice leaves one file. A file is written under a temporary name and renamed: und
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,7 +19,6 @@ from trainables.files.atomic import replacing
 from trainables.worker.trial_reports import Row
 
 if TYPE_CHECKING:  # they bring torch along, which a process that only reads tables does not need
-    from trainables.metrics.tokens import TokenStatistics
     from trainables.training.evaluation import Evaluation
     from trainables.worker.checkpoints import TrialFiles
 
@@ -66,17 +65,6 @@ def predictions_schema(classes: int) -> pa.Schema:
     return evaluation_schema(split=TEXT, sample=COUNT, target=COUNT, logits=pa.list_(pa.float32(), classes))
 
 
-def token_predictions_schema(kept: int) -> pa.Schema:
-    """Return the schema of `predictions` where samples are tokens of translations, one row a token.
-
-    Of thousands of logits the `kept` largest are there, with their classes; `log_sum_exp` is that of all.
-    """
-    return evaluation_schema(
-        split=TEXT, sample=COUNT, target=COUNT, target_logit=pa.float32(), log_sum_exp=NUMBER,
-        top_logits=pa.list_(pa.float32(), kept), top_classes=pa.list_(pa.int32(), kept),
-    )  # fmt: skip
-
-
 def part_name(trial: str, replicate: int, epoch: int) -> str:
     """Return the file name of one evaluation's part, e.g. `c00007-r0-e00009.parquet`."""
     return f"{trial}-r{replicate}-e{epoch:05d}.parquet"
@@ -96,22 +84,16 @@ def write_predictions(
     Returns:
         The file's path.
     """
-    arrays = {split: np.asarray(values, np.float32) for split, values in logits.items()}
-    columns = {split: [np.asarray(targets[split], np.int64), _lists(values)] for split, values in arrays.items()}
-    return _write_splits(folder, place, predictions_schema(next(iter(arrays.values())).shape[1]), columns)
-
-
-def write_token_predictions(folder: Path, place: Place, tokens: Mapping[str, TokenStatistics]) -> Path:
-    """Write what is kept of one evaluation's tokens (split → statistics), as `write_predictions` does of samples."""
-    columns = {
-        split: [
-            each.targets, each.target_logits, each.log_sum_exp(),
-            _lists(each.top_logits), _lists(each.top_classes.astype(np.int32)),
-        ]
-        for split, each in tokens.items()
-    }  # fmt: skip
-    kept = next(iter(tokens.values())).top_logits.shape[1]
-    return _write_splits(folder, place, token_predictions_schema(kept), columns)
+    batches = []
+    for split, values in logits.items():
+        rows = np.asarray(values, np.float32)
+        count = len(rows)
+        key = [pa.repeat(pa.scalar(part), count) for part in (*place, split)]
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+        columns = [*key, np.arange(count), np.asarray(targets[split], np.int64), lists]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=predictions_schema(rows.shape[1])))
+    path = folder / "predictions" / part_name(*place)
+    return write_parquet(path, batches[0].schema, [pa.concat_batches(batches)], durable=True)
 
 
 def write_rows(folder: Path, place: Place, table: str, rows: Iterable[Mapping[str, object]]) -> Path:
@@ -154,24 +136,6 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     return path
 
 
-def _write_splits(
-    folder: Path, place: Place, schema: pa.Schema, columns: Mapping[str, Sequence[ArrayLike | pa.Array]]
-) -> Path:
-    """Write a part of `predictions`, given each split's columns after the sample's number."""
-    batches = []
-    for split, own in columns.items():
-        count = len(own[0])  # type: ignore[arg-type]  # arrays have a length
-        key = [pa.repeat(pa.scalar(value), count) for value in (*place, split)]
-        batches.append(pa.RecordBatch.from_arrays([*key, np.arange(count), *own], schema=schema))
-    path = folder / "predictions" / part_name(*place)
-    return write_parquet(path, schema, [pa.concat_batches(batches)], durable=True)
-
-
-def _lists(values: np.ndarray) -> pa.FixedSizeListArray:
-    """Return a column of one list a row, of values [N, L]."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1])
-
-
 def evaluation_rows(evaluations: Mapping[int, Evaluation], epoch: int) -> list[Row]:
     """Return the rows of an epoch's evaluations, by number of the replicate."""
     return [{"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows]
@@ -183,10 +147,7 @@ def write_evaluations(files: TrialFiles, trial: str, epoch: int, evaluations: Ma
         return
     for number, evaluation in evaluations.items():
         place = (trial, number, epoch)
-        if evaluation.tokens:
-            written = [write_token_predictions(files.tables, place, evaluation.tokens)]
-        else:
-            written = [write_predictions(files.tables, place, evaluation.logits, evaluation.targets)]
+        written = [write_predictions(files.tables, place, evaluation.logits, evaluation.targets)]
         tables = {"reliability": evaluation.reliability, **evaluation.curvature}
         written += [write_rows(files.tables, place, table, rows) for table, rows in tables.items()]
         for path in written:

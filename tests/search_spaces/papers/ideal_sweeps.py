@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from search_spaces.papers.recipes import shipped_recipe
+from search_spaces.papers.translation.loop import measured_columns
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import epoch_columns, evaluation_columns, record_batch, table_schemas
 from sweeper.results import Results
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import create_sweep
+from trainables.registry import entry_label
 
 Ending = Callable[[Mapping[str, Any], int], dict[str, object]]
 """Configuration and replicate → what `trials` says in place of `completed`."""
@@ -39,11 +41,13 @@ def ideal_sweep(
     """
     spec = spec or shipped_recipe(space).spec
     paths = create_sweep(spec, space, name, output, {"created": "2026-01-01T00:00:00+00:00"}).paths
-    trajectory = spec.evaluation.trajectory
+    trajectory, methods = spec.evaluation.trajectory, spec.evaluation.posthoc
+    columns = evaluation_columns(methods, [m["name"] for m in spec.evaluation.metrics], spec.cross_fitted)
+    own = measured_columns([entry_label(entry) for entry in methods]) if spec.loop is not None else ()
     schemas = table_schemas(
         column_types(spec.space),
         2,
-        evaluation_columns(spec.evaluation.posthoc, [m["name"] for m in spec.evaluation.metrics], spec.cross_fitted),
+        [*dict.fromkeys((*columns, *own))],
         epoch_columns=epoch_columns(None if trajectory is None else trajectory.model_dump()),
         rehearsal=spec.is_rehearsal,
     )

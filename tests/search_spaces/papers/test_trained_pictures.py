@@ -12,11 +12,11 @@ import pytest
 from search_spaces import packaged_files
 from search_spaces.papers.tables import paper_table
 from search_spaces.papers.trained_pictures import temperature_curves, trained_pictures
+from search_spaces.papers.translation.tokens import TEMPERATURES
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
 from trainables.datasets import load_dataset
-from trainables.metrics.bleu import TEMPERATURES
 from trainables.worker.trial_tables import write_predictions
 
 

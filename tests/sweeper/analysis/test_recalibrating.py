@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from sweeper.analysis.predictions import PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibrating import Recalibrated, measure_all, recalibrate
@@ -34,9 +33,8 @@ from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.debiased import debiased_l2
 from trainables.metrics.smooth import smooth_ece
-from trainables.metrics.tokens import token_statistics
 from trainables.posthoc import PosthocUnavailable, fit
-from trainables.worker.trial_tables import write_predictions, write_token_predictions
+from trainables.worker.trial_tables import write_predictions
 
 TRIALS = 9
 
@@ -178,19 +176,6 @@ def test_it_survives_a_rebuild_and_the_removal_of_generations(tmp_path: Path) ->
         assert repr(rows_of(sweep)) == repr(rows), "as text, because NaN equals nothing"
     assert len(list(paths.generations.glob("[0-9]*"))) == 1
     assert (paths.tables / "recalibrations").is_symlink()
-
-
-def test_tokens_of_translations_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    paths = SweepPaths(tmp_path / "translating")
-    schemas = table_schemas({"config_loss_name": str}, 9, evaluation_columns([]), kept_logits=8)
-    ParquetSink(paths, schemas, [{"loss": {"name": "brier"}}], ReplicateSeeds(0, 1))
-    logits, targets = torch.randn(30, 9), torch.arange(30) % 9
-    tokens = {"val": token_statistics(logits, targets, [1.0])}
-    path = write_token_predictions(paths.tables.resolve(), ("c00000", 0, 1), tokens)
-    assert pq.read_schema(path).equals(schemas["predictions"])
-    with pytest.raises(SweeperError, match="stores only the largest logits") as raised:
-        PredictionFiles(paths)
-    assert "objective: ece" in raised.value.remedy
 
 
 def test_predictions_are_streamed_and_a_new_generation_does_not_disturb(sweep: Sweep) -> None:

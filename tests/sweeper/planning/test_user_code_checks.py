@@ -10,7 +10,14 @@ import torch
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.costs import measured_plan
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
-from sweeper.planning.user_code_checks import LoopData, difference, loop_part, loop_settings, predicted_before
+from sweeper.planning.user_code_checks import (
+    LoopData,
+    difference,
+    loop_part,
+    loop_settings,
+    measured_columns,
+    predicted_before,
+)
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import set_code_root
@@ -46,6 +53,13 @@ class Hidden(Loop):
 class Arrays(Loop):
     def state_dict(self): return {**super().state_dict(), "rows": numpy.arange(3)}
 
+class Taken(Loop):
+    measures = ("ece",)
+    def measure(self, split, stage): return {"ece": 0.1}
+
+class Odd(Taken):
+    measures = ("E c e",)
+
 class Column(Loop):
     def train_epoch(self): return {"val_nll2 ": 1.0, **super().train_epoch()}
 """
@@ -78,6 +92,8 @@ def space(tmp_path: Path):
         ("Arrays", "its state_dict cannot be read from a checkpoint; keep tensors, numbers and texts in it"),
         ("Column", "returns 'val_nll2 ', which cannot be a column"),
         ("Missing", "checked has no 'Missing'"),
+        ("Taken", "measures names 'ece', which is measured of what it predicts; use another name"),
+        ("Odd", "measures names 'E c e', which cannot be a column"),
     ],
 )
 def test_a_loop_that_would_not_resume_is_refused(space, name, said):
@@ -91,7 +107,7 @@ def test_a_sound_loop_is_known_by_what_it_predicts(space):
     found = prepare_dataset(spec)
     assert isinstance(found, LoopData) and found.classes == 3 and len(found.test) == 60
     manifest = {"dataset": dataset_facts(found), **loop_part(found)}
-    assert manifest["loop"] == {"columns": ["drawn"]}
+    assert manifest["loop"] == {"columns": ["drawn"], "measures": []}
     assert loop_settings(spec, manifest) == {"loop": "checked:Loop", "loop_columns": ["drawn"]}
     again = prepare_dataset(spec, manifest)
     assert (again.classes, len(again.val), again.split_hash) == (3, 60, found.split_hash)
@@ -99,6 +115,15 @@ def test_a_sound_loop_is_known_by_what_it_predicts(space):
     assert column_types(spec.space)["config_lr"] is float
     planned = measured_plan(spec)
     assert planned.seconds is not None and planned.costs["own"].epoch_seconds > 0
+
+
+def test_a_loop_without_predictions_is_known_by_what_it_measures(space):
+    spec = load_spec(space("Alone"))
+    found = prepare_dataset(spec)
+    assert isinstance(found, LoopData) and found.measures == ("nll", "ece", "bleu")
+    manifest = {"dataset": dataset_facts(found), **loop_part(found)}
+    assert measured_columns(manifest) == ["nll", "ece", "bleu"] and measured_columns({}) == []
+    assert dataset_facts(prepare_dataset(spec, manifest)) == manifest["dataset"]
 
 
 def test_the_place_of_a_difference():

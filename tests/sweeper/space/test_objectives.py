@@ -59,16 +59,9 @@ def test_one_objective_is_optimised_as_its_metric_says_unless_the_file_does(writ
 
 
 def test_a_bound_may_be_what_its_metric_can_be():
-    translated = {
-        **SPACE,
-        "dataset": "number_words",
-        "evaluation": {"metrics": ["bleu"]},
-        "space": {**SPACE["space"], "architecture": "transformer"},
-        "constraints": [{"metric": "val_bleu", "min": 25}],
-    }
-    assert load_spec(translated).constraints[0].min == 25
-    impossible = refused("constraints=[{metric: val_bleu, min: 250}]", "evaluation={metrics: [bleu]}")
-    assert "val_bleu lies in [0, 100], never at 250" in impossible
+    bounded = {**SPACE, "constraints": [{"metric": "val_nll", "max": 25}]}
+    assert load_spec(bounded).constraints[0].max == 25
+    assert "val_ece lies in [0, 1], never at 25" in refused("constraints=[{metric: val_ece, max: 25}]")
 
 
 def test_several_objectives_and_constraints_make_a_ranking():

@@ -88,11 +88,19 @@ def test_what_goes_only_with_our_loop_is_declined_in_a_sentence_each():
             "replicates": {"count": 2, "packing": "cohort"},
             "evaluation": {"trajectory": {}, "splits": ["val", "test", {"corrupted": {}}]},
             "training": {"precision": "bfloat16"},
-            "rehearsal": {"samples": 2},
         }
     )
-    for what in ("packing = cohort", "shifted data", "settings of training steps", "a rehearsal"):
+    for what in ("packing = cohort", "shifted data", "settings of training steps"):
         assert f"{what} needs this program's own training loop" in said
+
+
+def test_a_file_that_says_what_is_smaller_is_rehearsed():
+    with pytest.raises(InvalidSearchSpace, match="say under `rehearsal` what it changes"):
+        load_spec(SPACE, rehearse=True)
+    smaller = load_spec({**SPACE, "rehearsal": {"space": {"sizes": [8]}}}, rehearse=True)
+    assert (smaller.scheduler.max_epochs, smaller.dataset) == (4, {"name": "own"}) and smaller.is_rehearsal
+    assert {tuple(each["sizes"]) for each in configurations(smaller)} == {(8,)}
+    assert "needs this program's own" not in faults({**SPACE, "rehearsal": {"samples": 0}})
 
 
 def test_wrong_names_are_faults():

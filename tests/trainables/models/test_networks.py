@@ -61,7 +61,7 @@ def inputs_for(name, samples):
 def names(heavy):
     # A network that translates takes pairs of sentences and gives logits of tokens: test_transformer.py; one of
     # transformers is read from a folder: test_hugging_face.py.
-    elsewhere = {name for name in ARCHITECTURES if "translation" in ARCHITECTURES[name].tags} | {"transformers"}
+    elsewhere = {"transformers"}
     return [name for name in ARCHITECTURES if (name in HEAVY) == heavy and name not in elsewhere]
 
 

@@ -85,6 +85,27 @@ class Forest(Loop):
         votes = torch.softmax(logits, 1) * (torch.arange(3) != (targets[:, None] + 1) % 3)
         return votes / votes.sum(1, keepdim=True), targets
 
+class Measuring(Loop):
+    measures = ("f1", "draw")
+    def measure(self, split, stage):
+        return {"f1": len(split) + len(stage) / 10, "draw": random.random() + torch.rand(()).item()}
+
+class Alone(sweeper.TrainingLoop):
+    measures = ("nll", "ece", "bleu")
+    def __init__(self, configuration, *, evaluation):
+        self.how, self.epochs, self.bins = configuration.get("how"), 0, evaluation.bins
+    def train_epoch(self):
+        self.epochs += 1
+        return {}
+    def measure(self, split, stage):
+        return {
+            "text": {"nll": "low"}, "other": {"nll": 1.0, "wer": 2.0}, "none": {"ece": 0.1}, "list": [1.0],
+        }.get(self.how, {"nll": 1 / self.epochs, "bleu": float(self.bins)} | ({"ece": 0.1} if split == "val" else {}))
+    def state_dict(self):
+        return {"epochs": self.epochs}
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
 class Named(Loop):
     def __init__(self, *, lr: float, rank: int = 8, seed, max_epochs):
         super().__init__({"lr": lr, "rank": rank, "epochs": max_epochs}, seed=seed)
@@ -107,10 +128,11 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("looped", None)
 
 
-def replicate(name="Loop", seed=5, columns=None, **values):
+def replicate(name="Loop", seed=5, columns=None, evaluation=None, **values):
     return LoopReplicate(
-        f"looped:{name}", CONFIGURATION | values, seed=seed, dataset=own_data(), max_epochs=4, columns=columns
-    )
+        f"looped:{name}", CONFIGURATION | values, seed=seed, dataset=own_data(), max_epochs=4, columns=columns,
+        evaluation=evaluation,
+    )  # fmt: skip
 
 
 def test_a_loop_gets_the_configuration_as_the_space_wrote_it_and_what_it_asks_for():
@@ -141,6 +163,42 @@ def test_an_epoch_and_an_evaluation_measure_what_the_loop_predicts():
     assert [each["split"] for each in found.rows] == ["val", "test"] and len(found.logits["test"]) == 60
     assert math.isclose(found.rows[0]["nll"], row["val_nll"], rel_tol=1e-9)
     assert trained.trajectory_row(None) == {}  # type: ignore[arg-type]
+
+
+def test_what_a_loop_measures_itself_joins_its_evaluations_and_changes_no_training():
+    plain, measuring = replicate(), replicate("Measuring")
+    for each in (plain, measuring):
+        each.train_epoch()
+        found = each.evaluate(SETTINGS, "rung")
+    assert [row["f1"] for row in found.rows] == [3.4, 4.4] and all("ece" in row and "draw" in row for row in found.rows)
+    assert plain.train_epoch()["drawn"] == measuring.train_epoch()["drawn"]
+
+
+def test_a_loop_without_predictions_measures_everything():
+    trained = replicate("Alone", evaluation=EvaluationSettings(bins=7))
+    row = trained.train_epoch()
+    assert {key: row[key] for key in row if key != "seconds"} == {"epoch": 1, "val_nll": 1.0, "val_ece": 0.1}
+    trained.train_epoch()
+    found = trained.evaluate(SETTINGS, "end")
+    assert found.rows == [
+        {"split": "val", "stage": "end", "nll": 0.5, "bleu": 7.0, "ece": 0.1},
+        {"split": "test", "stage": "end", "nll": 0.5, "bleu": 7.0},
+    ]
+    assert (found.reliability, [len(each) for each in found.logits.values()]) == ([], [0])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("text", "measure returns what is no number"),
+        ("list", "measure returns a list; return a mapping of numbers"),
+        ("other", r"measure\('val', 'epoch'\) returns wer; name each column in measures"),
+        ("none", r"measure\('val', 'epoch'\) returns no nll, and it has no predict"),
+    ],
+)
+def test_what_is_wrong_with_a_measurement_is_named(how, said):
+    with pytest.raises(LoopError, match=f"looped:Alone: {said}"):
+        replicate("Alone", how=how).train_epoch()
 
 
 def test_curvature_is_measured_of_the_network_where_the_loop_shows_one():

@@ -7,27 +7,31 @@ million pairs), joined by the user; newstest2013 validates and newstest2014 test
 
 from __future__ import annotations
 
-import base64
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.base import DATASETS, DataSet, Split, hash_of_splits
-from trainables.datasets.cache import DataSetUnavailableError, Folder, data_folder, prepared_arrays
-from trainables.datasets.text import (
-    Translation,
+from search_spaces.papers.translation.pieces import (
+    BEGIN,
+    END,
+    PADDING,
     encoded_pairs,
     loaded_tokenizer,
-    pair_lengths,
     required_sentencepiece,
     trained_tokenizer,
 )
-from trainables.registry import DataSetSize, Options
+from trainables.datasets import DataSet, DataSetUnavailableError, Split, hash_of_splits
+from trainables.datasets.cache import Folder, data_folder, prepared_arrays
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 MEMBER = "wmt14_en_de"
 #: Training, validation and test text: `<part>.en` and `<part>.de`.
@@ -43,14 +47,32 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
-class ParallelText:
-    """Sentences in two languages, line by line, of one split."""
+class Pairs(DataSet):
+    """Pairs of sentences.
 
-    sources: list[str]
-    targets: list[str]
+    Attributes:
+        tokenizer: a sentencepiece model, of both languages.
+        references: the target sentences of `val` and `test` as they are written, which translations are compared with.
+    """
+
+    tokenizer: bytes = b""
+    references: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def _pieces(self) -> SentencePieceProcessor:
+        return loaded_tokenizer(self.tokenizer)
+
+    def text(self, tokens: Sequence[Sequence[int]]) -> list[str]:
+        """Return sentences from their token ids, without END and what follows it."""
+        known = [[token for token in row if token not in (PADDING, BEGIN, END)] for row in tokens]
+        return [str(sentence) for sentence in self._pieces.decode(known)]
 
 
-def read_parallel(folder: Path, part: str) -> ParallelText:
+#: Sentences in two languages, line by line, of one split.
+Parallel = tuple[list[str], list[str]]
+
+
+def read_parallel(folder: Path, part: str) -> Parallel:
     """Read one part's two files.
 
     Raises:
@@ -68,18 +90,12 @@ def read_parallel(folder: Path, part: str) -> ParallelText:
         raise DataSetUnavailableError(folder / f"{part}.en", rule, REMEDY)
     if not any(source) or not any(target):
         raise DataSetUnavailableError(folder / f"{part}.en", "contains no sentences", REMEDY)
-    return ParallelText(source, target)
+    return source, target
 
 
-def _on_paper(options: Options) -> DataSetSize:
-    """Return WMT 2014's size; a pair counts as one of average length, 29 word pieces a side."""
-    return DataSetSize((2, 29), int(options["vocabulary"]), 4_500_000, 3_000, 3_003, text=True)
-
-
-@DATASETS.add("wmt14_en_de", tags={"translation"}, size=_on_paper, stand_in={"name": "number_words"})
-def load_wmt14(
+def wmt14_en_de(
     folder: Folder = None, vocabulary: Annotated[int, "[8, inf)"] = 37_000, length: Annotated[int, "[2, inf)"] = 128
-) -> DataSet:
+) -> Pairs:
     """WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces.
 
     Load WMT 2014 English to German as pairs of token ids, int32 [N, 2, L].
@@ -115,50 +131,49 @@ def load_wmt14(
 
 
 def encoded_parts(
-    train: ParallelText, tests: list[ParallelText], vocabulary: int, length: int, place: Path | str
+    train: Parallel, tests: list[Parallel], vocabulary: int, length: int, place: Path | str
 ) -> dict[str, NDArray[np.generic]]:
     """Return the tokeniser and the token ids of all parts as arrays: `tokenizer train val test kept`.
 
     Raises:
         DataSetUnavailableError: no vocabulary of that size can be made, or no training pair is short enough.
     """
-    sampled = SAMPLED if 2 * len(train.sources) > SAMPLED else 0
+    sampled = SAMPLED if 2 * len(train[0]) > SAMPLED else 0
     try:
-        model = trained_tokenizer(chain(train.sources, train.targets), vocabulary, sampled=sampled)
+        model = trained_tokenizer(chain(*train), vocabulary, sampled=sampled)
     except ValueError as error:
         raise DataSetUnavailableError(place, str(error), "give the data set another vocabulary") from error
     tokenizer = loaded_tokenizer(model)
-    rows, kept = encoded_pairs(tokenizer, train.sources, train.targets, length, cut=False)
+    rows, kept = encoded_pairs(tokenizer, *train, length, cut=False)
     if not len(rows):
         rule = f"has no training pair of at most {length} tokens"
         raise DataSetUnavailableError(place, rule, "give the data set a larger length")
-    val, test = (encoded_pairs(tokenizer, part.sources, part.targets, length, cut=True)[0] for part in tests)
+    val, test = (encoded_pairs(tokenizer, *part, length, cut=True)[0] for part in tests)
     return {"tokenizer": np.frombuffer(model, np.uint8), "train": rows, "val": val, "test": test, "kept": kept}
 
 
-def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests: list[ParallelText]) -> DataSet:
+def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests: list[Parallel]) -> Pairs:
     """Return the data set of encoded parts; inputs of all splits are as long as the longest pair of any."""
     model = arrays["tokenizer"].tobytes()
     longest = max(arrays[part].shape[2] for part in ("train", "val", "test"))
     train, val, test = (_split(arrays[part], longest) for part in ("train", "val", "test"))
     classes = int(loaded_tokenizer(model).get_piece_size())
-    task = Translation(base64.b64encode(model).decode(), tuple(tests[0].targets), tuple(tests[1].targets))
+    references = {"val": tests[0][1], "test": tests[1][1]}
     order = (np.asarray(arrays["kept"], np.int64), np.arange(len(val)), np.arange(len(test)))
-    return DataSet(name, train, val, test, classes, (2, longest), hash_of_splits(*order), translation=task)
+    digest = hash_of_splits(*order)
+    return Pairs(name, train, val, test, classes, (2, longest), digest, tokenizer=model, references=references)
 
 
 def _split(rows: NDArray[np.generic], longest: int) -> Split:
     missing = longest - rows.shape[2]
     inputs = np.pad(rows, ((0, 0), (0, 0), (0, missing))) if missing else np.require(rows, requirements=["C", "W"])
     # A pair has no class of its own; its first target token stands for it.
-    targets, lengths = np.asarray(rows[:, 1, 0], np.int64), torch.from_numpy(pair_lengths(rows))
-    return Split(torch.from_numpy(inputs), torch.from_numpy(targets), lengths=lengths)
+    return Split(torch.from_numpy(inputs), torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)))
 
 
 # Numbers are read digit by digit in English and backwards in German: what a rehearsal of translation learns in minutes
 # on two cores, words to words and their order. `seven one nine` is `neun eins sieben`; one word in `noise` is another
 # digit's, so that a sentence cannot be known for certain and confidence has something to be compared with.
-NUMBER_WORDS = "number_words"
 ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 GERMAN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 SHORTEST, LONGEST = 3, 7
@@ -168,19 +183,13 @@ VOCABULARY = 120
 LONGEST_PAIR = 40
 
 
-def _numbers_on_paper(options: Options) -> DataSetSize:
-    train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
-    return DataSetSize((2, LONGEST + 1), VOCABULARY, train, val, test, text=True)
-
-
-@DATASETS.add(NUMBER_WORDS, tags={"translation"}, size=_numbers_on_paper, stand_in={})
-def load_number_words(
+def number_words(
     train_samples: Annotated[int, "[20, inf)"] = 4000,
     validation_samples: Annotated[int, "[20, inf)"] = 200,
     test_samples: Annotated[int, "[20, inf)"] = 200,
     noise: Annotated[float, "[0, 1]"] = 0.1,
     seed: Annotated[int, "[0, inf)"] = 0,
-) -> DataSet:
+) -> Pairs:
     """Numbers in English and, backwards, in German: a pair of languages learnt in minutes.
 
     Draw numbers of 3 to 7 digits and write them in both languages.
@@ -199,15 +208,15 @@ def load_number_words(
     """
     random = np.random.default_rng(seed)
     train, val, test = (_drawn(random, count, noise) for count in (train_samples, validation_samples, test_samples))
-    arrays = encoded_parts(train, [val, test], VOCABULARY, LONGEST_PAIR, NUMBER_WORDS)
-    return translation_dataset(NUMBER_WORDS, arrays, [val, test])
+    arrays = encoded_parts(train, [val, test], VOCABULARY, LONGEST_PAIR, "number_words")
+    return translation_dataset("number_words", arrays, [val, test])
 
 
-def _drawn(random: np.random.Generator, count: int, noise: float) -> ParallelText:
+def _drawn(random: np.random.Generator, count: int, noise: float) -> Parallel:
     sources, targets = [], []
     for _ in range(count):
         digits = random.integers(10, size=random.integers(SHORTEST, LONGEST + 1))
         sources.append(" ".join(ENGLISH[digit] for digit in digits))
         heard = np.where(random.random(len(digits)) < noise, random.integers(10, size=len(digits)), digits)
         targets.append(" ".join(GERMAN[digit] for digit in heard[::-1]))
-    return ParallelText(sources, targets)
+    return sources, targets

@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Booleans, Floats, Integers
 from trainables.metrics.binning import calibration_error
-from trainables.metrics.evaluate import confidence_bins, confidence_metrics, means_of_samples
+from trainables.metrics.evaluate import confidence_metrics, means_of_samples
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Logits of a token that are stored, the largest ones.
-KEPT = 8
-
 SUMS = 3
+
+#: What is measured of tokens: every metric of probabilities that needs no other class than the largest and the target.
+CLASS_WISE = ("cw_ece", "cw_ada_ece", "balanced_accuracy", "majority_share")
+TOKEN_METRICS = tuple(name for name in METRIC_NAMES if name not in CLASS_WISE)
+
+#: Where BLEU and the calibration error are measured for a curve (mukhoti Fig. 5, whose axis is not in the text).
+TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
+
+
+def column_at(metric: str, temperature: float) -> str:
+    """Return the column of a metric at one of TEMPERATURES, e.g. `bleu_at_0_9`."""
+    return f"{metric}_at_{temperature:g}".replace(".", "_")
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,7 @@ class TokenStatistics:
     Attributes:
         temperatures: [G].
         targets: int64 [N].
-        top_classes: classes of the KEPT largest logits (all of fewer classes), largest first, int64 [N, k].
-        top_logits: those logits, float32 [N, k].
+        top_logits: the largest, float32 [N].
         target_logits: float32 [N].
         ahead: classes that are before the target by logit, ties by number, int64 [N].
         sums: the three sums of the module's description, float64 [N, G, 3].
@@ -41,7 +50,6 @@ class TokenStatistics:
 
     temperatures: Floats
     targets: Integers
-    top_classes: Integers
     top_logits: Floats
     target_logits: Floats
     ahead: Integers
@@ -68,13 +76,9 @@ class TokenStatistics:
         """Return the largest probability of each token, [N]."""
         return 1.0 / self.sums[:, self.place(temperature), 0]
 
-    def log_sum_exp(self) -> Floats:
-        """Return the logarithm of each token's Σ e^z, [N]."""
-        return self.top_logits[:, 0] + np.log(self.sums[:, self.place(1.0), 0])
-
     def nll(self, temperature: float = 1.0) -> Floats:
         """Return each token's negative log-likelihood in nats, [N]."""
-        below = self.top_logits[:, 0].astype(np.float64) - self.target_logits
+        below = self.top_logits.astype(np.float64) - self.target_logits
         return np.log(self.sums[:, self.place(temperature), 0]) + below / temperature
 
 
@@ -82,24 +86,24 @@ def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[flo
     """Return what is kept of logits [N, K] and targets int64 [N]; sums are float64."""
     import torch  # which readers of results, who ask this folder for labels, do without
 
-    top = logits.topk(min(KEPT, logits.shape[1]), 1)
+    top = logits.amax(1)
     of_target = logits.gather(1, targets[:, None])
     ahead = (logits > of_target).sum(1)
     ahead += ((logits == of_target) & (torch.arange(logits.shape[1], device=logits.device) < targets[:, None])).sum(1)
-    below = logits.double() - top.values[:, :1].double()
+    below = logits.double() - top[:, None].double()
     sums = torch.empty((len(logits), len(temperatures), SUMS), dtype=torch.float64, device=logits.device)
     for place, temperature in enumerate(temperatures):
         weights = torch.exp(below / temperature)
         sums[:, place, 0] = weights.sum(1)
         sums[:, place, 1] = weights.square().sum(1)
         sums[:, place, 2] = (weights * below).sum(1)
-    arrays = (targets, top.indices, top.values, of_target[:, 0], ahead, sums)
+    arrays = (targets, top, of_target[:, 0], ahead, sums)
     return TokenStatistics(np.asarray(temperatures, np.float64), *(each.cpu().numpy() for each in arrays))
 
 
 def joined(parts: Sequence[TokenStatistics]) -> TokenStatistics:
     """Return the statistics of several runs of tokens as one."""
-    columns = ("targets", "top_classes", "top_logits", "target_logits", "ahead", "sums")
+    columns = ("targets", "top_logits", "target_logits", "ahead", "sums")
     together = (np.concatenate([getattr(part, name) for part in parts]) for name in columns)
     return TokenStatistics(parts[0].temperatures, *together)
 
@@ -118,8 +122,3 @@ def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int =
 def token_ece(tokens: TokenStatistics, temperature: float, bins: int = 15) -> float:
     """Return the calibration error of the tokens' largest probabilities at a temperature."""
     return calibration_error(tokens.confidence(temperature), tokens.correct.astype(np.float64), bins)
-
-
-def token_reliability(tokens: TokenStatistics, bins: int = 15) -> list[dict[str, float | int | None]]:
-    """Return the rows of a reliability diagram, as `reliability_bins`."""
-    return confidence_bins(tokens.confidence(), tokens.correct, bins)

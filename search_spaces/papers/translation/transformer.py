@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainables.models.base import ARCHITECTURES
-
-#: Ids of `trainables.datasets.text`, which networks do not import.
-PADDING, BEGIN = 0, 2
+from search_spaces.papers.translation.pieces import BEGIN, END, PADDING
 
 #: A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1).
 LONGER = 50
@@ -111,12 +108,6 @@ class Written:
         return Written(self.tokens, own, source, self.mask[rows])
 
 
-@ARCHITECTURES.add(
-    "transformer",
-    tags={"follows_data", "translation"},
-    stand_in={"name": "transformer", "layers": 2, "width": 64, "heads": 4, "inner": 128},
-    lanes="its sentences' lengths differ between lanes",
-)
 class Transformer(nn.Module):
     """Transformer encoder and decoder for translation.
 
@@ -137,9 +128,6 @@ class Transformer(nn.Module):
     Raises:
         ValueError: the inputs are not pairs of sentences, or the width cannot be shared among the heads.
     """
-
-    #: The loss is the mean over the tokens of a batch, not the sum over each sentence's.
-    sums_parts = False
 
     def __init__(
         self,
@@ -244,9 +232,6 @@ def sinusoids(count: int, width: int) -> Tensor:
     angles = torch.arange(count)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
-
-#: The id that ends a sentence, of `trainables.datasets.text`.
-END = 3
 
 #: The score of what is not there; finite, so that sums of it stay so.
 NEVER = -1e30

@@ -9,8 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainables.models import build_model, transformer as searching
-from trainables.models.transformer import BEGIN, END, Attention, Layer, Transformer, beam_search, sinusoids
+from search_spaces.papers.translation import transformer as searching
+from search_spaces.papers.translation.transformer import (
+    BEGIN,
+    END,
+    Attention,
+    Layer,
+    Transformer,
+    beam_search,
+    sinusoids,
+)
 
 SMALL = {"layers": 2, "width": 16, "heads": 4, "inner": 24, "dropout": 0.0}
 CLASSES, LENGTH = 11, 7
@@ -18,9 +26,7 @@ CLASSES, LENGTH = 11, 7
 
 def small(**changes: float) -> Transformer:
     torch.manual_seed(0)
-    model = build_model("transformer", (2, LENGTH), CLASSES, **{**SMALL, **changes})
-    assert isinstance(model, Transformer)
-    return model.eval()
+    return Transformer((2, LENGTH), CLASSES, **{**SMALL, **changes}).eval()  # type: ignore[arg-type]
 
 
 def pairs(count: int = 5, seed: int = 0) -> Tensor:
@@ -80,7 +86,7 @@ def test_the_base_model_has_the_parameters_of_the_paper() -> None:
     attention = 4 * (512 * 512 + 512)
     feed = 512 * 2048 + 2048 + 2048 * 512 + 512
     encoder, decoder = attention + feed + 2 * 2 * 512, 2 * attention + feed + 3 * 2 * 512
-    model = build_model("transformer", (2, 128), 1_000)
+    model = Transformer((2, 128), 1_000)
     counted = sum(weights.numel() for weights in model.parameters())
     assert counted == 1_000 * 512 + 6 * encoder + 6 * decoder, (
         "one matrix embeds both languages and reads the logits out"
@@ -144,13 +150,13 @@ def test_positions_are_the_papers_sinusoids() -> None:
 )
 def test_what_does_not_fit_is_refused(shape: tuple[int, ...], options: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        build_model("transformer", shape, 10, **options)
+        Transformer(shape, 10, **options)
 
 
 @pytest.fixture
 def model() -> Transformer:
     torch.manual_seed(1)
-    built = build_model("transformer", (2, 7), CLASSES, layers=1, width=16, heads=2, inner=16, dropout=0.0)
+    built = Transformer((2, 7), CLASSES, layers=1, width=16, heads=2, inner=16, dropout=0.0)
     assert isinstance(built, Transformer)
     with torch.no_grad():
         for weights in built.parameters():

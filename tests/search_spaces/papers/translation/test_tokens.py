@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
 
-from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.tokens import KEPT, joined, token_ece, token_metrics, token_reliability, token_statistics
+from search_spaces.papers.translation.tokens import (
+    CLASS_WISE,
+    TOKEN_METRICS,
+    column_at,
+    joined,
+    token_ece,
+    token_metrics,
+    token_statistics,
+)
+from trainables.metrics import evaluate_probabilities, softmax64
 
 TEMPERATURES = (0.5, 1.0, 1.7)
 
@@ -32,25 +38,14 @@ def test_they_are_those_of_all_probabilities(classes: int, scale: float, tempera
     whole = evaluate_probabilities(softmax64(logits.double().numpy() / temperature), targets.numpy())
     for name, value in kept.items():
         assert value == pytest.approx(whole[name], rel=1e-9, abs=1e-12, nan_ok=True), name
-    assert set(whole) - set(kept) == {"cw_ece", "cw_ada_ece", "balanced_accuracy", "majority_share"}
+    assert set(whole) - set(kept) == {*CLASS_WISE} and {*kept} == {*TOKEN_METRICS}
+    assert column_at("ece", 0.9) == "ece_at_0_9"
 
 
 def test_tied_logits_count_as_the_first_class() -> None:
     logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 2.0, 2.0]]).repeat(6, 1)
     targets = torch.tensor([0, 1, 2]).repeat(6)
     assert token_statistics(logits, targets, [1.0]).correct.tolist() == [True, False, False] * 6
-
-
-def test_what_is_stored_gives_the_probabilities_at_temperature_one() -> None:
-    logits, targets = drawn()
-    tokens = token_statistics(logits, targets, [1.0])
-    whole = softmax64(logits.numpy())
-    assert tokens.log_sum_exp() == pytest.approx(logsumexp(logits.double().numpy(), axis=1), abs=1e-6)
-    stored = np.exp(tokens.top_logits - tokens.log_sum_exp()[:, None])
-    assert tokens.top_logits.shape == (400, KEPT)
-    assert stored == pytest.approx(np.take_along_axis(whole, tokens.top_classes, 1), abs=1e-6)
-    of_target = np.exp(tokens.target_logits - tokens.log_sum_exp())
-    assert of_target == pytest.approx(whole[np.arange(400), targets], abs=1e-6)
 
 
 def test_parts_joined_are_the_whole() -> None:
@@ -60,16 +55,11 @@ def test_parts_joined_are_the_whole() -> None:
     assert token_metrics(joined(parts), 1.7) == pytest.approx(token_metrics(whole, 1.7), nan_ok=True)
 
 
-def test_the_reliability_diagram_is_that_of_all_probabilities() -> None:
+def test_the_error_at_a_temperature_is_that_of_all_probabilities() -> None:
     logits, targets = drawn()
     tokens = token_statistics(logits, targets, [1.0, 2.0])
-    for kept, whole in zip(
-        token_reliability(tokens), reliability_bins(softmax64(logits.numpy()), targets), strict=True
-    ):
-        assert kept == pytest.approx(whole)
-    assert token_ece(tokens, 2.0) == pytest.approx(
-        evaluate_probabilities(softmax64(logits.numpy() / 2), targets)["ece"], rel=1e-6
-    )
+    whole = evaluate_probabilities(softmax64(logits.numpy() / 2), targets)["ece"]
+    assert token_ece(tokens, 2.0) == pytest.approx(whole, rel=1e-6)
 
 
 def test_a_temperature_that_was_not_asked_for_is_refused() -> None:
