@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -147,12 +147,30 @@ def spreads(
 ) -> Spreads | None:
     """Return the spreads of replicates; None where no configuration has two, or where all values are the same.
 
+    Configurations with the same values on the same seeds are one training, which the others learn from once.
+
     Args:
         values: of each configuration seed → finite value, at least one.
         mode: `min` or `max`: which is better.
         relative: compare logarithms; by default where smaller is better and all means are positive.
         groups: of each configuration, what it may share its typical spread with: its network.
     """
+    names = groups if groups is not None else [""] * len(values)
+    first: dict[tuple[frozenset[tuple[int, float]], str], int] = {}
+    at = [
+        first.setdefault((frozenset(each.items()), name), len(first)) for each, name in zip(values, names, strict=True)
+    ]
+    places = [int(place) for place in np.unique(at, return_index=True)[1]]
+    of_groups = None if groups is None else [groups[place] for place in places]
+    found = _spreads_of_distinct([values[place] for place in places], mode, relative, of_groups)
+    if found is None:
+        return None
+    return replace(found, scores=found.scores[at], sizes=found.sizes[at], weights=found.weights[at])
+
+
+def _spreads_of_distinct(
+    values: Sequence[Mapping[int, float]], mode: str, relative: bool | None, groups: Sequence[str] | None
+) -> Spreads | None:
     if not values:
         return None
     means = [float(np.mean([*each.values()])) for each in values]

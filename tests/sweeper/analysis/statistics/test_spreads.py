@@ -112,3 +112,14 @@ def test_a_configuration_with_one_replicate_takes_the_others_spread() -> None:
 def test_zero_has_no_logarithm() -> None:
     found = spreads([{1: 0.1, 2: 0.2}, {3: 0.0, 4: 0.0}], "min")
     assert found is not None and not found.relative
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_a_training_that_is_repeated_is_learnt_from_once(common: bool) -> None:
+    """A grid over something without effect on common seeds has one configuration's spread, however often repeated."""
+    random = np.random.default_rng(0)
+    values = by_seed(1.0 + 0.1 * np.arange(4)[:, None] + 0.02 * random.normal(size=(4, 3)), common)
+    once, often = spreads(values, "min"), spreads([*values, *[values[0]] * 8], "min")
+    assert once is not None and often is not None and once.paired == often.paired == common
+    for place, same in [*enumerate(range(4)), *((at, 0) for at in range(4, 12))]:
+        assert often.interval(place) == once.interval(same)
