@@ -51,5 +51,6 @@ def test_the_driver_waits_for_nodes_as_long_as_the_submitter_said(tmp_path: Path
 @pytest.mark.parametrize("command", ["run", "submit", "resume"])
 def test_every_command_waits_equally_long_by_default(command: str) -> None:
     parser: Any = typer.main.get_command(app)
-    (option,) = [each for each in parser.commands[command].params if each.name == "wait_for_nodes"]
+    commands = {**parser.commands, **parser.commands["cluster"].commands}
+    (option,) = [each for each in commands[command].params if each.name == "wait_for_nodes"]
     assert option.default == Request("s3://sweeps").wait_for_nodes
