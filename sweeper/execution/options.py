@@ -69,8 +69,8 @@ def retriable(state: SweepState) -> int:
     return sum(trial.stop_kind != NON_FINITE for trial in state.trials.values() if trial.status == FAILED)
 
 
-#: The mark's key of the tracker that has everything, as releases before 0.3 have it.
-TRACKED = "mlflow"
+#: The mark's key of the tracker that has everything.
+TRACKED = "tracker"
 
 #: The mark's name, next to the generations of tables, of which it speaks.
 MARK = "settled.json"

@@ -120,7 +120,7 @@ class Spending:
     """Time spent in trials up to their last reports.
 
     Each report names the share of a GPU that its process had, since shares differ between trials and grow when memory
-    runs out. Reports of release 0.1 do not: their time is counted apart.
+    runs out. One without a share had the usual one.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ Flag: TypeAlias = StrictBool
 #: An object of plain values, nested no deeper than a search space may be.
 Values: TypeAlias = Annotated[Mapping[str, Any], AfterValidator(_require_plain)]
 
-#: A field that is not written where it is `None`: what older journals lack may go on to be absent.
+#: A field that is not written where it is `None`.
 LEFT_OUT = Field(exclude_if=lambda value: value is None)
 
 

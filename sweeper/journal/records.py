@@ -2,7 +2,7 @@
 
 Outside of this file nobody needs to know how a record is written: `to_json` gives the plain values that lie on disk,
 key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them; both
-follow the fields' annotations (`sweeper.journal.fields`). What older journals lack is a field's default.
+follow the fields' annotations (`sweeper.journal.fields`).
 
 In all of them `attempt` is the driver's number, counted from 1, `configuration` an index, `replicate` a number,
 `config_hash` that of a configuration's nested `values`, and `status` the trial's from then on.
@@ -89,7 +89,7 @@ class Attempt(Written):
         host, pid: its process.
         code: identifies the version of the program that it runs, as `sweeper.core.ids` does; `None` where it
             did not say.
-        space: the resolved search space that it drives; `None` in journals of older releases.
+        space: the resolved search space that it drives.
     """
 
     kind: ClassVar[str] = "attempt"
@@ -123,7 +123,7 @@ class Drawn(Written):
     """Configurations of the space, drawn before the first of them begins: from now on they are these.
 
     They follow from space and seed, but a later release may draw others from the same space; so every reader takes them
-    from here. The journals of older releases have none.
+    from here.
 
     Attributes:
         first: the index of the first.
@@ -201,7 +201,7 @@ class Reported(_ReportBody):
     Attributes:
         report: what was measured. Of a failure it has the kind; the sentence is the decision's reason.
         decision: the scheduler's; `None` between rungs.
-        config_hash: of the configuration's values, in its first report; `None` in later ones and in older journals.
+        config_hash: of the configuration's values, in its first report; `None` in later ones.
     """
 
     kind: ClassVar[str] = "report"
@@ -262,7 +262,7 @@ class Failed(Written):
     epoch: Whole
     failure: Annotated[str, Field(alias="kind")]
     reason: str
-    counts: Flag = True  # before kinds of failures were distinguished, each counted and was final
+    counts: Flag = True
     final: Flag = True
     replicate: Annotated[Whole | None, LEFT_OUT] = None
     given_up: Flag = False

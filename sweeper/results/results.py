@@ -249,7 +249,7 @@ _DECISIONS = (
 def with_fragility(results: Results, query: str) -> pa.Table:
     """Return the rows of a query that names `decisions.fragility`. `results` is a snapshot. Raises QueryError.
 
-    The column is in no file: what it says follows from values that are there, and older sweeps' tables have it as well.
+    The column is in no file: what it says follows from values that are there.
     """
     assert results.frozen is not None
     found = stop_chances(results)

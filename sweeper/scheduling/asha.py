@@ -333,7 +333,7 @@ class PausedRungs(Rungs):
                 continue
             metric = self.scheduler.score(-here.keys[configuration][0])
             reason = f"promoted: {self._reason(metric, epoch, place, count, 'continue')}"
-            if beyond:  # these words are in journals since 0.2: an audit makes them again
+            if beyond:
                 reason += f", for nothing else is left and the best {least} are kept (keep_at_least)"
             return configuration, Decision(epoch, "continue", reason, metric, None, count - 1)
         return None

@@ -338,7 +338,7 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
 def _comparable(decision: Decision | None) -> Decision | None:
     if decision is None or decision.kind != "fail":
         return decision
-    return replace(decision, reason="", stratum=None)  # releases before 0.3 left a failed trial's stratum out
+    return replace(decision, reason="")
 
 
 def _text(decision: Decision | None) -> str:

@@ -129,14 +129,7 @@ def build_spec(
 
 
 def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
-    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace.
-
-    A sweep of release 0.2 or before goes on measuring the training loss's Hessian at fixed weights.
-    """
-    curvature = part_of(values, "evaluation", "curvature")
-    if isinstance(curvature, dict) and "lanczos_steps" in curvature:
-        evaluation: Values = part_of(values, "evaluation")
-        values = {**values, "evaluation": {**evaluation, "curvature": {"weights": "fixed", **curvature}}}
+    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
     with importing_nothing():
         return build_spec(values, None, source)
 

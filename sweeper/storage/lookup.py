@@ -22,7 +22,7 @@ from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.journal.segments import piece_of
 from sweeper.storage.lease import holder, process_of
-from sweeper.storage.metadata import read_manifest, read_specification, started_at
+from sweeper.storage.metadata import read_manifest, read_specification, require_format, started_at
 from sweeper.storage.store_journal import INDEX
 from trainables.files.atomic import is_temporary, replacing, temporary_name
 from trainables.files.stores.base import is_store_address
@@ -121,13 +121,15 @@ def sweep_names(output: str | Path = "results") -> list[str]:
 def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
     """Return the paths of a sweep that exists, by its name in the folder `output` or by its folder's path.
 
-    Raises UnknownSweepError when there is none, naming those that there are.
+    Raises UnknownSweepError when there is none, naming those that there are; SweeperError for one of another format.
     """
     direct, below = Path(name_or_path), Path(output) / name_or_path
     is_name = len(direct.parts) == 1 and direct.name != ".."
     for folder in (below, direct) if is_name else (direct, below):
         if is_sweep(folder):
-            return SweepPaths(folder.resolve())
+            paths = SweepPaths(folder.resolve())
+            require_format(paths.manifest)
+            return paths
     names = sweep_names(output)
     hint = (
         f"no sweeps yet in {Path(output).resolve()}; --output names another folder, `sweeper run quickstart` starts one"

@@ -32,6 +32,9 @@ PACKAGES = (
 )
 
 
+#: The number of what a results folder holds: files, records, columns. It grows with each change that readers must know.
+FORMAT = 4
+
 #: The manifest's key of a sweep that was started with --no-mlflow.
 UNTRACKED = "untracked"
 
@@ -46,6 +49,7 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
     rehearsal = {"rehearsal": list(spec.rehearsed)} if spec.is_rehearsal else {}
     return {
         **rehearsal,
+        "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": redact_arguments(sys.argv),
         "submitter": os.environ.get("SWEEPER_SUBMITTER", user_and_host()),
@@ -167,6 +171,18 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
             return {}
         raise
     return values
+
+
+def require_format(path: Path) -> None:
+    """Raise SweeperError where a sweep's manifest says that its folder has another format."""
+    manifest = read_manifest(path, unknown_if_damaged=True)
+    number, writer = manifest.get("format"), part_of(manifest, "versions", "calibration-sweeper")
+    if number != FORMAT and (number is not None or "versions" in manifest):
+        raise SweeperError(
+            f"{path.parent} has format {number if number is not None else 'of before 4'}, written by version "
+            f"{writer or 'unknown'}, and this version reads format {FORMAT}",
+            "read it with the version that wrote it",
+        )
 
 
 def started_at(manifest: Mapping[str, object]) -> float | None:

@@ -35,12 +35,8 @@ if TYPE_CHECKING:
 
 TERMS, JOURNAL = "terms", "journal"
 
-#: Records that release 0.1 put at the same time, each an object: gaps of its dead drivers reach no further back.
-UNORDERED = 64
-
 _TERM = re.compile(rf"{TERMS}/(\d{{5}})\.json")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
-_SINGLE = re.compile(rf"{JOURNAL}/(\d{{10}})-[a-z]+(-c\d+)?(-e\d+)?\.json")
 _GROUP = re.compile(rf"{JOURNAL}/(\d{{5}}-[0-9a-f]{{16}})/(\d{{10}})-(\d{{10}})\.records")
 
 
@@ -117,13 +113,11 @@ def settled(terms: Sequence[Term], names: Iterable[str]) -> list[Part]:
     ordered = sorted(terms, key=lambda term: term.number)
     groups = _groups(names)
     parts: list[Part] = []
-    for place, prefix in enumerate(["", *(f"{term.number:05d}-{term.token}" for term in ordered)]):
+    for place, term in enumerate(ordered):
         # A later term may begin further back than the one before it: where damaged records were discarded.
-        limit = min((term.after for term in ordered[place:]), default=math.inf)
-        expected = ordered[place - 1].after if place else 0
-        found = groups.get(prefix, [])
-        if not place and not ordered:
-            found = _without_unsettled(found)
+        limit = min((later.after for later in ordered[place + 1 :]), default=math.inf)
+        expected = term.after
+        found = groups.get(f"{term.number:05d}-{term.token}", [])
         for begins, last, name in sorted(found, key=lambda group: (group[0], -group[1])):
             if last < expected or begins >= limit:
                 continue
@@ -140,25 +134,12 @@ def count_of(terms: Sequence[Term], parts: Sequence[Part]) -> int:
 
 
 def _groups(names: Iterable[str]) -> Mapping[str, list[tuple[int, int, str]]]:
-    """Return the journal's objects by the prefix of their term; those of release 0.1 have none."""
+    """Return the journal's objects by the prefix of their term."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     for name in names:
         if match := _GROUP.fullmatch(name):
             found.setdefault(match[1], []).append((int(match[2]), int(match[3]), name))
-        elif match := _SINGLE.fullmatch(name):
-            found.setdefault("", []).append((int(match[1]), int(match[1]), name))
     return found
-
-
-def _without_unsettled(found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Leave out what a driver of release 0.1 was putting when it died: those after a gap, if they are few.
-
-    Where they are many, a record was lost otherwise.
-    """
-    ordered = sorted(found)
-    gap = next((place for place, (begins, *_) in enumerate(ordered) if begins != place), len(ordered))
-    beyond = ordered[-1][0] - gap if ordered else 0
-    return ordered if beyond >= UNORDERED else ordered[:gap]
 
 
 def read_terms(store: Store) -> list[Term]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import yaml
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, flatten_configuration, require_sweep_name
 from sweeper.core.json_types import Plain, join_path
-from sweeper.journal.journal import read_kind, record_names
+from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
 from sweeper.space.file import Document, apply_overrides
@@ -185,31 +184,23 @@ _UNMEASURED = (*AMENDABLE, "header", "rehearsal")
 
 _LONGEST = 60
 _REMEDY = "restore the value, or start a new sweep with it"
-_CONFIGURATION = re.compile(r"-c(\d+)")
 _ABSENT = object()
 
 
 def edited(sweep: Sweep) -> list[Fault]:
     """Return what differs between a sweep's space and the journaled one, and may not; empty where nothing does.
 
-    The journals of older releases have no space: there, only trials that the space does not have any more are found.
-
     Raises SweeperError when the journal is damaged.
     """
     journaled = _journaled(sweep.paths.journal)
-    if journaled is None:
-        return _trials_beyond(sweep)
     now = _plain(sweep.spec.resolved())
-    if now == journaled:
+    if journaled is None or now == journaled:
         return []
-    try:  # what later releases have added to a space stands in it at its default
-        before = _plain(reopened_spec(dict(journaled), "the journal").resolved())
-    except InvalidSearchSpace:
-        before = journaled  # it says what this release does not know: that shows as a difference
-    was, is_now = ({key: space[key] for key in space if key not in (*_UNMEASURED, GROWING)} for space in (before, now))
+    measured = [key for key in {**journaled, **now} if key not in (*_UNMEASURED, GROWING)]
+    was, is_now = ({key: space[key] for key in measured if key in space} for space in (journaled, now))
     faults = [*_between(was, is_now, "")]
-    if _count(now) < _count(before):
-        rule = f"{GROWING} = {_count(now)}, but the sweep was driven with {_count(before)}: it can only grow"
+    if _count(now) < _count(journaled):
+        rule = f"{GROWING} = {_count(now)}, but the sweep was driven with {_count(journaled)}: it can only grow"
         faults.append(Fault(GROWING, rule, _REMEDY))
     return faults
 
@@ -229,15 +220,6 @@ def _plain(values: Mapping[str, Plain]) -> Mapping[str, Plain]:
 def _count(space: Mapping[str, Plain]) -> int:
     samples = space.get(GROWING)
     return samples if isinstance(samples, int) else 1
-
-
-def _trials_beyond(sweep: Sweep) -> list[Fault]:
-    found = (_CONFIGURATION.search(name) for name in record_names(sweep.paths.journal))
-    last = max((int(match[1]) for match in found if match), default=-1)
-    if last < len(sweep.configurations):
-        return []
-    rule = f"the space has {len(sweep.configurations)} configurations, and the journal has records of number {last}"
-    return [Fault(GROWING, rule, _REMEDY)]
 
 
 def _between(before: object, now: object, path: str) -> Iterator[Fault]:

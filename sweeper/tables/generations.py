@@ -87,17 +87,7 @@ def writing(paths: SweepPaths) -> Iterator[None]:
                 f"the results folder {paths.root} cannot be written to: {error.strerror}", "make it writable"
             ) from error
         clear_leftovers(paths.recalibrations)
-        _upgrade(paths)
         yield
-
-
-def _upgrade(paths: SweepPaths) -> None:
-    """Give files of earlier versions the columns that they lack, empty: readers need one schema for all."""
-    for path in sorted(paths.recalibrations.glob("*.parquet")):
-        written = pq.read_schema(path)
-        if not {*RECALIBRATIONS_SCHEMA.names} <= {*written.names}:
-            rows = pq.read_table(path, schema=RECALIBRATIONS_SCHEMA).to_batches()
-            write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata(written.metadata), rows, durable=True)
 
 
 def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) -> None:

@@ -63,7 +63,7 @@ def kept_file(name: str) -> str | None:
 
 
 def trial_of(file: str) -> str | None:
-    """Return the trial whose evaluation a file holds; `None` where it holds several, as older releases merged them."""
+    """Return the trial whose evaluation a file holds; `None` where it holds several."""
     return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
 
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.release.distribution import ROOT, source_files
+from tests.sweeper.synthetic_sweep import write_sweep
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 CHANGES = re.findall(r"^\| (an? [^|]+) \| ([^|]+) \| ([^|]+) \|$", TEXT, re.MULTILINE)
@@ -188,9 +189,7 @@ def test_a_figure_is_added_as_the_table_says(checkout: Checkout, tmp_path: Path)
     (module,) = checkout.files("a report figure", name="trials_by_status")
     (checkout.folder / module).write_text(FIGURE)
     assert checkout.touched() == {module}
-    shutil.copytree(ROOT / "tests/fixtures/release_0_1/apart", tmp_path / "apart", symlinks=True)
-    if not (tmp_path / "apart/tables").exists():
-        (tmp_path / "apart/tables").symlink_to("generations/0001")
+    write_sweep(tmp_path / "apart")
     checkout.run("-m", "sweeper", "report", str(tmp_path / "apart"))
     page = (tmp_path / "apart" / "report.html").read_text("utf-8")
     assert "trials-by-status" in page and "A planted figure." in page

@@ -19,6 +19,7 @@ import yaml
 
 from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
 from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
+from sweeper.storage.metadata import FORMAT
 from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum
 
 RUNGS = (3, 9)
@@ -395,6 +396,7 @@ def resolved(sweep: Sweep, configurations: int, space: str) -> dict[str, Any]:
 def manifest(name: str, seed: int) -> dict[str, Any]:
     """Return what manifest.json holds."""
     return {
+        "format": FORMAT,
         "created": START.isoformat(timespec="seconds"),
         "command": ["sweeper", "run", f"search_spaces/{name}.yaml"],
         "seed": seed,

@@ -34,9 +34,9 @@ class TrialReport:
         failure: why the trial cannot continue, one sentence.
         failure_kind: the same in a word: `non_finite`, `timed_out` or a kind of the driver's failures.
         device: `cpu` or `cuda`.
-        packing: how the replicates shared the process; `None` in reports of before packings were named.
+        packing: how the replicates shared the process; `None` where nothing was packed.
         wall_seconds: time spent in the trial so far.
-        gpu: the share of a GPU that its process had, as the driver adds; `None` in reports of release 0.1.
+        gpu: the share of a GPU that its process had, as the driver adds; `None` before.
         epochs: rows of `epochs`, one row per replicate and epoch.
         evaluations: rows of `evaluations`; none between rungs.
         replicate_errors: replicates that failed while others went on, and why.
@@ -66,7 +66,7 @@ class TrialReport:
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> TrialReport:
-        """Read what `to_dict` wrote, and what release 0.1 and its journal wrote, where some fields may be missing."""
+        """Read what `to_dict` wrote, which leaves out what is empty."""
         given = {each.name: written[each.name] for each in fields(TrialReport) if each.name in written}
         for name in _BY_REPLICATE:
             given[name] = {int(number): text for number, text in given.get(name, {}).items()}

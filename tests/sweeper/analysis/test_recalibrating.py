@@ -377,16 +377,3 @@ def test_unknown_and_superfluous_metrics_are_refused() -> None:
         read_metrics(["smoth_ece"], [])
     with pytest.raises(SweeperError, match="ece is always measured"):
         read_metrics(["ece"], [])
-
-
-def test_files_of_earlier_versions_get_the_columns_that_they_lack(sweep: Sweep) -> None:
-    recalibrate(sweep, read_requests(["temperature"], [], [15]))
-    before = rows_of(sweep, "method = 'temperature'")
-    for path in sweep.paths.recalibrations.glob("*.parquet"):
-        pq.write_table(pq.read_table(path).drop_columns(["metrics"]), path)
-    facts = {part.path.name: part.digest for part in recalibration_parts(sweep.paths)}
-    recalibrate(sweep, [Request("none", 15)], metrics=(("smooth_ece", {}),))
-    test_one_documented_path_reads_it_with_every_reader((sweep, None))  # type: ignore[arg-type]
-    assert rows_of(sweep, "method = 'temperature'") == before
-    kept = {part.path.name: part.digest for part in recalibration_parts(sweep.paths)}
-    assert kept[Request("temperature", 15).part] == facts[Request("temperature", 15).part]

@@ -17,7 +17,7 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.space.configurations import configurations_of
-from sweeper.space.loading import build_spec, load_spec, reopened_spec
+from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.parts import SchedulerSettings
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
@@ -501,14 +501,6 @@ def test_a_scheduler_of_a_file_that_is_only_read_is_refused_in_one_sentence(sett
     chosen = SchedulerSettings.model_validate({"name": "asha", "max_epochs": 9, **settings})
     with pytest.raises(InvalidSearchSpace, match="scheduler: "):
         chosen.built("val_nll", "min")
-
-
-def test_a_begun_sweep_of_an_earlier_release_keeps_the_weights_it_measured_curvature_with():
-    values = load_spec(packaged_files()["curvature_figures_2_3"]).resolved()
-    assert values["evaluation"]["curvature"]["weights"] == "differentiated"
-    assert reopened_spec(values, "sweep.yaml").evaluation.curvature["weights"] == "differentiated"
-    del values["evaluation"]["curvature"]["weights"]
-    assert reopened_spec(values, "sweep.yaml").evaluation.curvature["weights"] == "fixed"
 
 
 def test_replicates_may_have_seeds_of_ones_own():

@@ -23,13 +23,17 @@ from sweeper.execution.fork_server import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep
 from sweeper.journal.journal import Journal
+from sweeper.monitoring.status import status_of
 from sweeper.results import load
 from sweeper.storage import lookup
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_links, sweep_names
 from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.storage.store_journal import INDEX
+from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.projection import Projection
+from tests.sweeper.journal.test_state import Script
+from tests.sweeper.monitoring.test_status import Driven
 from tests.sweeper.records import made_body
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -171,8 +175,7 @@ LINKS = {
 
 @pytest.mark.parametrize("which", LINKS)
 def test_nothing_is_written_into_a_folder_whose_links_lead_elsewhere(tmp_path: Path, which: str) -> None:
-    root = tmp_path / "results" / "received"
-    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "release_0_1" / "digits_small", root, symlinks=True)
+    root = Driven(tmp_path).paths.root.rename(tmp_path / "results" / "received")
     place, is_folder = LINKS[which]
     elsewhere = tmp_path / "elsewhere"
     if is_folder:
@@ -331,9 +334,26 @@ def test_a_sweep_that_runs_or_is_in_a_store_is_left_alone(output: Path) -> None:
 
 
 def test_a_copy_from_a_store_is_listed(tmp_path: Path) -> None:
-    root = tmp_path / "results" / "digits_small"
-    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "release_0_1" / "digits_small", root, symlinks=True)
+    driven = Driven(tmp_path)
+    driven.write(Script().attempt(1))
+    root = driven.paths.root
     (root / "journal" / INDEX).write_text("{}")
-    assert [entry.name for entry in lookup.entries(tmp_path / "results")] == ["digits_small"]
+    assert [entry.name for entry in lookup.entries(tmp_path / "results")] == ["small"]
     (root / "journal" / "notes.txt").write_text("mine")
     assert lookup.entries(tmp_path / "results") == []
+
+
+@pytest.mark.parametrize("number", [None, 3, 5])
+def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
+    tmp_path: Path, number: int | None
+) -> None:
+    root = write_sweep(tmp_path / "results" / "old", configurations=2, samples=20)
+    manifest = json.loads((root / "manifest.json").read_text())
+    manifest["versions"]["calibration-sweeper"] = "0.3.0"
+    manifest = {key: value for key, value in {**manifest, "format": number}.items() if value is not None}
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    for refused in (lambda: load("old", root.parent), lambda: open_sweep("old", root.parent)):
+        with pytest.raises(SweeperError, match=r"written by version 0\.3\.0, and this version reads format 4"):
+            refused()
+    (status,) = status_of(root.parent)
+    assert "written by version 0.3.0" in status.state

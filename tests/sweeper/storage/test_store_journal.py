@@ -42,20 +42,6 @@ def test_what_drivers_acted_on_counts_and_nothing_else(seed: int) -> None:
     assert [name.split("/")[1] for name, _ in found] == expected
 
 
-def test_records_of_release_0_1_come_first() -> None:
-    singles = [f"journal/{number:010d}-started-c{number:05d}.json" for number in range(6)]
-    term = Term(1, "0" * 16, 6)
-    parts = settled([term], [*singles, term.group_name(6, 8)])
-    assert [sequence for _, sequence in _numbers(parts)] == [*range(9)]
-
-
-def test_what_a_driver_of_release_0_1_was_putting_does_not_count() -> None:
-    singles = [f"journal/{number:010d}-started-c{number:05d}.json" for number in (0, 1, 3, 4)]
-    assert [part.first for part in settled([], singles)] == [0, 1]
-    lost = [*singles, "journal/0000000080-started-c00080.json"]
-    assert [part.first for part in settled([], lost)] == [0, 1, 3, 4, 80], "that is a loss, for the reader to name"
-
-
 def test_discarded_records_are_left_out_by_a_new_term() -> None:
     first, second = Term(1, "a" * 16, 0), Term(2, "b" * 16, 3)
     names = [first.group_name(0, 4), second.group_name(3, 3)]

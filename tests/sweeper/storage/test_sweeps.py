@@ -257,17 +257,6 @@ def test_the_last_driver_counts(sweep: Sweep) -> None:
     assert "12" in fault.rule
 
 
-def test_a_journal_without_a_space_is_accepted_unless_it_has_more_trials(tmp_path: Path) -> None:
-    made = create_sweep(load_spec(write_space(tmp_path)), "small", None, tmp_path / "results", {})
-    with_space(made, None)
-    assert edited(made) == [] == edited(after(made, lambda v: v.update(seed=4)))
-    fewer = after(made, lambda v: v.update(samples=4))
-    (fault,) = edited(fewer)
-    assert fault.path == "samples" and "number 9" in fault.rule
-    with pytest.raises(SweeperError, match=r"configuration 9(.|\n)*restore sweep\.yaml"):
-        fold(read_journal(made.paths.journal), len(fewer.configurations))
-
-
 def test_configurations_that_are_drawn_otherwise_are_named(sweep: Sweep) -> None:
     state = fold(read_journal(sweep.paths.journal), 10)
     hashes: list[str | None] = [config_hash(values) for values in sweep.configurations]

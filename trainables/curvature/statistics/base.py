@@ -160,7 +160,7 @@ class CurvatureSettings:
         spectrum_steps: the Hessian-vector products of each of its probes, for each loss; 32 resolve the edges and
             the gap beside the bulk at a third of what Ghorbani, Krishnan & Xiao 2019 spend on theirs (§2: about 90).
         weights: how the training loss's sample weights are taken where these depend on the network (selective risk's
-            β): `differentiated`, as training does, or `fixed` at the current network, as before release 0.3. What a
+            β): `differentiated`, as training does, or `fixed` at the current network. What a
             loss itself holds constant (ranks, counts, τ, a bandwidth) is constant either way.
         batch_size: the fixed partition over which a batch-coupled loss is taken, and the fewest samples in a pass.
         vectors_per_pass: how many probes share a traversal of the graph (by vmap). On a CPU it gains nothing (23 to

@@ -4,10 +4,8 @@ A search space asks for them in `evaluation.splits`, each a mapping of one of th
 measured on them once, when they have finished.
 """
 
-# Users' data sets of 0.2, of which sweeps keep copies to resume with, import these two from here.
-from trainables.datasets.base import hash_of_splits, stratified_split
 from trainables.datasets.splits.base import EVALUATION_SPLITS, EvaluationSplit, build_split
 
 EVALUATION_SPLITS.discover(__name__)
 
-__all__ = ["EVALUATION_SPLITS", "EvaluationSplit", "build_split", "hash_of_splits", "stratified_split"]
+__all__ = ["EVALUATION_SPLITS", "EvaluationSplit", "build_split"]
