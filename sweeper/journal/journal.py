@@ -155,11 +155,6 @@ def _not_writable(folder: Path, error: OSError) -> SweeperError:
     )
 
 
-def record_names(folder: Path) -> list[str]:
-    """Return the names of the files of one record each, in the order of their sequence; segments are not among them."""
-    return [piece.name for piece in segments.pieces(folder) if not piece.sealed]
-
-
 def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
     """Yield the records with a sequence above `after`, in order, each checked.
 

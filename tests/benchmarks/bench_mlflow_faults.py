@@ -24,12 +24,12 @@ from pathlib import Path
 from mlflow.tracking import MlflowClient
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import record_names
 from sweeper.storage.metadata import hardware
 from sweeper.tracking.sync import sync
 from tests.mlflow_stores import Server, postgresql
 from tests.running import command, write_space
 from tests.seeds import drawn_seed
+from tests.sweeper.records import record_names
 
 SPACE = """
 dataset: {name: digits}

@@ -25,12 +25,12 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from sweeper.core.ids import TABLES, SweepPaths
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import SEALED
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.text.labels import duration
-from tests.sweeper.records import fields
+from tests.sweeper.records import fields, record_names
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
 
 DRIVER_SECONDS = 0.006

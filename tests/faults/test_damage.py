@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.faults.small_disk import SmallDisk
 from tests.running import command, in_process, kill, started, sweeper, wait_for_records, write_space
 from tests.seeds import drawn_seed
+from tests.sweeper.records import record_names
 
 CLOCK_AN_HOUR_BACK = """
 import time

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import record_names
 from sweeper.journal.segments import last_sequence
 from sweeper.results import load
 from tests.faults.processes import kill_ids, trial_processes
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.running import in_process, kill, started, sweeper, write_space
+from tests.sweeper.records import record_names
 
 APART = ("--set", "replicates.packing=trials", "--no-mlflow")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from sweeper.journal import segments
 from sweeper.journal.records import Body, Record, body_from_json
 from trainables.worker.trial_reports import TrialReport
 
@@ -49,3 +51,8 @@ def fields(record: Record) -> dict[str, Any]:
 def trial_report(**values: Any) -> TrialReport:
     """Return what a process reports; what is left out is filled in."""
     return TrialReport.from_dict({"configuration": 0, "epoch": 1, **_REPORT, **values})
+
+
+def record_names(folder: Path) -> list[str]:
+    """Return the names of the files of one record each, in the order of their sequence; segments are not among them."""
+    return [piece.name for piece in segments.pieces(folder) if not piece.sealed]

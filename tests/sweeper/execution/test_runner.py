@@ -29,7 +29,7 @@ from sweeper.execution.driver.capacity import RayUnavailable
 from sweeper.execution.driver.executor import executor_named
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import chosen_executor, confirming_spec, run_sweep
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Ended
 from sweeper.planning.plan import plan
 from sweeper.results import Results
@@ -40,7 +40,7 @@ from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
 from tests.running import in_process, sweeper, write_space
 from tests.sweeper.inline_sweep import Inline
-from tests.sweeper.records import fields
+from tests.sweeper.records import fields, record_names
 
 
 @pytest.mark.integration

@@ -14,9 +14,9 @@ import time
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal, read_journal, record_names, set_aside_damaged
+from sweeper.journal.journal import Journal, read_journal, set_aside_damaged
 from tests.seeds import drawn_seed
-from tests.sweeper.records import fields, made_body, made_record
+from tests.sweeper.records import fields, made_body, made_record, record_names
 
 WRITER = """
 import sys

@@ -15,18 +15,10 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal import segments
-from sweeper.journal.journal import (
-    Journal,
-    JournalTail,
-    generation,
-    read_journal,
-    read_kind,
-    record_names,
-    set_aside_damaged,
-)
+from sweeper.journal.journal import Journal, JournalTail, generation, read_journal, read_kind, set_aside_damaged
 from sweeper.journal.records import Attempt, Started
 from tests.seeds import drawn_seed
-from tests.sweeper.records import fields, made_body
+from tests.sweeper.records import fields, made_body, record_names
 
 WRITER = """
 import sys

@@ -13,7 +13,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.execution.driver.context import TOGETHER, TrialValues
 from sweeper.figures import hyperparameters
-from sweeper.journal.journal import Journal, record_names
+from sweeper.journal.journal import Journal
 from sweeper.journal.records import Drawn, Record
 from sweeper.journal.state import ENDED, SweepState, fold
 from sweeper.reporting.page import write_report
@@ -28,7 +28,7 @@ from sweeper.space.loading import searcher_for
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.inline_sweep import Inline
-from tests.sweeper.records import fields, made_body
+from tests.sweeper.records import fields, made_body, record_names
 from tests.sweeper.searches import searched_spec
 
 COUNT = 10

@@ -410,7 +410,7 @@ def test_shipped_files_are_valid(name):
     header = spec.header
     assert all((header.question, header.source, header.expected, header.cost))
     assert re.match(
-        rf"sweeper (run|submit) search_spaces/(papers/)?{name}\.yaml( --|, then | && |$)", header.command
+        rf"sweeper (run|cluster submit) search_spaces/(papers/)?{name}\.yaml( --|, then | && |$)", header.command
     ), header.command
 
 

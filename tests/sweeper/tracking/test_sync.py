@@ -22,7 +22,7 @@ from mlflow.tracking import MlflowClient
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import config_hash, trial_name
-from sweeper.journal.journal import read_journal, record_names, set_aside_damaged
+from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.state import fold
 from sweeper.tracking import sync as projection
 from sweeper.tracking.base import RunUpdate
@@ -32,7 +32,7 @@ from sweeper.tracking.mlflow.pages import TAG
 from tests.alive import wait_for_ends
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
-from tests.sweeper.records import fields, made_body
+from tests.sweeper.records import fields, made_body, record_names
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
 from sweeper.execution.driver.judging import FRUITLESS_TRIES, STORAGE, Failure
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
-from tests.sweeper.records import fields
+from tests.sweeper.records import fields, record_names
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)

@@ -12,14 +12,13 @@ from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.execution.driver.judging import STORAGE, Failure
-from sweeper.journal.journal import record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, alone
 from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, TogetherSweep, diverges_at
-from tests.sweeper.records import fields
+from tests.sweeper.records import fields, record_names
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
