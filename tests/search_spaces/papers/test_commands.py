@@ -136,10 +136,11 @@ def test_what_a_rehearsal_prints_or_writes_is_marked(tmp_path: Path) -> None:
         assert "REHEARSAL, not a result" in CliRunner().invoke(app, command).stderr
     csv = CliRunner().invoke(app, ["results", *where, "--format", "csv"]).stdout
     assert csv.splitlines()[0].endswith(",rehearsal") and csv.splitlines()[1].lower().endswith(",true")
-    assert "rehearsal" in CliRunner().invoke(app, ["table", *where, "--format", "csv"]).stdout.splitlines()[0]
+    table = CliRunner().invoke(app, ["figure", name, "table", *where[1:], "--format", "csv"]).stdout
+    assert "rehearsal" in table.splitlines()[0]
     ideal_sweep(tmp_path, "mukhoti_figures_7_8")
-    for command in (["results", "--format", "csv"], ["table", "--format", "csv"]):
-        done = CliRunner().invoke(app, [command[0], "mukhoti_figures_7_8", *command[1:], "--output", str(tmp_path)])
+    for command in (["results", "mukhoti_figures_7_8"], ["figure", "mukhoti_figures_7_8", "table"]):
+        done = CliRunner().invoke(app, [*command, "--format", "csv", "--output", str(tmp_path)])
         assert done.exit_code == 0 and "rehears" not in (done.stdout + done.stderr).lower()
 
 
