@@ -226,6 +226,7 @@ def plan(
     rehearse: arguments.Rehearse = False,
     cluster: str | Path | None = None,
     slurm: bool = False,
+    slurm_file: str | Path | None = None,
     price_per_gpu_hour: Annotated[float | None, CommandOption(least=0)] = None,
 ) -> Shown[Plan]:
     """Estimate trials, time and cost before training.
@@ -233,6 +234,7 @@ def plan(
     Args:
         cluster: Ray launcher file or KubeRay manifest: also estimate nodes and hours there.
         slurm: Also estimate jobs and hours by slurm.yaml.
+        slurm_file: What to ask Slurm for. (default: slurm.yaml beside the space)
         price_per_gpu_hour: Multiply GPU-hours by this price. (default: show no price)
 
     Returns:
@@ -244,11 +246,15 @@ def plan(
     from sweeper.planning.costs import measured_plan
     from sweeper.space.loading import load_spec
 
+    if slurm_file is not None and not slurm:
+        raise SweeperError("--slurm-file goes with --slurm", "add --slurm, or omit it")
+    if slurm and cluster is not None:
+        raise SweeperError("--cluster and --slurm name two clusters", "omit one; --slurm-file names Slurm's file")
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     if slurm:
         from sweeper.slurm.submission import asked_file
 
-        cluster = asked_file(space, cluster)
+        cluster = asked_file(space, slurm_file)
     if cluster is not None:
         from sweeper.planning.on_cluster import cluster_plan
 

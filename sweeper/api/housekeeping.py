@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 def init(
     file: str | Path,
     *,
-    dataset: str = "digits",
+    dataset: str | None = None,
+    table: str | Path | None = None,
+    target: str | None = None,
     loss: Sequence[str] = (),
     network: Sequence[str] = (),
     grid: Annotated[Sequence[str], CommandOption(metavar="PATH=VALUES")] = (),
@@ -45,7 +48,9 @@ def init(
 
     Args:
         file: Search space file to write, e.g. mine.yaml.
-        dataset: Data set (`sweeper spaces --datasets` lists all).
+        dataset: Data set (`sweeper spaces --datasets` lists all). (default: digits, or table with --table)
+        table: Your own table in CSV, Parquet or JSON Lines.
+        target: Its column of classes.
         loss: Loss family; repeatable. (default: cross_entropy and focal)
         network: Network; repeatable. (default: mlp)
         grid: Values to try, e.g. loss.gamma=1,2,5 or dataset.label_noise=0,0.1; repeatable. (default: none)
@@ -65,7 +70,9 @@ def init(
     file = Path(file)
     if file.exists():
         raise SweeperError(f"{file} already exists", "name another file")
-    values = {}
+    own = {"dataset.file": table, "dataset.target": target}
+    values = {path: [json.dumps(str(value))] for path, value in own.items() if value is not None}
+    dataset = dataset or ("digits" if table is None else "table")
     for text in grid:
         path, equals, written = text.partition("=")
         if not equals or not written:

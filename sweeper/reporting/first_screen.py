@@ -25,6 +25,7 @@ from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.results.listing import Overview, headline
 from sweeper.text.cells import Row, Rows, float_or_none, grouped, measured_or_none, measured_values, text_of
 from sweeper.text.labels import describe, number, plural, short
+from trainables.registry import IMPORTED
 
 #: Post-hoc methods that the first screen names; the report's table has all.
 MOST_METHODS = 3
@@ -84,7 +85,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
     if board.rows and (found is None or not found.decides.values):
         none = f"nothing finite was measured: {board.objective.metric} of every trial is NaN or infinite."
         return FirstScreen(None, None, [], [Answer("Warning", none)])
-    said += majority_warning(board)
+    said += majority_warning(results, board)
     if found is None:
         return FirstScreen(None, None, [], said)
     said += loss_and_network(found)
@@ -196,7 +197,7 @@ def after_temperature(found: Matrix, best: Row) -> str:
     return f"By {found.after.label} the best is {who}, {values[0]}; {best['trial']}, {values[1]}, {verdict}."
 
 
-def majority_warning(board: Leaderboard) -> list[Answer]:
+def majority_warning(results: Results, board: Leaderboard) -> list[Answer]:
     """Return a warning where the best configuration is hardly better than always predicting the largest class."""
     best = board.best
     if best is None:
@@ -208,7 +209,8 @@ def majority_warning(board: Leaderboard) -> list[Answer]:
     recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
     others = measured_values(board.finished, "val_balanced_accuracy")  # none where all others failed
     if balanced is not None and balanced >= max(others, default=balanced):
-        remedy = "no finished configuration has a higher one: train longer"
+        longer = "" if results.specification.get("loop") == IMPORTED else ": train longer"
+        remedy = f"no finished configuration has a higher one{longer}"
     else:
         remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
     sentence = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.core.domains import Constant, Fields, Interval, Members, Node, plain, refused, repeats
+from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, plain, refused, repeats
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import join_path
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -31,7 +31,8 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
         return _members_of(node, join_path(path, node.kind), faults)
     if isinstance(node, Members):
         inner = join_path(path, node.kind)
-        faults += repeats([plain(member) for member in node.nodes], inner)
+        if not any(member is INVALID for member in node.nodes):  # whose plain values are all None
+            faults += repeats([plain(member) for member in node.nodes], inner)
         nodes = (_enumerated(member, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
         return Members("grid", tuple(nodes))
     return node

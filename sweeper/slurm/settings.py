@@ -128,7 +128,8 @@ def read_settings(space: Path, named: Path | None) -> tuple[SlurmSettings, Path]
     if file is None:
         raise SweeperError(
             f"no {FILE}: looked for {' and '.join(str(place) for place in places)}",
-            "write one, e.g. 'partition: gpu', 'workers: 4', 'gpus: 1', 'time: 1:00:00', a line each",
+            "write one, e.g. 'partition: gpu', 'workers: 4', 'gpus: 1', 'time: 1:00:00', a line each; "
+            "deploy/slurm/array.yaml explains every line",
         )
     try:
         # As texts: YAML 1.1 would read 1:00:00 as the number 3600. This loader makes texts, lists and mappings only.

@@ -11,7 +11,10 @@ from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.remote.submission import Request, submit
 from sweeper.slurm.jobs import Exchange, SlurmJobs, cancel, described, folder_of, is_here, jobs_left, submit_scripts
-from sweeper.slurm.settings import HEAD, read_settings
+from sweeper.slurm.settings import HEAD, SlurmSettings, read_settings
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
 from trainables.files.stores.base import is_store_address
@@ -53,10 +56,18 @@ def submit_sweep(
     if name is not None and folder_of(shared, name).exists():
         remedy = f"continue it with `sweeper resume {name} --slurm`, or choose another --name"
         raise SweeperError(f"the name {name!r} is taken", remedy)
-    jobs = SlurmJobs(found, shared, print_only)
+    spec = load_spec(search_spaces.locate(space), list(request.settings))
+    jobs = SlurmJobs(_for_trials(found, spec), shared, print_only)
     request = replace(request, output=str(shared), wait_for_nodes=ON_COMPUTE_NODES)
     name, _ = submit(jobs, space, name, lambda each: folder_of(shared, each).exists(), request)
     return SlurmSubmission(name, jobs.submitted, folder_of(shared, name), jobs.scripts, file)
+
+
+def _for_trials(asked: SlurmSettings, spec: SweepSpec) -> SlurmSettings:
+    """Return the settings with no more nodes or workers than trials can run at once."""
+    most = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
+    counts = {"nodes": asked.nodes, "workers": asked.workers}
+    return asked.model_copy(update={key: min(count, most) for key, count in counts.items() if count is not None})
 
 
 def submit_again(name: str, output: str) -> SlurmSubmission:

@@ -225,6 +225,10 @@ def _of_values(values: Plain, path: str) -> list[str]:
 USUAL_RECIPE = {"optimizer.lr": ["0.1"], "optimizer.momentum": ["0.9"], "optimizer.schedule": ["cosine"]}
 
 
+#: Flags of `sweeper init` for what a table needs.
+_SHORT = {"file": ", or --table FILE", "target": ", or --target COLUMN"}
+
+
 def template(
     dataset: str = "digits",
     losses: Sequence[str] = (),
@@ -263,6 +267,11 @@ def template(
         if not any(c.hyperparameter(key) for c in named.get(part, ())):
             known = tuple(f"{p}.{h.name}" for p, found in named.items() for c in found for h in c.hyperparameters)
             faults.append(f"nothing takes {path!r}{did_you_mean(path, known)}")
+    for part, components in named.items():
+        missing = [
+            h.name for c in components for h in c.hyperparameters if h.required and f"{part}.{h.name}" not in values
+        ]
+        faults += [f"{part} needs {key}: give --grid {part}.{key}=VALUE{_SHORT.get(key, '')}" for key in missing]
     if faults:
         raise SweeperError("\n".join(faults), "see `sweeper spaces --losses`, `--architectures` and `--datasets`")
     text = resources.files("sweeper.space").joinpath("template.yaml").read_text("utf-8")

@@ -487,10 +487,19 @@ class LoopReplicate:
         batches = self._asked("batches", lambda: self.loop.batches(FITTED_ON)) if shown else None
         if batches is None or wanted is None:
             return {"hessian_unavailable": f"{self._name} has no network() and batches()"}, {}
-        inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        pairs = self._asked("batches", lambda: [*batches])
+        if not pairs or not all(map(_is_pair, pairs)):
+            yielded = ", ".join({described(pair) for pair in pairs if not _is_pair(pair)}) or "nothing"
+            rule = f"{self._name}: batches yields {yielded}; curvature takes pairs of tensors, inputs and targets"
+            return {"hessian_unavailable": rule}, {}
+        inputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         val = Split(inputs, targets)
         dataset = DataSet(OWN, val, val, val, self._classes or 2, tuple(inputs.shape[1:]), "")
         if loss is None:
             wanted = replace(wanted, losses=tuple(each for each in wanted.losses if each != "training"))
         plain = build_loss("cross_entropy")
         return curvature_columns(network, loss or plain, dataset, wanted, self._seed, temperatures)
+
+
+def _is_pair(batch: object) -> bool:
+    return isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)

@@ -40,6 +40,17 @@ def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:
         typed("init", str(tmp_path / "other.yaml"), "--grid", "loss.gamma")
 
 
+def test_a_table_of_one_s_own_by_flags(tmp_path: Path) -> None:
+    file, table = tmp_path / "question.yaml", tmp_path / "my, data.csv"
+    table.write_text("a,kind\n" + "".join(f"{row},{row % 2}\n" for row in range(300)))
+    with pytest.raises(SweeperError, match=r"dataset needs file: .*--table FILE\ndataset needs target: .*--target"):
+        typed("init", str(file), "--dataset", "table")
+    assert not file.exists()
+    assert typed("init", str(file), "--table", str(table), "--target", "kind")[0] == 0
+    status, said = typed("validate", str(file))
+    assert status == 0 and "kind" in said
+
+
 def test_the_tutorial_is_a_valid_space_and_a_notebook_that_names_it(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "first"
     status, said = typed("init", "--tutorial", str(folder))

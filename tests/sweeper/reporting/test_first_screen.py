@@ -6,6 +6,7 @@ import io
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -158,21 +159,27 @@ def test_fits_at_their_bound_are_warned_of(tmp_path: Path) -> None:
     assert "at bound" in str(posthoc_tables(results))
 
 
-def test_a_majority_class_predictor_is_warned_of() -> None:
+def test_a_majority_class_predictor_is_warned_of(quickstart_folder: Path) -> None:
+    results = held(quickstart_folder)
     row = {
         "trial": "c00000", "status": "completed", "judged": 0.01, "val_accuracy": 0.667, "val_majority_share": 0.667,
         "val_balanced_accuracy": 0.5,
     }  # fmt: skip
     board = Leaderboard([row], (), "", Goal("val_ece", "min"))
     better = {**row, "trial": "c00001", "judged": 0.02, "val_balanced_accuracy": 0.8}
-    (guard,) = majority_warning(Leaderboard([row, better], (), "", Goal("val_ece", "min")))
+    (guard,) = majority_warning(results, Leaderboard([row, better], (), "", Goal("val_ece", "min")))
     assert "constraints: [{metric: val_balanced_accuracy" in guard.sentence
-    (warning,) = majority_warning(board)
+    (warning,) = majority_warning(results, board)
     assert "validation accuracy 66.7%, largest class 66.7%, balanced accuracy 50.0%" in warning.sentence
     assert "no finished configuration has a higher one: train longer" in warning.sentence
-    assert majority_warning(Leaderboard([{**row, "val_accuracy": 0.9}], (), "", Goal("val_ece", "min"))) == []
-    assert majority_warning(Leaderboard([{**row, "val_majority_share": None}], (), "", Goal("val_ece", "min"))) == []
-    assert majority_warning(Leaderboard([], (), "", Goal("val_ece", "min"))) == []
+    imported = SimpleNamespace(specification={"loop": "imported"})
+    assert majority_warning(imported, board)[0].sentence.endswith("no finished configuration has a higher one.")  # type: ignore[arg-type]
+    assert majority_warning(results, Leaderboard([{**row, "val_accuracy": 0.9}], (), "", Goal("val_ece", "min"))) == []
+    assert (
+        majority_warning(results, Leaderboard([{**row, "val_majority_share": None}], (), "", Goal("val_ece", "min")))
+        == []
+    )
+    assert majority_warning(results, Leaderboard([], (), "", Goal("val_ece", "min"))) == []
 
 
 def test_without_measurements_there_is_nothing_to_say(tmp_path: Path) -> None:

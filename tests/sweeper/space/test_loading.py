@@ -455,6 +455,11 @@ def test_grid_names_each_domain_without_members():
     assert remedy == "write grid or choice with the values to try, or searcher: random"
 
 
+def test_two_misspelled_members_of_a_grid_are_two_faults():
+    found = _searcher_faults("grid", {**FINITE, "loss": {"choice": ["focall", "cross_entropi"]}})
+    assert [rule for rule, _ in found.values()] == ["unknown loss 'focall'", "unknown loss 'cross_entropi'"]
+
+
 def test_grid_refuses_members_that_stand_twice_and_steps_too_fine():
     space = {**FINITE, "optimizer": {"name": "sgd", "lr": {"choice": [0.1, 0.1]}}}
     assert _searcher_faults("grid", space)["space.optimizer.lr.choice[1]"][0] == "0.1 appears twice"

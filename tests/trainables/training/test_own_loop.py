@@ -207,6 +207,11 @@ def test_curvature_is_measured_of_the_network_where_the_loop_shows_one():
     assert hidden["hessian_unavailable"] == "looped:Loop has no network() and batches()"
     shown = replicate("Shown").evaluate(settings, "rung").rows[0]
     assert shown["hessian_cross_entropy_trace"] > 0 and "hessian_training_trace" not in shown
+    for batches, said in (([{"inputs": 1}], "a dict"), ([("text", 1)], "a tuple"), ([], "nothing")):
+        loop = replicate("Shown")
+        loop.loop.batches = lambda split, batches=batches: iter(batches)
+        reason = loop.evaluate(settings, "rung").rows[0]["hessian_unavailable"]
+        assert reason == f"looped:Shown: batches yields {said}; curvature takes pairs of tensors, inputs and targets"
     named = replicate("Shown", loss={"name": "focal", "gamma": 2.0}).evaluate(settings, "rung").rows[0]
     assert named["hessian_training_trace"] > 0
 
