@@ -20,7 +20,7 @@ from rich.console import Group
 from search_spaces import FOLDER
 from sweeper.api import arguments
 from sweeper.api.arguments import AtLeastOne, CommandOption, local_tracking, output_folder, overrides
-from sweeper.core.errors import SweeperError, writing_to
+from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.storage import lookup
 from sweeper.text.display import Shown
 from sweeper.text.labels import plural, short
@@ -104,12 +104,12 @@ def _tutorial(folder: Path) -> Shown[list[Path]]:
 def validate(
     space: arguments.Space, *, set: arguments.Settings = None, rehearse: arguments.Rehearse = False
 ) -> Shown[SweepSpec]:
-    """Check a search space and report all errors at once. Nothing is trained; what a table of yours holds is said.
+    """Check a search space and report all errors at once; each network takes one step if the data are here.
 
     Returns:
         The search space, checked and complete.
     """
-    from sweeper.planning.preparation import what_is_found
+    from sweeper.planning.preparation import prepare_dataset, what_is_found
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
 
@@ -117,8 +117,16 @@ def validate(
     count = spec.samples if spec.searcher.learns else len(configurations(spec))
     varying = ", ".join(dict.fromkeys(short(name) for name in varying_columns(spec.space))) or "nothing"
     seeds = f"{plural(count, 'configuration')} × {plural(spec.replicates.count, 'seed')}"
-    found = what_is_found(spec)
-    return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found))))
+    found, untried = what_is_found(spec), None
+    if spec.loop is None:
+        there = spec.dataset | ({"download": False} if "download" in spec.dataset else {})
+        try:
+            prepare_dataset(spec.model_copy(update={"dataset": there}))
+        except InvalidSearchSpace:
+            raise
+        except SweeperError as error:
+            untried = f"not tried on its data: {error.message}"
+    return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found, untried))))
 
 
 def delete(

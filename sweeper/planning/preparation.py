@@ -25,7 +25,7 @@ from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.metrics.base import bin_faults
-from trainables.models import ARCHITECTURES, fit_fault
+from trainables.models import ARCHITECTURES, fit_fault, step_fault
 from trainables.registry import OWN
 from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.fine_tuning import mixes, mixing_fault
@@ -56,6 +56,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
         or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
         or shift_faults(spec, dataset)
         or _unsuited(spec, drawn, dataset)
+        or _untrainable(drawn, dataset)
     )
     if faults:
         raise InvalidSearchSpace(faults)
@@ -86,6 +87,17 @@ def _unsuited(spec: SweepSpec, drawn: Sequence[Configuration], dataset: DataSet)
         *_faults("training.compile", [training], compiler_fault),
         *_faults("dataset", variants(spec.space), lambda variant: _variant_fault(variant, dataset)),
     ]
+
+
+#: The most pairs of network and batch size that take a step before a start. Our choice: some 5 s.
+MOST_STEPS = 50
+
+
+def _untrainable(drawn: Sequence[Configuration], dataset: DataSet) -> list[Fault]:
+    """Return why networks cannot train in batches of their size; those with the smallest last batch are tried first."""
+    pairs = distinct((c["architecture"], c["optimizer"]["batch_size"]) for c in drawn)
+    pairs.sort(key=lambda pair: len(dataset.train) % pair[1] or pair[1])
+    return _faults("space.architecture", pairs[:MOST_STEPS], lambda pair: step_fault(dataset, *pair))
 
 
 def bins_fault(dataset: DataSet, measured: Evaluation) -> str | None:

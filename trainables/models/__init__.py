@@ -4,8 +4,8 @@ They import the registry and torch, and timm and torchvision inside the function
 nor the training loop.
 """
 
-from trainables.models.base import ARCHITECTURES, build_for, build_model, fit_fault
+from trainables.models.base import ARCHITECTURES, build_for, build_model, fit_fault, step_fault
 
 ARCHITECTURES.discover(__name__)
 
-__all__ = ["ARCHITECTURES", "build_for", "build_model", "fit_fault"]
+__all__ = ["ARCHITECTURES", "build_for", "build_model", "fit_fault", "step_fault"]

@@ -15,6 +15,7 @@ their import paths name. Layers that several networks share are here, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,15 +136,14 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     weights = architecture.get("weights_file")
     if weights is not None and not Path(str(weights)).expanduser().is_file():
         return f"there is no weights file {weights}; give the path of one, or pretrained: true"
-    described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     try:
         with torch.random.fork_rng(devices=[]):
             with _Undrawn():
-                model, data = _placed(dataset, described, "meta")
+                model, data = _placed(dataset, architecture, "meta")
             if "follows_data" in ARCHITECTURES[str(architecture["name"])].tags:
                 return None  # what it computes is in the data, which the meta device does not hold
             if sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
-                model, data = _placed(dataset, described, "cpu")
+                model, data = _placed(dataset, architecture, "cpu")
             with torch.device(data.train.targets.device):
                 logits = model.eval()(data.train.head(2))
     except (ValueError, RuntimeError, AssertionError) as error:
@@ -156,10 +156,57 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     return None
 
 
+#: Samples of a batch that a training step is tried with. Batch norm, the usual reason to fail, needs two.
+MOST_TRIED = 8
+
+
+def step_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue], batch_size: int) -> str | None:
+    """Return why a network cannot take a step on the first or the last batch of an epoch, or `None`.
+
+    It goes forward and backward in training mode; large networks on the meta device, whose refusals the CPU confirms.
+    Meant for networks that `fit_fault` accepts; the global generators stay as they are.
+    """
+    samples, name = len(dataset.train), str(architecture["name"])
+    if dataset.train.lengths is not None:  # batches of tokens
+        return None
+    with torch.random.fork_rng(devices=[]):
+        for which, size in (("first", batch_size), ("last", samples % batch_size or batch_size)):
+            tried, device = min(size, MOST_TRIED), "cpu" if ARCHITECTURES.is_own(name) else "meta"
+            rule = _step_rule(dataset, architecture, tried, device)
+            if rule is not None and device == "meta":
+                rule = _step_rule(dataset, architecture, tried, "cpu")
+            if rule is not None:
+                batch = f"{size} of {samples} samples at batch_size = {batch_size}"
+                return f"{name} cannot train on the {which} batch of an epoch, {batch}: {rule}"
+    return None
+
+
+def _step_rule(
+    dataset: DataSet, architecture: Mapping[str, HyperparameterValue], samples: int, device: str
+) -> str | None:
+    try:
+        with _Undrawn() if device == "meta" else nullcontext():
+            model, data = _placed(dataset, architecture, device)
+            if device == "meta" and sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
+                return _step_rule(dataset, architecture, samples, "cpu")
+            with torch.device(device):
+                logits = model.train()(data.train.head(samples))
+            if not isinstance(logits, Tensor):
+                return f"in training it gives a {type(logits).__name__}; choose a network without auxiliary outputs"
+            logits.sum().backward()
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return (
+            f"{reason}; choose another batch_size{', that leaves no single sample' if samples == 1 else ' or network'}"
+        )
+    return None
+
+
 def _placed(
     dataset: DataSet, architecture: Mapping[str, HyperparameterValue], device: str
 ) -> tuple[nn.Module, DataSet]:
-    """Return a network and the data set, both on `device`."""
+    """Return a network without pretrained weights and the data set, both on `device`."""
+    architecture = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     with torch.device(device):
         data = dataset.to(device)
         if data.word_vectors is not None:

@@ -27,3 +27,36 @@ def test_more_bins_than_samples_are_refused_before_the_first_trial():
     assert [(fault.path, fault.rule) for fault in caught.value.faults] == [
         ("evaluation.bins", "359 samples are fewer than 360 bins: use at most 359 bins or more samples")
     ]
+
+
+RESNET = {"name": "timm", "model": "resnet18"}
+
+
+@pytest.mark.parametrize(
+    ("network", "size", "words"),
+    [
+        (RESNET, 49, "timm cannot train on the last batch of an epoch, 1 of 1079 samples at batch_size = 49"),
+        (RESNET, 1, "timm cannot train on the first batch of an epoch, 1 of 1079 samples at batch_size = 1"),
+        ({"name": "torchvision", "model": "googlenet"}, 64, "it gives a GoogLeNetOutputs; choose a network without"),
+    ],
+)
+def test_a_network_that_cannot_train_on_a_batch_is_refused(network, size, words):
+    dataset = "digits" if network == RESNET else {"name": "digits_stand_in", "size": 96, "channels": 3}
+    space = {
+        **SPACE["space"],
+        "loss": "focal",
+        "architecture": network,
+        "optimizer": {"name": "sgd", "batch_size": size},
+    }
+    with pytest.raises(InvalidSearchSpace) as caught:
+        prepare_dataset(build_spec({**SPACE, "dataset": dataset, "space": space}))
+    (fault,) = caught.value.faults
+    assert fault.path == "space.architecture" and words in fault.rule
+    assert ("choose another batch_size" in fault.rule) == (network == RESNET)
+
+
+@pytest.mark.parametrize("size", [48, 50, 2000])
+def test_a_network_that_can_train_is_accepted(size):
+    space = {**SPACE["space"], "loss": "focal", "architecture": RESNET}
+    spec = build_spec({**SPACE, "space": {**space, "optimizer": {"name": "sgd", "batch_size": min(size, 1079)}}})
+    assert prepare_dataset(spec) is not None
