@@ -37,4 +37,4 @@ def test_a_plan_takes_any_slurm_file(tmp_path: Path) -> None:
     assert isinstance(there, dict) and "cluster" in there
     for wrong in ({"slurm_file": "other.yaml"}, {"slurm": True, "cluster": "other.yaml"}):
         with pytest.raises(SweeperError, match="--slurm"):
-            plan(tmp_path / "a.yaml", **wrong)  # type: ignore[arg-type]
+            plan(tmp_path / "a.yaml", **wrong)
