@@ -77,10 +77,10 @@ format: $(DEVELOPMENT)
 	$(BIN)/ruff format .
 
 # The documentation's site in docs/build/html, offline, every warning an error. Tutorials and examples are run; a tutorial
-# again only when it changed, or in `make check-docs`.
+# again only when it changed, or in `make check-docs`. SPHINX="-D nb_execution_mode=off" runs no tutorial.
 docs: $(DEVELOPMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/sphinx-build -W --keep-going -q -b html docs docs/build/html
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/sphinx-build -W --keep-going -q $(SPHINX) -b html docs docs/build/html
 
 # Live reports for the site, at most 20 MB in build/gallery/pages: a sweep is run where build/gallery/results lacks it, forty
 # minutes on two cores in all, and needs Debian's dataset-fashion-mnist. `make docs` then adds the pages.
