@@ -167,8 +167,6 @@ def step_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]
     Meant for networks that `fit_fault` accepts; the global generators stay as they are.
     """
     samples, name = len(dataset.train), str(architecture["name"])
-    if dataset.train.lengths is not None:  # batches of tokens
-        return None
     with torch.random.fork_rng(devices=[]):
         for which, size in (("first", batch_size), ("last", samples % batch_size or batch_size)):
             tried, device = min(size, MOST_TRIED), "cpu" if ARCHITECTURES.is_own(name) else "meta"
