@@ -117,7 +117,8 @@ $(RELEASE): $(DEVELOPMENT)
 $(BENCHES:%=bench-%): bench-%: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_$(subst -,_,$*)
 
-# Metrics, post-hoc methods, sets and corruptions beside independent packages, which are installed apart from the rest,
+# Metrics, post-hoc methods, sets and corruptions beside independent packages, and curvature of 23 public networks beside
+# their plain gradients (a quarter of an hour); packages are installed apart from the rest,
 # without what they require in turn: 100 MB. Some bring a package called tests, which would hide ours.
 bench-oracles: $(ORACLES)/.installed
 	PYTHONPATH=$(CURDIR):$(CURDIR)/$(ORACLES) $(BIN)/python -m tests.benchmarks.bench_oracles

@@ -207,6 +207,6 @@ def of(library: str) -> Callable[[int], Iterator[tuple[str, float]]]:
     def compare(seed: int) -> Iterator[tuple[str, float]]:
         if seed < 2 * len(names):
             for words, difference in differences(case(library, names[seed // 2], in_place=seed % 2 == 0)):
-                yield f"{library}'s networks: {words}", difference
+                yield f"networks of {library}: {words}", difference
 
     return compare
