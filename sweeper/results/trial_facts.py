@@ -134,7 +134,7 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
 
 
 def same_configuration(results: Results, trial: str) -> list[str]:
-    """Return a sentence where other trials have the same values on other seeds, as those of a boosted one."""
+    """Return a sentence where other trials have the same values on other seeds, as a grid with several samples has."""
     known = f"(SELECT any_value(config_hash) FROM trials WHERE trial = {literal(trial)})"
     where = f"config_hash = {known} AND trial != {literal(trial)}"
     rows = results.rows(f"SELECT DISTINCT trial FROM trials WHERE {where} ORDER BY 1")

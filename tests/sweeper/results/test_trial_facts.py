@@ -74,7 +74,7 @@ def test_a_trial_that_breaks_a_constraint_says_so(losses_folder: Path) -> None:
     assert "val_accuracy at least" in remarks[breaking[0]]
 
 
-def test_a_configuration_that_was_boosted_names_its_other_trials(tmp_path: Path) -> None:
+def test_a_configuration_names_other_trials_of_the_same_values(tmp_path: Path) -> None:
     again = write_sweep(tmp_path / "again", space="gamma", configurations=20, samples=20, failures=0)  # the grid has 18
     assert "the same configuration on other seeds: c00018" in printed(again, "0")
     assert "other seeds" not in printed(again, "5")

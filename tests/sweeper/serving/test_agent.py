@@ -50,13 +50,13 @@ def test_an_agent_reads_and_is_refused_what_it_may_not(tmp_path):
             assert not failed and planned["answer"]["trials"] == 4
             failed, shown = await _call(client, "show", name="first")
             assert not failed and shown["answer"]
-            failed, compared = await _call(client, "compare", first="first", second="first")
+            failed, compared = await _call(client, "compare", name="first", first="first")
             assert not failed and compared["answer"]["sweeps"]["names"] == ["first", "first"]
             refusals = [
                 ("results", {"names": ["first"], "sql": "SELECT * FROM read_text('/etc/passwd')"}, "disabled"),
                 ("results", {"names": ["first"], "sql": "SET enable_external_access = true"}, "not read-only"),
                 ("plan", {"space": "own.yaml"}, "this:That"),
-                ("compare", {"first": "first", "second": "none"}, "there is no sweep 'none'"),
+                ("compare", {"name": "first", "first": "none"}, "there is no sweep 'none'"),
             ]
             for tool, given, why in refusals:
                 failed, said = await _call(client, tool, **given)
