@@ -77,7 +77,7 @@ format: $(DEVELOPMENT)
 	$(BIN)/ruff format .
 
 # The documentation's site in docs/build/html, offline, every warning an error. Tutorials and examples are run; a tutorial
-# again only when it changed, or in `make check-docs`. SPHINX="-D nb_execution_mode=off" runs no tutorial.
+# again only when it changed, or in `make check-docs`; none with SPHINX="-D nb_execution_mode=off", as in .ci/run.
 docs: $(DEVELOPMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[docs]
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/sphinx-build -W --keep-going -q $(SPHINX) -b html docs docs/build/html
