@@ -45,6 +45,11 @@ METRICS = (
 #: one epoch, and those that were stopped with the others, so that nothing was selected by its own result.
 LEAST_FINISHED = 3
 
+UNPAIRED = (
+    "configurations share seeds that the other sweep does not have, so neither configurations nor seeds are "
+    "independent pairs; run both with the same `seed`"
+)
+
 #: A configuration's hash and a replicate's seed.
 Key = tuple[str, int]
 
@@ -120,10 +125,11 @@ def compare(first: Results, second: Results) -> Comparison:
         rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
     equal_seeds = any(key in rows[1] for key in rows[0])
     common = set(rows[0]) & set(rows[1]) if equal_seeds else None
-    shared_seeds = common is not None and any(unit != config for (config, _), unit in independent_units(common).items())
-    by_seed = shared_seeds or (len(finished) == 1 and equal_seeds and epoch is None)
+    sides = [common] if common else rows
+    shared_seeds = any(unit != key[0] for keys in sides for key, unit in independent_units(keys).items())
+    by_seed = (shared_seeds and common is not None) or (len(finished) == 1 and equal_seeds and epoch is None)
     units = [_units(side, common, by_seed) for side in rows]
-    metrics, left_out = _compare_metrics(*units)
+    metrics, left_out = ([], {"every metric": UNPAIRED}) if shared_seeds and not common else _compare_metrics(*units)
     return Comparison(
         names=(first.name, second.name),
         asked=differences(*({**each.specification, "header": None} for each in (first, second))),

@@ -104,7 +104,7 @@ def _tutorial(folder: Path) -> Shown[list[Path]]:
 def validate(
     space: arguments.Space, *, set: arguments.Settings = None, rehearse: arguments.Rehearse = False
 ) -> Shown[SweepSpec]:
-    """Check a search space and report all errors at once; each network takes one step if the data are here.
+    """Check a search space and report all errors at once. Each network takes one step if the data are here.
 
     Returns:
         The search space, checked and complete.

@@ -138,3 +138,20 @@ def test_differences_of_nested_values() -> None:
         ("d", 3, None),
         ("e", None, {}),
     ]
+
+
+def test_common_seeds_that_the_other_sweep_lacks_leave_no_independent_pairs(pair: tuple[Path, Path]) -> None:
+    """Each sweep's configurations share a seed's luck: 17 pairs of configurations would be one draw, not 17."""
+    for folder, first_seed in zip(pair, (0, 100), strict=True):
+        for file in (folder / "tables" / "trials").resolve().glob("**/*.parquet"):
+            table = pq.read_table(file)
+            seeds = pa.array([first_seed + number for number in table["replicate"].to_pylist()], table["seed"].type)
+            pq.write_table(table.set_column(table.schema.get_field_index("seed"), "seed", seeds), file)
+    shift(pair[1], "ece", 0.01, "test")
+    found = compare(Results(pair[0]), Results(pair[1]))
+    assert (
+        not found.metrics
+        and not found.equal_seeds
+        and "run both with the same `seed`" in found.left_out["every metric"]
+    )
+    assert "not compared" in text_of(*pair)

@@ -281,7 +281,7 @@ def failing(logits, targets):
 
 def test_a_method_maps_to_probabilities_and_names_its_parameters(own):
     own("methods", METHODS)
-    logits, targets = np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 1])
+    logits, targets = 2.0 * np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 1])
     calibrator = fit("methods:Flat", logits, targets)
     assert np.allclose(calibrator(logits), 1 / 3) and calibrator.parameters == {"share": 1.0}
     assert parameter_names("methods:Flat") == ("share",)
