@@ -334,7 +334,7 @@ def status(
         cluster = connect(address)
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
         return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
-    from sweeper.slurm.submission import jobs_lines
+    from sweeper.slurm.submission import jobs_lines, slurm_sweeps
 
     jobs = [printable(line) for line in jobs_lines(place, name)]
     if jobs and name is not None and not (Path(place) / name).exists():
@@ -346,7 +346,9 @@ def status(
     began = {each.name: each for each in entries(folder)}
     none = f"no sweeps in {Path(place).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
     table = [statuses_table(found, began)] if found else []  # no head alone
-    return Shown(found, Group(*table, *jobs), notes=[] if found or jobs else [none])
+    submitted = [printable(each) for each in slurm_sweeps(place) if each in began]
+    lines = [*jobs, *([f"on Slurm: {', '.join(submitted)}"] if submitted else [])]
+    return Shown(found, Group(*table, *lines), notes=[] if found or lines else [none])
 
 
 def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:

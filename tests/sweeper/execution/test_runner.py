@@ -245,9 +245,7 @@ def test_the_best_are_trained_again_on_seeds_that_chose_nothing(tmp_path: Path) 
     shutil.rmtree(tmp_path / "one-confirmed")
     assert confirmation_of(first) is None
     api.resume("one", output=tmp_path, tracking_uri="none")
-    once_more = Results(tmp_path / "one-confirmed").rows(
-        "SELECT nll FROM final WHERE split = 'val' AND trial = 'c00000'"
-    )
+    once_more = Results(tmp_path / "one-confirmed").rows(ROWS)
     assert once_more == rows, "the same configurations and seeds, whenever they are confirmed"
 
 
