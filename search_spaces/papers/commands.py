@@ -6,7 +6,6 @@ one published table or computed figure it prints that one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +169,7 @@ def paper(
     if name not in PAPERS:
         return _figure(name, gamma, classes, form or "table", to)
     if items:
-        return _items(name, form or "table")
+        return _items(name)
     options = {
         "output": place, "tracking_uri": tracking_uri, "mlflow": mlflow, "address": address, "cpus": cpus,
         "executor": executor,
@@ -225,7 +224,7 @@ def _figure(
     text = format_table(pa.Table.from_pylist(figure.rows), form)
     if to is not None:
         write_figure(figure.figure(name), Path(to))
-    return Shown(figure, text, notes=figure.remarks)
+    return Shown(figure, text, json=figure.rows, notes=figure.remarks)
 
 
 def claims(
@@ -253,12 +252,11 @@ def claims(
     )
 
 
-def _items(paper: str, form: str) -> Shown[list[Item]]:
+def _items(paper: str) -> Shown[list[Item]]:
     from search_spaces.papers.page import items, items_table
 
     held = items(paper)
-    written = json.dumps([item.to_dict() for item in held], indent=2) if form == "json" else items_table(held)
-    return Shown(held, written)
+    return Shown(held, items_table(held))
 
 
 def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, Any]) -> None:

@@ -109,17 +109,29 @@ def _add_one(app: typer.Typer, name: str, function: Callable[..., Any]) -> None:
     app.command(_words(name), cls=Command, short_help=short)(made)
 
 
+def _refuse(message: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        SafeConsole(stderr=True).print(f"error: {message}", soft_wrap=True)
+
+
 @functools.cache
 def plugins() -> dict[str, Callable[..., Any]]:
     """Return the commands that installed packages add: name → function, written like those of `sweeper.api`.
 
-    A package names them in its `pyproject.toml`; one that cannot be imported is left out, with a warning.
+    A package names them in its `pyproject.toml`. A command that cannot be imported, or that has the name of one of the
+    sweeper's own, is left out with a warning.
 
         [project.entry-points."sweeper.commands"]
         audit = "my_package.commands:audit"
     """
-    added = {}
+    added: dict[str, Callable[..., Any]] = {}
+    own = {*SUBCOMMANDS, *(_words(name) for names in GROUPS.values() for name in names)}
     for entry in importlib.metadata.entry_points(group="sweeper.commands"):
+        if entry.name in own:
+            _refuse(f"the command {entry.name!r} of {entry.value} has the name of one of the sweeper's own")
+            continue
         try:
             added[entry.name] = entry.load()
         except Exception as error:  # a stranger's module may raise anything
@@ -140,12 +152,12 @@ def command(function: Callable[..., Any], printed: Callable[..., None]) -> Calla
         given = {name: value for name, value in typed.items() if value is not None and value != []}
         given |= {name: not given[name] for name in negated}
         form = shown.pop("form", typed.get("form"))
+        if "form" not in own and form not in ("table", "json"):  # before anything is done
+            raise SweeperError(f"unknown format {form!r}", "formats: table, json")
         helpers = {name: GIVEN[name] for name in inspect.signature(function).parameters.keys() & GIVEN.keys()}
         answer = function(**given, **helpers)
         if form == "json" and not (isinstance(answer, str) and "form" in own):
             display_json(answer)
-        elif form != "table" and "form" not in own:
-            raise SweeperError(f"unknown format {form!r}", "formats: table, json")
         else:
             printed(answer, given, **shown)
 
@@ -366,13 +378,6 @@ class _SpaceForBlas(MetaPathFinder):
             if left < self.NEEDED:
                 raise MemoryError(f"{name} needs {self.NEEDED >> 20} MiB of address space and {left >> 20} are left")
         return None
-
-
-def _refuse(message: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    with contextlib.suppress(OSError):
-        SafeConsole(stderr=True).print(f"error: {message}", soft_wrap=True)
 
 
 def _version(asked: bool) -> None:

@@ -110,12 +110,7 @@ def as_data(answer: object) -> object:
         return as_data(answer.json if answer.json is not None else answer.value)
     if isinstance(answer, Mapping):
         return {str(key): as_data(value) for key, value in answer.items()}
-    for method in (
-        "to_dict",
-        "to_pylist",
-        "resolved",
-        "tolist",
-    ):  # answers, Arrow's tables, search spaces, numpy's values
+    for method in ("to_dict", "to_pylist", "resolved", "tolist"):  # answers, Arrow, search spaces, numpy
         if hasattr(answer, method):
             return as_data(getattr(answer, method)())
     if is_dataclass(answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -68,3 +69,45 @@ except MemoryError as error:
     command = ["sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60))
     assert done.stdout.startswith("scipy needs 256 MiB of address space and "), done.stderr
+
+
+def test_an_unknown_format_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", "quickstart", "--output", str(tmp_path / "results"), "--format", "xml"])
+    assert "unknown format 'xml'" in str(done.exception) and not (tmp_path / "results").exists()
+
+
+def test_an_installed_package_adds_a_command(tmp_path: Path) -> None:
+    """One that runs, one that cannot be imported, and one that has a name of ours, which stays ours."""
+    facts = tmp_path / "audits-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: audits\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(
+        "[sweeper.commands]\naudit-all = audits:audit_all\nbroken = audits_missing:go\ndoctor = audits:audit_all\n"
+    )
+    (tmp_path / "audits.py").write_text(
+        "from __future__ import annotations\n\n\ndef audit_all(name: str, *, deep: bool = False) -> str:\n"
+        '    """Audit everything.\n\n    Args:\n        name: Whom to audit.\n        deep: Look closer.\n    """\n'
+        '    return f"{name} {deep}"\n'
+    )
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from sweeper.cli.main import main; main()",
+    ]
+
+    def said(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*program, str(tmp_path), *words], capture_output=True, text=True, timeout=patient(60))
+
+    done = said("audit-all", "everyone", "--deep")
+    assert done.stdout == "everyone True\n", done.stderr
+    helped = said("--help")
+    assert helped.returncode == 0 and "Audit everything." in helped.stdout
+    assert "Check that this machine can run sweeps." in helped.stdout
+    assert "'broken' of audits_missing:go cannot be imported" in helped.stderr and "'doctor'" in helped.stderr
+
+
+def test_numbers_of_a_papers_figure_are_json() -> None:
+    done = CliRunner().invoke(app, ["paper", "confidence", "--format", "json"])
+    assert {"classes", "gamma", "confidence", "probability"} <= json.loads(done.stdout)[0].keys()
+    items = CliRunner().invoke(app, ["paper", "mukhoti", "--items", "--format", "json"])
+    assert any(row["item"] == "Fig. 1" for row in json.loads(items.stdout))
