@@ -10,9 +10,8 @@ ORACLES := build/oracles
 PUBLIC := build/public
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead cohorts losses posthoc calibration curvature curvature-shares curvature-memory scheduler trials replicates \
-	lanes-gpu cohorts-gpu card lane-memory evaluation training report serving searchers statistics peers timings resume \
-	streams
+BENCHES := overhead cohorts posthoc calibration curvature curvature-shares trials replicates lanes-gpu cohorts-gpu card \
+	evaluation training serving searchers statistics peers timings resume streams
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
