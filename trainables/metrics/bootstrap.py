@@ -1,27 +1,31 @@
-"""Bootstrap standard errors of metrics: samples drawn with replacement, the metric recomputed, its spread taken.
+"""Bootstrap standard errors of metrics: draw samples with replacement, compute the metric again, take its spread.
 
-ECE-type metrics are sums over bins of signed gaps, so a resample needs no more than how often each sample was
-drawn: all repetitions become one matrix product. They are biased upward at small n, which no standard error
-shows: report n beside them.
+A binned error is a sum of |Σ gap| over bins, so a resample is a vector of counts, and all resamples together are one
+sparse product of each bin's gaps with these counts. Equal-mass bins keep the bounds of the original samples. Binned
+errors are biased upward at small n, which no standard error shows: report n beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.base import Floats, Integers, always_measured, require_probabilities
-from trainables.metrics.binning import equal_mass_starts, equal_width_bin, norm_of_gaps, stable_order
+from trainables.metrics.binning import Scheme, bin_of_each, norm_of_gaps
 from trainables.metrics.evaluate import evaluate_probabilities
 
-#: Metrics whose repetitions are computed together; any other name recomputes `evaluate_probabilities` each time.
-TOGETHER = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
+#: Metrics that are sums over bins; any other name recomputes `evaluate_probabilities` for each resample.
+BINNED: dict[str, Scheme] = {
+    "ece": "equal_width",
+    "ada_ece": "equal_mass",
+    "mce": "equal_width",
+    "cw_ece": "equal_width",
+    "cw_ada_ece": "equal_mass",
+}
 
-_BLOCK_ELEMENTS = 4_000_000  # repetitions × samples held at once: 32 MB in float64
-_CACHED = 2**16  # of these sorted at once: their gaps, half a MiB in float64, stay in a core's cache
-_TOGETHER = 2**20  # repetitions × samples × classes that are added up at once
+_ELEMENTS = 4_000_000  # classes × samples whose gaps are held at once: 32 MB in float64
 
 
 def bootstrap_standard_error(
@@ -56,136 +60,49 @@ def bootstrap_standard_error(
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown metric {', '.join(unknown)}; known: {', '.join(known)}")
-    spread = _fast_spreads(values, labels, [n for n in names if n in TOGETHER], bins, repetitions, seed)
-    slow = [name for name in names if name not in TOGETHER]
-    if slow:
-        draws = np.random.default_rng(seed).integers(0, len(labels), size=(repetitions, len(labels)))
-        repeats = [evaluate_probabilities(values[d], labels[d], bins, slow) for d in draws]
-        spread |= {name: float(np.std([r[name] for r in repeats], ddof=1)) for name in slow}
-    return {f"{name}_se": spread[name] for name in names}
+    draws = np.random.default_rng(seed).integers(0, len(labels), size=(repetitions, len(labels)))
+    repeats: dict[str, Floats] = {}
+    if any(name in BINNED for name in names):
+        counts = np.stack([np.bincount(draw, minlength=len(labels)) for draw in draws], axis=1).astype(np.float64)
+        repeats = {name: _resampled(name, values, labels, counts, bins) for name in names if name in BINNED}
+    if others := [name for name in names if name not in BINNED]:
+        rows = [evaluate_probabilities(values[draw], labels[draw], bins, others) for draw in draws]
+        repeats |= {name: np.array([row[name] for row in rows]) for name in others}
+    return {f"{name}_se": float(repeats[name].std(ddof=1)) for name in names}
 
 
-def _fast_spreads(
-    values: Floats, labels: Integers, names: Sequence[str], bins: int, repetitions: int, seed: int
-) -> dict[str, float]:
-    """Return the standard errors of the metrics of TOGETHER. Samples are sorted by confidence once, for equal mass."""
-    if not names:
-        return {}
-    order = stable_order(values.max(axis=1))
-    values, labels = values[order], labels[order]
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    rng = np.random.default_rng(seed)
-    block = max(1, _BLOCK_ELEMENTS // len(order))
-    repeats: dict[str, list[Floats]] = {name: [] for name in names}
-    for start in range(0, repetitions, block):
-        drawn = place.take(rng.integers(0, len(order), size=(min(block, repetitions - start), len(order))))
-        for name, found in _repeated_metrics(values, labels, _counts(drawn), names, bins).items():
-            repeats[name].append(found)
-    return {name: float(np.concatenate(found).std(ddof=1)) for name, found in repeats.items()}
-
-
-def _counts(drawn: Integers) -> Floats:
-    """Return how often each sample is in each of the resamples `drawn` [R, N], [R, N]."""
-    places = drawn + np.arange(len(drawn))[:, None] * drawn.shape[1]
-    return np.bincount(places.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
-
-
-def _repeated_metrics(
-    values: Floats, labels: Integers, counts: Floats, names: Sequence[str], bins: int
-) -> dict[str, Floats]:
-    """Return each metric [R] on resamples with `counts` [R, N] of samples that ascend in confidence."""
+def _resampled(name: str, values: Floats, labels: Integers, counts: Floats, bins: int) -> Floats:
+    """Return a binned error [R] on resamples that hold each sample as often as `counts` [N, R] says."""
     samples, classes = values.shape
-    confidence = values.max(axis=1)
-    gap = confidence - (values.argmax(axis=1) == labels)
-    found: dict[str, Floats] = {}
-    if "ada_ece" in names:
-        found["ada_ece"] = _equal_mass_gaps(gap[None], np.arange(samples)[None], counts, bins) / samples
-    if "cw_ece" in names or "cw_ada_ece" in names:
-        of_class = np.ascontiguousarray(values.T)
-        gaps = of_class.copy()
-        gaps[labels, np.arange(samples)] -= 1.0
-    if "cw_ada_ece" in names:
-        # samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself
-        orders = stable_order(of_class)
-        found["cw_ada_ece"] = _equal_mass_gaps(gaps, orders, counts, bins) / (samples * classes)
-    if "ece" in names or "mce" in names:
-        index = equal_width_bin(confidence, bins)
-        one_column_a_bin = np.eye(bins)[index]
-        columns = np.hstack([gap[:, None] * one_column_a_bin, one_column_a_bin])
-        sums, sizes = np.hsplit(counts @ columns, 2)
-        found |= {"ece": norm_of_gaps(sums, sizes, "mean"), "mce": norm_of_gaps(sums, sizes, "maximum")}
-    if "cw_ece" in names:
-        times = np.ascontiguousarray(counts.T)
-        found["cw_ece"] = _equal_width_gaps(of_class, gaps, times, bins) / (samples * classes)
-    return {name: found[name] for name in names}
+    if not name.startswith("cw_"):
+        confidence = values.max(axis=1)
+        gaps = confidence - (values.argmax(axis=1) == labels)
+        index = bin_of_each(confidence, bins, BINNED[name])[None]
+        sums = _sums(index, gaps[None], counts, bins)
+        sizes = _sums(index, np.ones_like(index, dtype=np.float64), counts, bins)
+        return norm_of_gaps(sums.T, sizes.T, "maximum" if name == "mce" else "mean")
+    total: Floats = np.zeros(counts.shape[1])
+    for first, of_class in _blocks(values):
+        index = np.stack([bin_of_each(column, bins, BINNED[name]) for column in of_class])
+        gaps = of_class - (labels == np.arange(first, first + len(of_class))[:, None])
+        total += np.abs(_sums(index, gaps, counts, bins)).sum(axis=0)
+    return total / (samples * classes)
 
 
-def _equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -> Floats:
-    """Return Σ_k Σ_b |Σ gap| [R] over the equal-width bins of each class's probabilities, by resample.
-
-    Most probabilities of many classes are in the first bin. Its sum is what the other bins leave of the class's, so
-    only the samples of those are added up.
-
-    Args:
-        of_class: probabilities [K, N].
-        gaps: probability less outcome [K, N].
-        times: how often each sample is in each resample [N, R].
-        bins: their number.
-    """
-    total: Floats = np.zeros(times.shape[1])
-    first = gaps @ times
-    together = max(1, _TOGETHER // times.size)
-    for start in range(0, len(gaps), together):
-        index = equal_width_bin(of_class[start : start + together], bins)
-        classes, chosen = np.nonzero(index)
-        if not len(chosen):
-            continue
-        bin_of_all = classes * bins + index[classes, chosen]
-        order = np.argsort(bin_of_all, kind="stable")
-        classes, chosen, bin_of_all = start + classes[order], chosen[order], bin_of_all[order]
-        of_each = times.take(chosen, axis=0)
-        of_each *= gaps[classes, chosen][:, None]
-        begins = np.flatnonzero(np.diff(bin_of_all, prepend=-1))
-        sums, classes = np.add.reduceat(of_each, begins, axis=0), classes[begins]
-        begins = np.flatnonzero(np.diff(classes, prepend=-1))
-        first[classes[begins]] -= np.add.reduceat(sums, begins, axis=0)
-        total += np.abs(sums, out=sums).sum(axis=0)
-    total += np.abs(first, out=first).sum(axis=0)
-    return total
+def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield the first class of each block of classes, and the block's probabilities [k, N]."""
+    together = max(1, _ELEMENTS // len(values))
+    for first in range(0, values.shape[1], together):
+        yield first, np.ascontiguousarray(values[:, first : first + together].T)
 
 
-def _equal_mass_gaps(gaps: Floats, orders: Integers, counts: Floats, bins: int) -> Floats:
-    """Return Σ_k Σ_b |Σ gap| [R] over the equal-mass bins of each class in each resample.
+def _sums(index: Integers, gaps: Floats, counts: Floats, bins: int) -> Floats:
+    """Return Σ gap [k·bins, R] in each bin of each class, for bins `index` and `gaps` [k, N] and `counts` [N, R]."""
+    from scipy.sparse import csr_array
 
-    No resample is sorted: the draws of sorted samples, all resamples one after the other, are counted up to the ends
-    of the bins. The last sample of a bin may be drawn several times; what of these draws is beyond its end is the next
-    one's.
-
-    Args:
-        gaps: probability less outcome [K, N].
-        orders: the samples of each class as they are to be sorted [K, N].
-        counts: of each sample in each resample [R, N].
-        bins: their number.
-    """
-    import torch
-
-    def running_sum(values: Floats) -> Floats:
-        summed: Floats = torch.from_numpy(values.ravel()).cumsum(0).numpy()  # numpy's own takes three times as long
-        return summed
-
-    repetitions, samples = counts.shape
-    total: Floats = np.zeros(repetitions)
-    block = min(repetitions, max(1, _CACHED // samples))
-    starts = equal_mass_starts(samples, bins)
-    for first in range(0, repetitions, block):
-        rows = counts[first : first + block]
-        ends = np.append(np.add.outer(np.arange(len(rows)) * samples, starts), len(rows) * samples)
-        for gap, order in zip(gaps, orders, strict=True):
-            ascending = gap[order]
-            drawn = rows.take(order, axis=1)
-            number, summed = running_sum(drawn), running_sum(drawn * ascending)
-            last = number.searchsorted(ends)
-            up_to = summed[last] - (number[last] - ends) * ascending[last % samples]
-            total[first : first + block] += np.abs(np.diff(up_to)).reshape(len(rows), bins).sum(axis=1)
-    return total
+    classes, samples = index.shape
+    place = (index + bins * np.arange(classes)[:, None]).ravel()
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=classes * bins))
+    rows = csr_array((gaps.ravel()[order], order % samples, np.append(0, ends)), shape=(classes * bins, samples))
+    return np.asarray(rows @ counts)
