@@ -86,7 +86,7 @@ def _resampled(name: str, values: Floats, labels: Integers, counts: Floats, bins
         index = np.stack([bin_of_each(column, bins, BINNED[name]) for column in of_class])
         gaps = of_class - (labels == np.arange(first, first + len(of_class))[:, None])
         total += np.abs(_sums(index, gaps, counts, bins)).sum(axis=0)
-    return total / (samples * classes)
+    return np.asarray(total / (samples * classes))
 
 
 def _blocks(values: Floats) -> Iterator[tuple[int, Floats]]:
