@@ -27,11 +27,11 @@ from sweeper.core.processes import prepare
 from sweeper.execution.driver.capacity import ClusterView, fit_resources
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
-from sweeper.execution.driver.judging import CRASH, OUT_OF_MEMORY, Failure, classify
+from sweeper.execution.driver.judging import CRASH, Failure, classify, memory_failure
 from sweeper.execution.driver.steering import Interrupts
 from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.space.parts import Resources
-from trainables.files.container import memory_taken, usable_cores
+from trainables.files.container import fullest_memory, usable_cores
 from trainables.worker.hang_watchdog import ended_by
 from trainables.worker.trial_reports import WorkerFailed, WorkerInit
 
@@ -240,14 +240,14 @@ class Loop:
         if not self.busy or time.monotonic() - self._memory_seen < TURN_SECONDS:
             return
         self._memory_seen = time.monotonic()
-        used = memory_taken()
-        if used < float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)):
+        used, total = fullest_memory()
+        if used < total * float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)):
             return
         largest = max(self.busy.values(), key=_resident)
-        size = _resident(largest) / 2**30
+        size = _resident(largest)
         self._kill(largest)
-        reason = f"the node's memory ran out: its process held {size:.1f} GiB when {used:.0%} was taken"
-        self.on_exit(largest, Failure(OUT_OF_MEMORY, reason))
+        said = f"its process held {size / 2**30:.1f} GiB when {used / total:.0%} of {total / 2**30:.1f} GiB was taken"
+        self.on_exit(largest, memory_failure(said, size / used))
 
 
 def _resident(worker: ForkedWorker) -> int:

@@ -26,12 +26,12 @@ def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     return cores
 
 
-def memory_taken(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Return the share of the memory that is taken, of the machine or of its container, whichever is nearer its end.
+def fullest_memory(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:
+    """Return bytes taken and bytes there are, of the machine or of its container, whichever is nearer its end.
 
     What the kernel would give back first, cached files that nobody has touched for long, does not count as taken.
     """
-    return max(used / total for used, total in _memories(cgroups, membership))
+    return max(_memories(cgroups, membership), key=lambda memory: memory[0] / memory[1])
 
 
 def free_memory(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:

@@ -87,6 +87,8 @@ class Assignments(ABC):
         waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self._unsuggested)
         self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self._units_of(i))
         self._alone: set[int] = set()
+        #: Until when units wait, as others took the memory of the machine.
+        self._held: dict[Unit, float] = {}
         self._kinds: dict[int, str | None] = {}
         #: The assignments that are given out and not over, and whether a process has begun with each.
         self._in_flight: dict[tuple[int, ...], bool] = {}
@@ -108,7 +110,9 @@ class Assignments(ABC):
         """How many trials could train at once, those that do included; 0 where none may start now."""
         if self.closing or self._is_full or not self._waiting:
             return 0
-        return max(len(self._in_flight) + len(self._queue) + len(self._unsuggested), 1)
+        ready = sum(map(self._may_start, self._queue))
+        least = 1 if ready == len(self._queue) else 0
+        return max(len(self._in_flight) + ready + len(self._unsuggested), least)
 
     @property
     def next_share(self) -> float | None:
@@ -135,7 +139,7 @@ class Assignments(ABC):
         index, number = unit
         assignment = [index] if number is None else [index, number]
         for _ in range(1, self._batch_size):
-            if not self._go_together(index, self._queue[0][0]):
+            if not self._go_together(index, self._queue[0][0]) or not self._may_start(self._queue[0]):
                 break
             assignment.append(self._queue.popleft()[0])
         self._in_flight[tuple(assignment)] = False
@@ -230,10 +234,14 @@ class Assignments(ABC):
         """Take the first unit that fits out of the queue; what has ended since it was put there is left out."""
         while self._queue and self.state.trials[self._queue[0][0]].status in ENDED:
             self._queue.popleft()
-        found = next((unit for unit in self._queue if fits(unit[0])), None)
+        found = next((unit for unit in self._queue if self._may_start(unit) and fits(unit[0])), None)
         if found is not None:
             self._queue.remove(found)
         return found
+
+    def _may_start(self, unit: Unit) -> bool:
+        """Return whether a unit does not have to wait for memory."""
+        return self.clock() >= self._held.get(unit, -math.inf)
 
     @property
     def _batch_size(self) -> int:

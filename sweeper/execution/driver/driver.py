@@ -170,10 +170,20 @@ class Driver(Assignments):
             self._alone.update(index for index, _ in left)
             reason = f"{failure.reason} (it shared the process with {len(left) - 1} more; each is tried alone)"
             failure = replace(failure, reason=reason, counts=False)
+        if failure.waits:
+            failure = self._hold(left, failure)
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(unit for unit in reversed(left) if self._state_of(unit).status not in ENDED)
         self._end_pauses()
+
+    def _hold(self, units: Sequence[Unit], failure: Failure) -> Failure:
+        """Let units wait for memory, longer after each failure; return the failure with a note of it."""
+        known = [self._state_of(unit) for unit in units]
+        pause = judging.pause_before(max((state.failures + state.fruitless for state in known), default=0))
+        self._held.update(dict.fromkeys(units, self.clock() + pause))
+        note = f"it held little of it, so it waits {pause:.3g} s for others to give memory back"
+        return replace(failure, reason=f"{failure.reason}; {note}")
 
     def on_shared_failure(self, assignments: Sequence[Sequence[int]], failure: Failure) -> None:
         """Journal the death of a process that had several trials; put these back in the queue.

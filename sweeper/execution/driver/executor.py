@@ -213,7 +213,7 @@ class Dispatcher:
     def on_exit(self, worker: WorkerSlot, failure: Failure) -> None:
         """Take back what a worker had in hand that has ended."""
         held, worker.assignments = worker.assignments, []
-        if failure.kind in MEMORY and len(held) > 1:
+        if failure.kind in MEMORY and not failure.waits and len(held) > 1:
             self._limit(len(held) * self._driver.settings.seeds.count // 2)
         if held:
             self._driver.on_shared_failure(held, failure)

@@ -132,6 +132,15 @@ BLAMELESS = MEMORY | {PREEMPTED, STORAGE, STORE}
 #: What Ray says when it kills a process for its node's memory, in the first line of a page of advice.
 _MEMORY_KILLS = ("memory monitor", "low on memory")
 
+#: What it says of the node's memory and of the process's, in GB (Ray 2.60).
+_RAY_MEMORY, _RAY_HELD = re.compile(r"was ([\d.]+)GB used"), re.compile(r"actual memory used=([\d.]+)GB")
+
+#: A process with a smaller share of the memory that is taken is not to blame that it ran out.
+LITTLE_MEMORY = 0.1
+
+#: Seconds that such a trial waits before its next try; they double with each, up to the longest.
+SHORTEST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
+
 _STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
 
 #: What Ray raises when a process or its node is gone.
@@ -166,13 +175,31 @@ class Failure:
         kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `storage`, `store`, `hung`, `crash` or `error`.
         reason: one sentence.
         counts: whether it counts against the trial's retries; a preempted node is nobody's fault.
+        waits: whether the next try has to wait: others took the machine's memory.
         node: whose disk is full, where that is known.
     """
 
     kind: str
     reason: str
     counts: bool = True
+    waits: bool = False
     node: str | None = None
+
+
+def memory_failure(said: str, held: float) -> Failure:
+    """Return the failure of a process that was ended because memory ran out.
+
+    Args:
+        said: by what or whom.
+        held: the process's share of the memory that was taken.
+    """
+    blameless = held < LITTLE_MEMORY
+    return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {said}", counts=not blameless, waits=blameless)
+
+
+def pause_before(tries: int) -> float:
+    """Return the seconds that a trial waits for others to give memory back, after so many failed tries."""
+    return min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(tries, 20))
 
 
 def classify(type_name: str, message: str) -> Failure:
@@ -209,7 +236,9 @@ def classify(type_name: str, message: str) -> Failure:
     told_by_ray = died or type_name in _WRAPPERS
     if "OutOfMemory" in type_name or (told_by_ray and any(words in lowered for words in _MEMORY_KILLS)):
         told = (line.strip() for line in text.splitlines() if any(words in line.lower() for words in _MEMORY_KILLS))
-        return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {next(told, _first_line(text))}")
+        amounts = _RAY_MEMORY.search(text), _RAY_HELD.search(text)
+        used, own = (float(match[1]) if match else None for match in amounts)
+        return memory_failure(next(told, _first_line(text)), 1.0 if own is None else own / (used or own))
     if "RankLostError" in type_name:
         said = cause.partition("RankLostError: ")[2] or cause
         gone = any(words in lowered for words in (*_PREEMPTIONS, _NODE_DEATH))

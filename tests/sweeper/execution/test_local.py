@@ -12,7 +12,8 @@ from sweeper.execution.driver.steering import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
-from sweeper.journal.records import Record, Reported
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Failed, Record, Reported
 from sweeper.monitoring.live import Progress
 from sweeper.results import load
 from sweeper.storage.metadata import read_manifest
@@ -49,7 +50,7 @@ def test_a_sweep_says_what_carried_it_out(tmp_path: Path):
 @pytest.mark.integration
 def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     # Of the machine or its container, whichever is nearer its end; long trials, as memory is looked at every .2 s.
-    monkeypatch.setattr("sweeper.execution.local.memory_taken", lambda: 0.99)
+    monkeypatch.setattr("sweeper.execution.local.fullest_memory", lambda: (99 * 2**23, 100 * 2**23))
     space = write_space(
         tmp_path, SPACE.replace("max_epochs: 3, grace_epochs: 1", "max_epochs: 3000, grace_epochs: 1000")
     )
@@ -58,6 +59,21 @@ def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     assert failed and {row["stop_kind"] for row in failed} == {"out_of_memory"}
     assert all("the node's memory ran out: its process held" in row["error"] for row in failed)
     assert all("(after 2 tries)" in row["error"] for row in failed)
+
+
+@pytest.mark.integration
+def test_trials_that_hold_little_memory_wait_until_others_give_it_back(tmp_path: Path, monkeypatch):
+    looks = iter(range(10**9))
+    gib = 2**30  # another process holds 990 of 1,000 GiB for the first twelve looks
+    monkeypatch.setattr(
+        "sweeper.execution.local.fullest_memory", lambda: ((990 if next(looks) < 12 else 90) * gib, 1000 * gib)
+    )
+    monkeypatch.setattr("sweeper.execution.driver.judging.SHORTEST_PAUSE", 0.1)
+    space = write_space(tmp_path, SPACE.replace("max_epochs: 3", "max_epochs: 60"))
+    outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2))
+    assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
+    failures = [r.body for r in read_journal(outcome.sweep.paths.journal) if isinstance(r.body, Failed)]
+    assert len(failures) > 4 and {failure.counts for failure in failures} == {False}  # retries: 1, and four trials
 
 
 @pytest.mark.integration

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainables.files.container import free_memory, memory_taken, usable_cores
+from trainables.files.container import free_memory, fullest_memory, usable_cores
 
 
 def _write(folder: Path, **files: str) -> None:
@@ -30,6 +30,10 @@ def _v2(tmp_path: Path, membership: str, folder: str) -> tuple[Path, Path]:
     return tmp_path / "cgroup", tmp_path / "self"
 
 
+def share(memory: tuple[int, int]) -> float:
+    return memory[0] / memory[1]
+
+
 @pytest.mark.parametrize(
     ("membership", "folder"),
     [("/", ""), ("/pod/box", "pod/box"), ("/pod/box", "pod"), ("/docker/not-mounted-here", "")],
@@ -37,7 +41,7 @@ def _v2(tmp_path: Path, membership: str, folder: str) -> tuple[Path, Path]:
 )
 def test_limits_of_version_2_hold_at_every_level(tmp_path: Path, membership: str, folder: str) -> None:
     files = _v2(tmp_path, membership, folder)
-    assert memory_taken(*files) == pytest.approx(0.975)
+    assert share(fullest_memory(*files)) == pytest.approx(0.975)
     assert usable_cores(*files) == 1
 
 
@@ -50,7 +54,7 @@ def test_limits_of_version_1_hold(tmp_path: Path) -> None:
         memory__stat="inactive_file 1\ntotal_inactive_file 20\n",
     )
     _write(tmp_path / "cgroup/cpu", cpu__cfs_quota_us="150000\n", cpu__cfs_period_us="100000\n")
-    assert memory_taken(tmp_path / "cgroup", tmp_path / "self") == pytest.approx(0.97)
+    assert share(fullest_memory(tmp_path / "cgroup", tmp_path / "self")) == pytest.approx(0.97)
     assert free_memory(tmp_path / "cgroup", tmp_path / "self") == 30
     assert usable_cores(tmp_path / "cgroup", tmp_path / "self") == 1
 
@@ -60,7 +64,7 @@ def test_without_limits_the_machines_own_figures_count(tmp_path: Path) -> None:
     _write(tmp_path / "cgroup/memory", memory__limit_in_bytes=f"{2**63 - 4096}\n", memory__usage_in_bytes="990\n")
     _write(tmp_path / "cgroup/cpu", cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n")
     for membership in (tmp_path / "self", tmp_path / "missing"):
-        assert memory_taken(tmp_path / "cgroup", membership) == pytest.approx(
+        assert share(fullest_memory(tmp_path / "cgroup", membership)) == pytest.approx(
             psutil.virtual_memory().percent / 100, abs=0.2
         )
         assert usable_cores(tmp_path / "cgroup", membership) == len(os.sched_getaffinity(0))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
-from sweeper.execution.driver.judging import FRUITLESS_TRIES, STORAGE, Failure
+from sweeper.execution.driver.judging import FRUITLESS_TRIES, STORAGE, Failure, memory_failure, pause_before
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion
@@ -231,6 +231,31 @@ def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(t
     preempt()
     assert driver.state.trials[0].status == "failed" and driver.exhausted
     assert "in a row" in driver.state.trials[0].error
+
+
+def test_a_trial_waits_where_others_took_the_memory_and_no_other_does(tmp_path):
+    now = [0.0]
+    driver = _sweep(tmp_path, configurations=4, retries=1).driver(clock=lambda: now[0])
+    driver.begin()
+
+    def fails(assignment, held):
+        driver.on_started(assignment)
+        driver.on_failure(assignment, memory_failure("all was taken", held))
+
+    first, second = driver.next_assignment(), driver.next_assignment()
+    fails(first, held=0.01)
+    assert (driver.next_assignment(), driver.outstanding) == ([2], 3), "three that may start, one of which has"
+    fails(second, held=0.5)
+    assert driver.next_assignment() == second, "it may be to blame: the try counts, and it does not wait"
+    assert (driver.next_assignment(), driver.next_assignment()) == ([3], None) and not driver.exhausted
+    now[0] = pause_before(0)
+    assert driver.next_assignment() == first
+    fails(first, held=0.01)
+    now[0] += pause_before(1) - 0.1
+    assert driver.next_assignment() is None
+    now[0] += 0.1
+    assert driver.next_assignment() == first
+    assert [driver.state.trials[index].failures for index in (*first, *second)] == [0, 1]
 
 
 def test_a_full_disk_of_one_node_sends_its_trial_elsewhere(tmp_path):

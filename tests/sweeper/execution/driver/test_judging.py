@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from sweeper.execution.driver.judging import FRUITLESS_TRIES, PREEMPTED, Failure, classify, next_try
+from sweeper.execution.driver.judging import (
+    FRUITLESS_TRIES,
+    LONGEST_PAUSE,
+    PREEMPTED,
+    Failure,
+    classify,
+    next_try,
+    pause_before,
+)
 from sweeper.journal.state import TrialState
 
 CASES = [
@@ -95,6 +105,22 @@ def test_a_page_of_advice_about_memory_becomes_its_first_line():
     message = "1 worker(s) were killed due to the node running low on memory (0.6)\nTop 10 users:\nRefer to the docs"
     reason = classify("OutOfMemoryActorError", message).reason
     assert reason == f"the node's memory ran out: {message.splitlines()[0]}"
+
+
+@pytest.mark.parametrize(("own", "blamed"), [("0.29", False), ("12.1", True), (None, True)])
+def test_ray_says_how_much_a_process_held(own, blamed):
+    said = "" if own is None else f"pid=181, actual memory used={own}GB, worker ID=ab)\n"
+    message = (
+        "1 worker(s) were killed due to the node running low on memory.\n"
+        f"Memory on the node (IP: 10.0.0.1, ID: ab) was 27.99GB used / 28.80GB limit (0.97)\n{said}Top 10 memory users"
+    )
+    failure = classify("OutOfMemoryActorError", message)
+    assert failure.kind == "out_of_memory" and failure.counts is blamed and failure.waits is not blamed
+
+
+def test_pauses_double_and_are_bounded():
+    pauses = [pause_before(tries) for tries in range(100)]
+    assert all(later == min(2 * one, LONGEST_PAUSE) for one, later in pairwise(pauses)) and pauses[0] > 0
 
 
 def test_a_full_disk_is_that_of_the_node_that_says_so():
