@@ -21,6 +21,7 @@ from sweeper.storage.places import bring_predictions
 from sweeper.tables.generations import INCOMING
 from sweeper.tables.large_tables import trial_of
 from sweeper.text.cells import text_of
+from trainables.files.sealed import require_sound
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc import fit
 from trainables.registry import HyperparameterValue
@@ -144,11 +145,12 @@ class PredictionFiles:
         for _ in range(MOVES):
             generation = current_generation(self._paths.root)
             try:
-                return pq.ParquetFile(generation / "predictions" / name, page_checksum_verification=True)
+                require_sound(generation / "predictions" / name)
+                return pq.ParquetFile(generation / "predictions" / name)
             except FileNotFoundError as error:
                 if generation == current_generation(self._paths.root):
                     raise self._damaged(name, error) from error
-            except (OSError, pa.ArrowInvalid) as error:
+            except (OSError, ValueError) as error:
                 raise self._damaged(name, error) from error
         raise SweeperError("the tables kept being replaced while they were read", "try again")
 
@@ -161,7 +163,8 @@ class PredictionFiles:
 
 
 def predictions_in(path: Path) -> StoredPredictions:
-    """Return the one evaluation that a file holds, as a trial writes it. Raises OSError or pyarrow's ArrowInvalid."""
+    """Return the one evaluation that a file holds, as a trial writes it. Raises OSError or ValueError."""
+    require_sound(path)
     with pq.ParquetFile(path) as file:
         return next(_whole(run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)))
 

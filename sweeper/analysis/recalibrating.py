@@ -21,13 +21,13 @@ import pyarrow as pa
 from sweeper.analysis.predictions import FITTED_ON, PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibration import UNCALIBRATED, Effect, Request, effects, read_metrics, read_requests
 from sweeper.core.errors import SweeperError, writing_to
-from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.core.schemas import record_batch
 from sweeper.journal.state import COMPLETED
 from sweeper.results import Results
 from sweeper.results.queries import current_generation
 from sweeper.space.user_code import take_up_kept
-from sweeper.storage.lookup import refuse_links
+from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
@@ -178,7 +178,7 @@ def recalibrate_sweep(
         SweeperError: with every fault of what is asked for; and as `recalibrate`.
     """
     sweep = open_sweep(name, output)
-    refuse_links(sweep.paths)
+    refuse_odd_files(sweep.paths)
     if not methods and not bins and not metrics:
         raise SweeperError(
             "no post-hoc method, number of bins or metric was given",
@@ -340,5 +340,5 @@ class _Answer:
 
 
 def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, object]:
-    loss = sweep.configurations[configuration_index(trial)].get("loss", {})
+    loss = sweep.configuration_of(trial).get("loss", {})
     return loss if isinstance(loss, Mapping) else {"name": loss}

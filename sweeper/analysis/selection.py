@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sweeper.analysis.statistics.best_set import SURE, BestSet, Comparisons, best_set, foretell, level_of, next_round
 from sweeper.analysis.statistics.spreads import LEVEL, Spreads, spreads
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import configuration_index, trial_name
 from sweeper.journal.best import Objective
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
@@ -70,7 +70,7 @@ def _fresh(confirmation: Results, board: Leaderboard) -> list[tuple[str, int, fl
     """Return trial, seed and value of a round, by the trials' names in the sweep that it confirms."""
     named = _named(confirmation)
     return [
-        (named[int(text_of(row, "trial").removeprefix("c"))], int_of(row, "seed"), float_of(row, "value"))
+        (named[configuration_index(text_of(row, "trial"))], int_of(row, "seed"), float_of(row, "value"))
         for row in confirmation.rows(replicates_sql(board.objective))
     ]
 

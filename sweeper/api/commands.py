@@ -26,6 +26,7 @@ from sweeper.execution.fork_server import early_server
 from sweeper.storage.lookup import entries, find_sweep
 from sweeper.storage.metadata import UNTRACKED, read_manifest, user_and_host
 from sweeper.text.display import SafeConsole, Shown, printable
+from trainables.files.regular import read_text
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
@@ -482,7 +483,7 @@ def logs(
 
         place = output_folder(output)
         for file in (jobs := job_logs(place, name)):
-            write(f"# {file}\n{printable(file.read_text('utf-8', 'replace'))}")
+            write(f"# {file}\n{printable(read_text(file, 'replace'))}")
         if jobs and not (Path(place) / name).exists():
             return Shown(None)
         for text in local_log(name, output_folder(output), follow=follow):

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Columns of listings outside a terminal.
 WIDTH = 100
 
+#: Rows of a query that a table shows.
+MOST_ROWS = 10_000
+
 #: What `--columns` asks for without names: what columns there are, and what they hold.
 DESCRIBED = "?"
 
@@ -47,7 +50,7 @@ def results_(
 ) -> Shown[TrialsTable] | Shown[pa.Table]:
     """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
 
-    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded.
+    A table shows the best ten trials, or at most 10,000 rows; json, csv and parquet contain everything, unrounded.
 
     Args:
         names: Names or paths of one or more sweeps.
@@ -61,8 +64,7 @@ def results_(
     Returns:
         The best trials, or the rows of the query as an Arrow table.
     """
-    from sweeper.results.leaderboard import leaderboard
-    from sweeper.results.listing import best_trials, columns_table, listed
+    from sweeper.results.listing import best_trials, columns_table, count_of_listed, listed
     from sweeper.results.results import load_several
 
     if len(names) > 1 and sql is None:
@@ -74,15 +76,18 @@ def results_(
     if [*columns] == [DESCRIBED]:
         rows = columns_table(found)
     elif sql is not None:
-        rows = (found if len(sweeps) == 1 else load_several([each.folder for each in sweeps])).sql(sql)
+        whole = found if len(sweeps) == 1 else load_several([each.folder for each in sweeps])
+        rows = whole.sql(sql, most=MOST_ROWS + 1 if form == "table" else None)
+        if form == "table" and rows.num_rows > MOST_ROWS:
+            rows = rows.slice(0, MOST_ROWS)
+            marks.append(f"the first {MOST_ROWS:,} rows; --format csv, json or parquet writes all")
     elif form != "table":
         rows = best_trials(found, columns, sort)
     else:
-        board = leaderboard(found)
-        table = listed(board, columns, sort, everything=everything)
-        left_out = len(table.rows) < len(board.rows)
-        note = f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one"
-        return Shown(table, table, notes=[*([note] if left_out else []), *marks], width=WIDTH)
+        table = listed(found, columns, sort, everything=everything)
+        count = len(table.rows) if everything else count_of_listed(found)
+        note = f"{len(table.rows)} of {plural(count, 'trial')}; --all prints every one"
+        return Shown(table, table, notes=[*([note] if len(table.rows) < count else []), *marks], width=WIDTH)
     return Shown(rows, format_table(rows, form), notes=marks)
 
 

@@ -286,6 +286,10 @@ REFUSED = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "ask its owner for access, or choose another place"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
+    **dict.fromkeys(
+        (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EEXIST, errno.ENOTEMPTY),
+        "something else is in its place: remove it, or restore the folder from a backup",
+    ),
     errno.ENOMEM: "raise the limit of memory (ulimit -v), or free memory",
 }
 
@@ -312,6 +316,7 @@ def main() -> None:
     refuse_what_would_hang()
     try:
         try:
+            refuse_what_is_no_text(sys.argv[1:])
             app()
         finally:
             sys.stdout.flush()  # a full disk behind it shows here, and not when the interpreter ends
@@ -331,6 +336,16 @@ def main() -> None:
     except MemoryError:
         _refuse("there is too little memory for this command\n  raise its limit (ulimit -v), or free memory")
         raise SystemExit(BAD_INPUT) from None
+
+
+def refuse_what_is_no_text(arguments: Sequence[str]) -> None:
+    """Raise SweeperError for an argument that is not UTF-8: no file, query or table of a sweep could hold it."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
+            raise SweeperError(f"the argument {shown} is not UTF-8 text", "write it in UTF-8; rename a file") from error
 
 
 def open_missing_streams() -> None:

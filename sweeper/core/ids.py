@@ -39,9 +39,9 @@ def trial_name(configuration: int) -> str:
 
 
 def configuration_index(trial: str) -> int:
-    """Return the configuration index of a trial's name. Raises ValueError when it is not one."""
-    if not re.fullmatch(r"c\d{5,}", trial):
-        raise ValueError(f"{trial!r} is not a trial name such as c00007")
+    """Return the configuration index of a trial's name. Raises SweeperError when it is not one."""
+    if not re.fullmatch(r"c\d{5,15}", trial, re.ASCII):
+        raise SweeperError(f"{trial[:40]!r} is not a trial's name, such as c00007", "use the sweep's own tables")
     return int(trial[1:])
 
 

@@ -26,6 +26,7 @@ from sweeper.storage.lookup import find_sweep
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking.base import kind_of
 from trainables.files.atomic import write_text
+from trainables.files.regular import read_text
 from trainables.worker.trial_reports import NON_FINITE
 
 
@@ -140,7 +141,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracker: str | N
     began = time.monotonic()
     paths = find_sweep(name, output)
     try:
-        mark = json.loads((paths.generations / MARK).read_text())
+        mark = json.loads(read_text(paths.generations / MARK))
         counts = {str(status): int(count) for status, count in mark["counts"].items()}
         retriable = int(mark.get("retriable", 0))
         sound = mark["files"] == _digest_of_files(paths) and paths.report.is_file()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sweeper.analysis.selection import candidates, confirmations_of, confirmed_name, left_after, next_seed
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.json_types import Plain
 from sweeper.execution.attempt import drive
 from sweeper.execution.driver.executor import Executor, executor_named
@@ -42,7 +42,7 @@ from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.spec import MOST_CONFIRMED, Confirm, Confirms, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
-from sweeper.storage.lookup import refuse_links
+from sweeper.storage.lookup import refuse_odd_files
 from sweeper.storage.metadata import UNTRACKED, build_manifest, read_manifest, read_specification
 from sweeper.storage.mirror import STOP, mirror_of
 from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
@@ -103,7 +103,7 @@ def to_confirm(outcome: Outcome) -> SweepSpec | None:
             return None
     if not trials:
         return None
-    return confirming_spec(spec, name, [int(trial.removeprefix("c")) for trial in trials], done + 1)
+    return confirming_spec(spec, name, [configuration_index(trial) for trial in trials], done + 1)
 
 
 def ask_to_stop(name: str, output: str | Path) -> str:
@@ -119,7 +119,7 @@ def ask_to_stop(name: str, output: str | Path) -> str:
         where = f"--output {place.address}"
         raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
     if store is None:
-        refuse_links(paths)
+        refuse_odd_files(paths)
         paths.stop_marker.touch()
     else:
         store.put(STOP, b"")
@@ -248,7 +248,7 @@ def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outco
         mirror_of(place.find(name), place) as mirror,
     ):
         sweep = open_sweep(name, place.folder)
-        refuse_links(sweep.paths)
+        refuse_odd_files(sweep.paths)
         read_manifest(sweep.paths.manifest)  # the report needs it at the end
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)

@@ -201,7 +201,7 @@ def chosen_networks(
             f"{found}, replicate {lost[0]}, has no stored predictions of epoch {epoch}, its checkpoint's",
             "resume the sweep until the trial reaches its next rung, or choose another --trial",
         )
-    configuration: Description = sweep.configurations[configuration_index(found)]
+    configuration: Description = dict(sweep.configuration_of(found))
     dataset = _dataset(sweep, configuration)
     networks = [TrainedNetwork(_network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
     return Chosen(sweep, found, epoch, configuration, dataset, networks, again)

@@ -18,6 +18,7 @@ from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets.image_files import decode_image, image_pixels
 from trainables.datasets.image_stream import ImagePreprocessing
+from trainables.files.regular import read_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -125,7 +126,7 @@ def load_model(path: str | Path) -> ExportedModel:
     """
     folder = Path(path)
     try:
-        description = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+        description = json.loads(read_text(folder / DESCRIPTION))
         known = description["format"]
         module = torch.export.load(folder / PROGRAM).module() if known == FORMAT else None
     except FileNotFoundError as error:

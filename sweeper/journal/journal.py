@@ -21,6 +21,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal import segments
 from sweeper.journal.records import Body, Record
 from trainables.files.atomic import write_bytes, write_new_bytes
+from trainables.files.regular import read_bytes
 
 #: Bytes of a record within which its kind is found: its checksum, its number and its kind come first.
 _HEAD = 120
@@ -120,7 +121,7 @@ class Journal:
     def _make_segment(self, names: Sequence[str]) -> None:
         """Write a segment, and remove the files of its records. Raises OSError, or SweeperError for a damaged one."""
         files = [piece for piece in map(segments.piece_of, names) if piece is not None]
-        found = [content for each in files for content in segments.split(each, (self._folder / each.name).read_bytes())]
+        found = [content for each in files for content in segments.split(each, read_bytes(self._folder / each.name))]
         for content in found:
             _sound(self._folder, content)
         target = self._folder / segments.segment_name(files[0].first, found[-1].sequence)
@@ -191,7 +192,7 @@ def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Recor
 def _read_piece(folder: Path, piece: segments.Piece) -> bytes:
     """Return a file's content; that of a record which was joined into a segment meanwhile comes from there."""
     try:
-        return (folder / piece.name).read_bytes()
+        return read_bytes(folder / piece.name)
     except FileNotFoundError:
         content = next(segments.contents(folder, piece.first - 1), None)
         if piece.sealed or content is None:
@@ -255,7 +256,7 @@ def _set_aside(folder: Path, piece: segments.Piece, sound: int) -> str:
     if piece.first > sound:
         (folder / piece.name).rename(folder / f"{piece.name}.damaged")
         return piece.name
-    lines = (folder / piece.name).read_bytes().split(b"\n")
+    lines = read_bytes(folder / piece.name).split(b"\n")
     place, rest = 2 * (sound + 1 - piece.first), segments.segment_name(sound + 1, piece.last)
     write_bytes(folder / f"{rest}.damaged", b"\n".join(lines[place:]), durable=True)
     write_bytes(folder / segments.segment_name(piece.first, sound), b"\n".join(lines[:place]) + b"\n", durable=True)
@@ -269,5 +270,5 @@ def generation(folder: Path) -> str:
     The numbers of such records are given again: what knows a record by its number alone must start again.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(".damaged"))
-    content = b"".join(name.encode() + b"\0" + (folder / name).read_bytes() for name in names)
+    content = b"".join(name.encode() + b"\0" + read_bytes(folder / name) for name in names)
     return hashlib.sha256(content).hexdigest()[:8] if names else ""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from trainables.files.regular import read_bytes
+
 #: Records a segment: 800,000 records are then 800 files, each of a few MB.
 SEALED = 1000
 
@@ -82,7 +84,9 @@ def piece_of(name: str) -> Piece | None:
 
 def pieces(folder: Path) -> list[Piece]:
     """Return the files that together are the journal in `folder`, in order; without those that a segment covers."""
-    names = [entry.name for entry in os.scandir(folder) if entry.is_file()] if folder.is_dir() else []  # no pipe
+    names = (
+        [entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)] if folder.is_dir() else []
+    )  # no pipe
     found = [piece for piece in map(piece_of, names) if piece]
     kept: list[Piece] = []
     for piece in sorted(found, key=lambda each: (each.first, -each.last, each.name)):
@@ -111,7 +115,7 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
                 gap = GapError(piece.name, expected)
                 break
             try:
-                data = (folder / piece.name).read_bytes()
+                data = read_bytes(folder / piece.name)
             except FileNotFoundError:
                 gap, vanished = GapError(piece.name, expected), True
                 break

@@ -33,6 +33,7 @@ from sweeper.monitoring.snapshot import BAR, Snapshot, Tally, failure_line, prog
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.display import SafeConsole, as_html
 from sweeper.text.labels import duration
+from trainables.files.regular import open_regular
 
 PLAIN_LINE_SECONDS = 10.0
 
@@ -47,7 +48,7 @@ def redirect_output(log: Path) -> Iterator[Console]:
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
     was_terminal = os.isatty(kept[1])
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

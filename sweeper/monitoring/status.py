@@ -32,6 +32,7 @@ from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
 from sweeper.storage.places import local_copies, local_copy
 from sweeper.storage.sweeps import Sweep, edited, open_sweep
+from trainables.files.regular import read_text
 from trainables.files.stores.base import is_store_address
 
 
@@ -306,7 +307,10 @@ def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], 
     while True:
         paths = find_sweep(*local_copy(name, output, tables=False))
         driven = running(paths) is not None
-        text = paths.log.read_text(errors="replace") if paths.log.exists() else ""
+        try:
+            text = read_text(paths.log, "replace")
+        except FileNotFoundError:
+            text = ""
         if len(text) > seen:
             yield text[seen:]
             seen = len(text)

@@ -25,6 +25,7 @@ from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
 from sweeper.text.cells import Rows, floats, grouped
 from sweeper.text.labels import STATUS_WORDS, duration, label, plural
+from trainables.files.regular import read_text
 
 #: The statuses behind each button of the filter.
 FILTERS = {
@@ -87,7 +88,7 @@ def report(results: Results) -> dict[str, object]:
         "tables": [trials_table(board), decisions_table(results), failures_table(results)],
         "sources": Sources(results),
         "manifest": flat(results.manifest),
-        "space": results.paths.sweep_file.read_text("utf-8") if results.paths.sweep_file.exists() else "",
+        "space": read_text(results.paths.sweep_file) if results.specification else "",
     }
 
 

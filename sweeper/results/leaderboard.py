@@ -18,7 +18,7 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.journal.best import Objective
 from sweeper.journal.state import COMPLETED, FAILED
-from sweeper.results.queries import CHANGED, PLAIN, NotMeasuredError, measured_sql
+from sweeper.results.queries import CHANGED, PLAIN, NotMeasuredError, literal, measured_sql
 from sweeper.scheduling.ranking import Constraint, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
@@ -229,15 +229,17 @@ class Leaderboard:
         return "–" if mean is None or mean != mean else spread_text(mean, deviation, scale=scale)
 
 
-def leaderboard(results: Results) -> Leaderboard:
-    """Return the configurations of a sweep, best first. Raises QueryError where the tables cannot be read."""
+def leaderboard(results: Results, most: int | None = None) -> Leaderboard:
+    """Return the configurations of a sweep, best first, at most `most`.
+
+    Raises QueryError where the tables cannot be read.
+    """
     goal = objective(results)
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
-    sql = leaderboard_sql(results, goal, varying)
-    rows, against = results.rows(sql), against_constraints(results)
-    if against:  # they finished, but are not the best however good their objective is
-        rows.sort(key=lambda row: (row["status"] != FINISHED, row["status"] == FINISHED and row["trial"] in against))
+    against = against_constraints(results)
+    sql = leaderboard_sql(results, goal, varying, against)
+    rows: Rows = results.sql(sql, most=most).to_pylist()
     constraints = tuple(constraint.text for constraint in constraints_of(results))
     return Leaderboard(rows, varying, sql, goal, frozenset(against), constraints)
 
@@ -281,8 +283,11 @@ METRICS = (
 )  # fmt: skip
 
 
-def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str:
-    """Return the query of the leaderboard, for the columns that this sweep's tables have."""
+def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], against: set[str]) -> str:
+    """Return the query of the leaderboard, for the columns that this sweep's tables have.
+
+    The trials `against` constraints finished, but are not the best however good their objective is.
+    """
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
     of_trials = results.columns("trials")
@@ -297,9 +302,10 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str
     parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in headline_columns() if name in present]
     parts += [f"any_value({name}) AS {name}" for name in varying]
     columns = ",\n  ".join(parts)
+    last = f"trial IN ({', '.join(map(literal, sorted(against)))}), " if against else ""
     return (
         f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM final\nGROUP BY trial, status, epoch\n"
-        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', "
+        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', {last}"
         f"judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
     )
 

@@ -119,12 +119,12 @@ def usual_headings(board: Leaderboard) -> list[Heading]:
 
 
 def listed(
-    board: Leaderboard, columns: Sequence[str] = (), sort: str | None = None, *, everything: bool = False
+    results: Results, columns: Sequence[str] = (), sort: str | None = None, *, everything: bool = False
 ) -> TrialsTable:
     """Return the table that `sweeper results` prints.
 
     Args:
-        board: the sweep's configurations.
+        results: the sweep.
         columns: names among the leaderboard's, such as `test_nll` or `config_loss_gamma`; the summary's by default.
         sort: one of them to sort by, the largest first after a `-`; the leaderboard's order by default.
         everything: all rows, not the first TOP.
@@ -132,9 +132,16 @@ def listed(
     Raises:
         SweeperError: an unknown column; the message has the nearest names.
     """
+    most = None if everything else TOP
+    board = leaderboard(results, most)
     headings = [Heading(name, heading_of(board, name)) for name in chosen(board, columns)] or usual_headings(board)
-    rows = sorted_rows(board, sort) if sort is not None else list(board.rows)
-    return TrialsTable(board, rows if everything else rows[:TOP], headings)
+    rows = board.rows if sort is None else results.sql(sorted_sql(board, sort), most=most).to_pylist()
+    return TrialsTable(board, rows, headings)
+
+
+def count_of_listed(results: Results) -> int:
+    """Return how many configurations `listed` shows if it shows everything."""
+    return int_of(results.rows("SELECT count(DISTINCT trial) AS n FROM final")[0], "n")
 
 
 def chosen(board: Leaderboard, columns: Sequence[str]) -> list[str]:
@@ -156,23 +163,19 @@ def names_of(board: Leaderboard) -> list[str]:
     return [name for name in first if not name.endswith("_sd") and name not in ("trial",)]
 
 
-def sorted_rows(board: Leaderboard, sort: str) -> list[Row]:
-    """Return the rows by one column; missing values come last. Raises SweeperError for an unknown column."""
+def sorted_sql(board: Leaderboard, sort: str) -> str:
+    """Return the query of the board by one column; missing values come last. Raises SweeperError for an unknown one."""
     (name,) = chosen(board, [sort.removeprefix("-")]) or ("trial",)
-    there = [row for row in board.rows if not missing(row.get(name))]
-    there.sort(key=lambda row: order(row[name]), reverse=sort.startswith("-"))
-    return [*there, *(row for row in board.rows if missing(row.get(name)))]
+    direction = "DESC" if sort.startswith("-") else "ASC"
+    return (
+        f"SELECT * FROM (\n{board.sql}\n)\n"
+        f"ORDER BY CASE WHEN {name}::VARCHAR <> 'nan' THEN {name} END {direction} NULLS LAST, trial"
+    )
 
 
 def missing(value: Value) -> bool:
     """Return whether a value is NULL or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def order(value: Value) -> tuple[bool, float, str]:
-    """Return what sorts numbers by size and before text."""
-    size = float(value) if isinstance(value, (int, float)) else None
-    return size is None, size or 0.0, str(value)
 
 
 def heading_of(board: Leaderboard, name: str) -> str:
@@ -212,18 +215,15 @@ def best_trials(results: Results, columns: Sequence[str] = (), sort: str | None 
     Raises:
         SweeperError: an unknown column.
     """
-    board = leaderboard(results)
+    board = leaderboard(results, 1)
     present = set(board.rows[0]) if board.rows else set()
-    marked = [REHEARSAL] if results.rehearsed else []
     usual = [name for name in (*SHOWN, *board.varying, *TESTED) if name in present]
     wanted = ["trial", *chosen(board, columns)] if columns else usual
-    selected = ", ".join([*(dict.fromkeys(wanted) or "*"), *(f"true AS {mark}" for mark in marked)])
-    table = results.sql(f"SELECT {selected} FROM (\n{board.sql}\n)")
-    if not board.rows:
-        return table
-    rows = board.rows if sort is None else sorted_rows(board, sort)
-    places = {trial: place for place, trial in enumerate(table["trial"].to_pylist())}
-    return table.take([places[row["trial"]] for row in rows])
+    table = results.sql(board.sql if sort is None or not board.rows else sorted_sql(board, sort))
+    table = table.select([*dict.fromkeys(wanted)]) if wanted else table
+    if results.rehearsed:
+        table = table.append_column(REHEARSAL, pa.array([True] * table.num_rows))
+    return table
 
 
 #: Ends of columns that are about another.

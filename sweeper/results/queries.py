@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import resource
+import stat
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.core.schemas import table_schemas
 from sweeper.tables.generations import RECALIBRATIONS_SCHEMA
+from trainables.files.sealed import require_sound
 from trainables.registry.names import measured_as, nearest
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ MEMORY_PERCENT = 50
 
 DEADLINE_SECONDS = 600.0
 
-_READS_PREDICTIONS = re.compile(r"\bpredictions\b", re.IGNORECASE)
+_NAMED_TABLES = re.compile(rf"\b(?:{'|'.join(VIEWS)})\b", re.IGNORECASE)
 
 EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -114,7 +116,7 @@ def _address_space_left() -> float:
 
 @contextmanager
 def connect(
-    generations: Mapping[str, Path], *, in_memory: bool = False, named: bool = False
+    generations: Mapping[str, Path], query: str = "", *, in_memory: bool = False, named: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Give a connection with one view a table, the union over sweeps by column name, and the view `final`.
 
@@ -123,11 +125,16 @@ def connect(
 
     Args:
         generations: the folder of each sweep's files.
+        query: a statement; the files of the tables that it names are compared with their checksums first.
         in_memory: copies all but the large tables, so that later queries do not open the files again.
         named: gives every row the name of its sweep in the first column, `sweep`.
     """
+    tables = {*READ_TABLES} - LARGE_TABLES if in_memory else tables_of(query)
     connection = open_database()
     try:
+        for generation in generations.values():
+            require_files(generation)
+            require_sound_files(generation, tables)
         connection.execute("SET TimeZone = 'UTC'")
         for name in READ_TABLES:
             empty, parts = empty_table(name), []
@@ -159,6 +166,30 @@ def connect(
         connection.close()
 
 
+def tables_of(query: str) -> set[str]:
+    """Return the tables that a query names, those of the view `final` among them."""
+    named = {name.lower() for name in _NAMED_TABLES.findall(query)}
+    return (named - {"final"}) | ({"evaluations", "trials"} if "final" in named else set())
+
+
+def require_files(generation: Path) -> None:
+    """Raise QueryError where a table has a link, pipe or device among its files: opening it may read or wait."""
+    for path in (path for name in READ_TABLES for path in (generation / name).glob("**/*.parquet")):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise QueryError(f"{path} is not a regular file", CHANGED)
+
+
+def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
+    """Raise QueryError naming the first file of these tables that is damaged; DuckDB compares no checksums."""
+    for path in (path for name in sorted(tables) for path in sorted((generation / name).glob("**/*.parquet"))):
+        try:
+            require_sound(path)
+        except (OSError, ValueError) as error:
+            again = f"sweeper resume {SweepPaths(_sweep_of(generation)).in_commands} --discard-damaged"
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise QueryError(f"{path} cannot be read: {reason}", f"`{again}` quarantines it") from error
+
+
 def _sweep_of(generation: Path) -> Path:
     """Return the sweep's folder: DuckDB follows links, and `recalibrations` links to a folder beside generations."""
     folder = generation.resolve()
@@ -179,12 +210,13 @@ def literal(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
 
 
-def read_steadily(folders: Mapping[str, Path], query: str, *, named: bool = False) -> pa.Table:
+def read_steadily(folders: Mapping[str, Path], query: str, most: int | None = None, *, named: bool = False) -> pa.Table:
     """Return a query's rows from one generation of each sweep's files, however often they are replaced meanwhile.
 
     Args:
         folders: of the sweeps, by name.
         query: one statement that reads.
+        most: rows.
         named: as `connect`.
 
     Raises:
@@ -194,8 +226,8 @@ def read_steadily(folders: Mapping[str, Path], query: str, *, named: bool = Fals
         before = {name: current_generation(folder) for name, folder in folders.items()}
         found: pa.Table | QueryError
         try:
-            with connect(before, named=named) as connection:
-                found = execute(connection, query)
+            with connect(before, query, named=named) as connection:
+                found = execute(connection, query, most)
         except QueryError as error:
             found = error
         if before == {name: current_generation(folder) for name, folder in folders.items()}:
@@ -213,7 +245,7 @@ def bring_what_is_read(paths: SweepPaths, query: str, trials: Collection[str] | 
         query: any text with the table's name counts as one that reads it.
         trials: whose predictions it reads; those of all trials by default.
     """
-    if _READS_PREDICTIONS.search(query):
+    if "predictions" in tables_of(query):
         from sweeper.storage.places import bring_predictions
 
         bring_predictions(paths, trials)
@@ -263,13 +295,17 @@ def check_reads_only(query: str) -> None:
         )
 
 
-def execute(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
-    """Return a query's rows as Arrow. Raises QueryError with DuckDB's message alone, or after DEADLINE_SECONDS."""
+def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None = None) -> pa.Table:
+    """Return a query's rows as Arrow, the first `most` of them at most.
+
+    Raises QueryError with DuckDB's message alone, or after DEADLINE_SECONDS.
+    """
     alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)
     alarm.daemon = True
     alarm.start()
     try:
-        return connection.sql(query).to_arrow_table()
+        rows = connection.sql(query)
+        return (rows if most is None else rows.limit(most)).to_arrow_table()
     except duckdb.InterruptException as error:
         rule = f"the query took longer than {DEADLINE_SECONDS:.0f} s"
         raise QueryError(rule, "read fewer rows, or aggregate them in the query") from error

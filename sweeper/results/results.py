@@ -55,10 +55,12 @@ class Results:
     Attributes:
         folder: the sweep's results folder.
         frozen: a connection that already holds the tables (see `snapshot`); None reads the files at each query.
+        generation: the folder of files that the connection reads.
     """
 
     folder: Path
     frozen: duckdb.DuckDBPyConnection | None = field(default=None, repr=False, compare=False)
+    generation: Path | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -70,12 +72,13 @@ class Results:
         """The places of the sweep's files."""
         return SweepPaths(self.folder)
 
-    def sql(self, query: str, *, trials: Collection[str] | None = None) -> pa.Table:
+    def sql(self, query: str, *, trials: Collection[str] | None = None, most: int | None = None) -> pa.Table:
         """Return the rows of one reading SQL statement over the tables and the view `final`.
 
         Args:
             query: the statement.
             trials: whose predictions it reads, where these are still in a store; those of all trials by default.
+            most: rows to read; all by default.
 
         Raises:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
@@ -83,12 +86,14 @@ class Results:
         """
         queries.check_reads_only(query)
         queries.bring_what_is_read(self.paths, query, trials)
+        if self.generation is not None:
+            queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
         if NAMED.search(query):
             with nullcontext(self) if self.frozen is not None else self.snapshot() as held:
-                return with_fragility(held, query)
+                return with_fragility(held, query, most)
         if self.frozen is not None:
-            return queries.execute(self.frozen, query)
-        return queries.read_steadily({self.name: self.folder}, query)
+            return queries.execute(self.frozen, query, most)
+        return queries.read_steadily({self.name: self.folder}, query, most)
 
     def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
         """Return the rows of a query. Arguments and errors are those of `sql`."""
@@ -136,8 +141,9 @@ class Results:
 
         The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
         """
-        with queries.connect({self.name: queries.current_generation(self.folder)}, in_memory=True) as connection:
-            yield Results(self.folder, connection)
+        generation = queries.current_generation(self.folder)
+        with queries.connect({self.name: generation}, in_memory=True) as connection:
+            yield Results(self.folder, connection, generation)
 
     @cached_property
     def specification(self) -> dict[str, Any]:
@@ -206,8 +212,8 @@ class SeveralResults:
 
     members: Mapping[str, Results]
 
-    def sql(self, query: str) -> pa.Table:
-        """Return the rows of one reading SQL statement over the united tables and the view `final`.
+    def sql(self, query: str, *, most: int | None = None) -> pa.Table:
+        """Return the rows of one reading SQL statement over the united tables and the view `final`, at most `most`.
 
         Raises:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
@@ -215,7 +221,8 @@ class SeveralResults:
         queries.check_reads_only(query)
         for member in self.members.values():
             queries.bring_what_is_read(member.paths, query)
-        return queries.read_steadily({name: found.folder for name, found in self.members.items()}, query, named=True)
+        folders = {name: found.folder for name, found in self.members.items()}
+        return queries.read_steadily(folders, query, most, named=True)
 
 
 def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
@@ -246,7 +253,7 @@ _DECISIONS = (
 )
 
 
-def with_fragility(results: Results, query: str) -> pa.Table:
+def with_fragility(results: Results, query: str, most: int | None = None) -> pa.Table:
     """Return the rows of a query that names `decisions.fragility`. `results` is a snapshot. Raises QueryError.
 
     The column is in no file: what it says follows from values that are there.
@@ -258,7 +265,7 @@ def with_fragility(results: Results, query: str) -> pa.Table:
     connection.register("stop_chances", pa.table(columns))
     connection.execute(_DECISIONS)  # a temporary table hides the one of its name
     try:
-        return queries.execute(connection, query)
+        return queries.execute(connection, query, most)
     finally:
         connection.execute("DROP TABLE temp.main.decisions")
         connection.unregister("stop_chances")

@@ -27,6 +27,7 @@ from sweeper.remote.cluster import create_token
 from sweeper.slurm.jobs import ROOM, Exchange, Head, Notice, cancel, ensure_workers, jobs_left, requeue
 from sweeper.slurm.settings import WORKERS
 from sweeper.slurm.worker import RayNode, address_here, answers, environment, free_port, ray_folder
+from trainables.files.regular import read_text
 
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 3.0
@@ -117,7 +118,7 @@ class HeadJob:
         if code == 0:
             return self.give_up("the sweep is finished", 0)
         if exchange.stop.exists():
-            return self.give_up(exchange.stop.read_text("utf-8") or "the sweep was asked to stop", code or 1)
+            return self.give_up(read_text(exchange.stop) or "the sweep was asked to stop", code or 1)
         if self._notice.number == signal.SIGTERM:
             _say("stopped by Slurm; requeued, it continues")
             return 1

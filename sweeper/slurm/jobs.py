@@ -21,6 +21,7 @@ import yaml
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.slurm.settings import HEAD, OF_WORKERS, PREFIX, WORKERS, SlurmSettings, scripts
 from trainables.files.atomic import write_text
+from trainables.files.regular import read_text
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Exchange:
     def head(self) -> Head | None:
         """The head that takes workers in; `None` before there is one."""
         try:
-            return Head(**json.loads((self.folder / "head.json").read_text("utf-8")))
+            return Head(**json.loads(read_text(self.folder / "head.json")))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -68,7 +69,7 @@ class Exchange:
     def over(self) -> str | None:
         """Why the sweep needs no workers any more; `None` while it does."""
         try:
-            return (self.folder / "over").read_text("utf-8")
+            return read_text(self.folder / "over")
         except OSError:
             return None
 
@@ -84,7 +85,7 @@ class Exchange:
     def starts(self) -> list[int]:
         """Return how many journal records there were at each start of a head so far."""
         try:
-            return [int(line) for line in (self.folder / "starts").read_text("ascii").split()]
+            return [int(line) for line in read_text(self.folder / "starts").split()]
         except (OSError, ValueError):
             return []
 

@@ -18,6 +18,7 @@ from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
 from trainables.files.atomic import write_bytes
+from trainables.files.regular import read_bytes
 from trainables.registry import OWN, ExtensionError, Registry, is_import_path, permit_only
 
 #: The manifest's `digest` of the code of a sweep's own components, and what each name stands for.
@@ -76,9 +77,9 @@ def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
     Raises SweeperError when the copy is not the code that the manifest names.
     """
     facts = manifest.get(MANIFEST_KEY)
-    if not facts or not paths.extensions.is_file() or next(own_names(spec), None) is None:
+    if not facts or not os.path.lexists(paths.extensions) or next(own_names(spec), None) is None:
         return None
-    archive = paths.extensions.read_bytes()
+    archive = read_bytes(paths.extensions)
     try:
         same = archive_digest(archive) == facts.get("digest")
     except (zipfile.BadZipFile, OSError, RuntimeError):

@@ -30,6 +30,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.store_journal import TERMS, Term, count_of, read_terms, settled, term_names
 from trainables.files.locks import BEAT_SECONDS, SILENCE_SECONDS, Claim, NoLocksError, claimed, lock_open_file
+from trainables.files.regular import IrregularFileError, open_regular, read_bytes
 from trainables.files.stores.object_store import Store, patiently
 
 #: The file that stands for the lock where there are none.
@@ -88,7 +89,7 @@ class Lease:
         """Take the lease. Raises SweeperError naming the holder when another driver has it, or it cannot be taken."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise SweeperError(
                 f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
@@ -159,15 +160,16 @@ def holder(path: Path, store: Store | None = None) -> Holder | None:
         fresh = entry is not None and time.time() - entry.written / 1e9 < LONG_SILENCE_SECONDS
         return _fields(content) if fresh and content is not None else None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would block for ever
-    except FileNotFoundError:
+        descriptor = open_regular(path)
+    except (FileNotFoundError, IrregularFileError):  # a driver's own is a file
         return None
     try:
         return None if lock_open_file(descriptor, shared=True, patience=0) else _read(descriptor)
     except NoLocksError:
         found, beaten = _read(descriptor), path.with_name(HEARTBEAT).exists()
-        age = time.time() - float(found.get("heartbeat", 0.0))
-        return found if beaten and age < LONG_SILENCE_SECONDS else None
+        last = found.get("heartbeat")
+        fresh = isinstance(last, float) and time.time() - last < LONG_SILENCE_SECONDS
+        return found if beaten and fresh else None
     finally:
         os.close(descriptor)
 
@@ -175,8 +177,8 @@ def holder(path: Path, store: Store | None = None) -> Holder | None:
 def holder_of_copy(path: Path) -> Holder | None:
     """Return who drives a sweep in a store, from a copy of its lease; `None` if no process does."""
     try:
-        content, age = path.read_bytes(), time.time() - path.stat().st_mtime
-    except FileNotFoundError:
+        content, age = read_bytes(path), time.time() - path.stat().st_mtime
+    except (FileNotFoundError, IrregularFileError):
         return None
     return _fields(content) if age < LONG_SILENCE_SECONDS else None
 

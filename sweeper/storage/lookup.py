@@ -2,7 +2,7 @@
 
 A sweep is a folder with its resolved search space, `sweep.yaml`, or with its `tables` alone, as somebody may have
 copied it to read it: that is enough for reading. What removes or moves a folder asks `sweep_fault`, which goes by what
-manifest and journal say, and what writes into one asks `refuse_links` first: somebody else may have made it.
+manifest and journal say, and what writes into one asks `refuse_odd_files` first: somebody else may have made it.
 
 A sweep's age is that of its beginning, which its manifest tells; what happens to the folder later (a resume, a report,
 a copy) does not make it younger.
@@ -72,20 +72,32 @@ def sweep_fault(folder: Path) -> str | None:
     return None
 
 
-def refuse_links(paths: SweepPaths) -> None:
-    """Raise SweeperError when a link in a sweep's folder would lead what is written there to another place.
+def refuse_odd_files(paths: SweepPaths) -> None:
+    """Raise SweeperError where a sweep's folder holds what no sweep makes, so that nothing is written elsewhere.
 
-    A sweep has links of two kinds: `tables`, to one of its generations, and `recalibrations` in these. Whoever sends a
-    folder could add others, to have files elsewhere written over or removed.
+    A sweep has files, folders and links of two kinds: `tables`, to one of its generations, and `recalibrations` in
+    these. Another link would have files elsewhere written over or removed, and a pipe blocks its writer.
     """
-    for link in _links(str(paths.root)):
-        place = link.relative_to(paths.root).as_posix()
-        if not any(pattern.fullmatch(f"{place} -> {link.readlink()}") for pattern in _OWN_LINKS):
+    remedy = "remove it, or put in its place what belongs there"
+    for odd in _odd_files(str(paths.root)):
+        place = odd.relative_to(paths.root).as_posix()
+        if not odd.is_symlink():
+            raise SweeperError(f"{odd} is neither file nor folder: nothing was written", remedy)
+        if not any(pattern.fullmatch(f"{place} -> {odd.readlink()}") for pattern in _OWN_LINKS):
             raise SweeperError(
-                f"{link} is a link to {link.readlink()}, and sweeps have no such link: nothing was written",
-                "remove it, or put in its place what it leads to, if you made it",
+                f"{odd} is a link to {odd.readlink()}, and sweeps have no such link: nothing was written", remedy
             )
+    for names, is_wrong, kind in ((_FILES, os.path.isdir, "file"), (_FOLDERS, os.path.isfile, "folder")):
+        for path in (paths.root / name for name in names):
+            if is_wrong(path):
+                raise SweeperError(f"{path} is not a {kind}: nothing was written", remedy)
 
+
+_FILES = (
+    *("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log", "stop"),
+    *("driver.json", "mlflow.lock", "recalibrations.lock"),
+)
+_FOLDERS = ("journal", "checkpoints", "generations", "recalibrations", "data", "card_memory")
 
 _OWN_LINKS = (
     re.compile(r"tables -> generations/\d{4,}/?"),
@@ -93,14 +105,14 @@ _OWN_LINKS = (
 )
 
 
-def _links(folder: str) -> Iterator[Path]:
-    """Yield every link below a folder; none is followed."""
+def _odd_files(folder: str) -> Iterator[Path]:
+    """Yield everything below a folder that is neither a regular file nor a folder; no link is followed."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_symlink():
+            if entry.is_dir(follow_symlinks=False):
+                yield from _odd_files(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
                 yield Path(entry.path)
-            elif entry.is_dir(follow_symlinks=False):
-                yield from _links(entry.path)
 
 
 def sweep_names(output: str | Path = "results") -> list[str]:

@@ -25,6 +25,7 @@ from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
 from sweeper.text.display import redact_arguments
 from trainables.files.container import usable_cores
+from trainables.files.regular import read_bytes
 
 PACKAGES = (
     *("calibration-sweeper", "torch", "torchvision", "timm", "scikit-learn", "numpy"),
@@ -142,7 +143,7 @@ def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
 
     Raises SweeperError when the file is damaged, or `required` and missing.
     """
-    if required and not path.exists():
+    if required and not os.path.lexists(path):
         raise SweeperError(
             f"the sweep in {path.parent} has no {path.name}: only its tables can be read",
             "restore the file from a backup; the journal can only be continued with its original search space",
@@ -211,14 +212,8 @@ def _whole_number(text: str) -> int:
 
 
 def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
-    if path.exists() and not path.is_file():
-        raise _damaged(path, "it is not a regular file")
     try:
-        with path.open("rb") as file:
-            content = file.read(MAXIMUM_BYTES + 1)
-        if len(content) > MAXIMUM_BYTES:
-            raise _damaged(path, f"it is larger than {MAXIMUM_BYTES} bytes")
-        values = parse(content)
+        values = parse(read_bytes(path, MAXIMUM_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -30,6 +30,7 @@ from sweeper.storage.store_journal import fetch_journal, read_terms
 from sweeper.tables.generations import link_recalibrations
 from sweeper.tables.large_tables import KEPT, is_table_file, kept_file, trial_of
 from trainables.files.atomic import write_text
+from trainables.files.regular import read_text
 from trainables.files.stores.base import Entry, StoreError, is_store_address
 from trainables.files.stores.object_store import Store
 from trainables.registry.names import hint
@@ -274,7 +275,7 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
     if not paths.root.resolve().is_relative_to(cache_folder()):
         return  # it is no copy
     try:
-        store = Store((paths.root / ADDRESS).read_text("utf-8"))
+        store = Store(read_text(paths.root / ADDRESS))
     except FileNotFoundError:
         return
     if trials is not None and not trials:

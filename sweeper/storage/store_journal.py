@@ -27,6 +27,7 @@ from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
 from sweeper.journal.segments import joined, piece_of, segment_name
 from trainables.files.atomic import write_bytes
+from trainables.files.regular import read_bytes
 from trainables.files.stores.base import Entry, StoreError
 from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently
 
@@ -270,7 +271,7 @@ def _unpack(folder: Path, part: Part, content: bytes) -> str:
 
 def _read_index(path: Path) -> dict[str, tuple[list[int], str]]:
     try:
-        return {name: (key, file) for name, (key, file) in json.loads(path.read_bytes()).items()}
+        return {name: (key, file) for name, (key, file) in json.loads(read_bytes(path)).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         # It is a convenience: without it everything is fetched again.
         return {}

@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
-from sweeper.core.ids import SweepPaths, flatten_configuration, require_sweep_name
+from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
 from sweeper.core.json_types import Plain, join_path
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt
@@ -44,6 +45,13 @@ class Sweep:
     def name(self) -> str:
         """The sweep's name."""
         return self.paths.name
+
+    def configuration_of(self, trial: str) -> Mapping[str, Any]:
+        """Return a trial's configuration. Raises SweeperError where the sweep has no trial of that name."""
+        index = configuration_index(trial)
+        if index >= len(self.configurations):
+            raise SweeperError(f"the sweep {self.name!r} has no trial {trial}", "use the sweep's own tables")
+        return self.configurations[index]
 
     def describe(self, index: int) -> str:
         """Return a configuration in a few words: what varies, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""

@@ -32,6 +32,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from trainables.files.atomic import clear_leftovers, replacing
 from trainables.files.locks import LockHeldError, file_lock
+from trainables.files.sealed import require_sound
 from trainables.metrics import METRIC_NAMES
 from trainables.worker.trial_tables import COUNT, NUMBER, TEXT, evaluation_schema, write_parquet
 
@@ -121,10 +122,13 @@ def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
 
 
 def _facts(path: Path) -> Mapping[str, Any] | None:
-    """Return a file's digest and time; None for a part without rows or one that this module did not write."""
-    metadata = pq.read_schema(path).metadata or {}
-    facts: Mapping[str, Any] | None = json.loads(metadata[_FACTS]) if _FACTS in metadata else None
-    return facts
+    """Return a file's digest and time; None for a part without rows, a damaged one or one of another's."""
+    try:
+        require_sound(path)
+        facts: Mapping[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(_FACTS, b"{}"))
+    except (OSError, ValueError):
+        return None
+    return facts if {"digest", "written"} <= facts.keys() else None
 
 
 def _digest(batches: Sequence[pa.RecordBatch]) -> str:

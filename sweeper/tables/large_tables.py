@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES
 from sweeper.tables.generations import INCOMING, Generations, carry
-from trainables.files.atomic import own_temporary_names, replacing
+from trainables.files.atomic import own_temporary_names
+from trainables.files.sealed import require_sound
 from trainables.files.stores.object_store import Store
 from trainables.worker.trial_tables import part_name, write_parquet
 
@@ -328,8 +329,7 @@ class LargeTables:
             # Parts that an earlier release wrote lack columns that came later.
             whole = pa.concat_tables(tables.values(), promote_options="default")
             whole = whole.replace_schema_metadata({MERGED_KEY: names})
-            with replacing(target) as temporary:
-                _write_merged(temporary, whole)
+            write_parquet(target, whole.schema, whole.combine_chunks().to_batches())
             self._published[table] += 1
         for part in group:
             part.unlink(missing_ok=True)
@@ -352,7 +352,8 @@ class LargeTables:
 
     def _read(self, part: Path) -> pa.Table | None:
         try:
-            with pq.ParquetFile(part, page_checksum_verification=True) as file:
+            require_sound(part)
+            with pq.ParquetFile(part) as file:
                 return file.read()
         except (OSError, ValueError) as error:
             self._warn(part, str(error))
@@ -361,10 +362,8 @@ class LargeTables:
     def _sound(self, part: Path) -> set[str] | None:
         """Return the names of the evaluations a file holds; set it aside and return `None` when it is damaged."""
         try:
-            with pq.ParquetFile(part, page_checksum_verification=True) as file:
-                for _ in file.iter_batches():
-                    # Reading compares every page with its checksum.
-                    pass
+            require_sound(part)
+            with pq.ParquetFile(part) as file:
                 listed = (file.metadata.metadata or {}).get(MERGED_KEY)
                 self._require_columns(part, file.schema_arrow)
         except (OSError, ValueError) as error:
@@ -373,7 +372,7 @@ class LargeTables:
         return set(listed.decode().split()) if listed is not None else {part.name}
 
     def _require_columns(self, part: Path, found: pa.Schema) -> None:
-        """Raise ValueError for a column that the table lacks: names lie outside of the pages that have checksums."""
+        """Raise ValueError for a column that the table lacks: somebody else has written the file."""
         expected = self._schemas[part.parent.name]
         for field in found:
             if expected.get_field_index(field.name) < 0 or expected.field(field.name).type != field.type:
@@ -394,8 +393,3 @@ def _first_group(parts: Sequence[Path]) -> list[Path]:
             break
         group.append(part)
     return group
-
-
-def _write_merged(path: Path, table: pa.Table) -> None:
-    repeating = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    pq.write_table(table, path, compression="zstd", use_dictionary=repeating, write_page_checksum=True)

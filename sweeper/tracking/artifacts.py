@@ -24,6 +24,7 @@ from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import recalibration_parts
 from sweeper.text.cells import grouped
 from sweeper.tracking.base import DIAGRAM
+from trainables.files.sealed import require_sound
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 
@@ -90,6 +91,7 @@ class Diagrams:
         for path in sorted(self._folder.glob("*.parquet")):
             if path.name not in self._read:
                 try:
+                    require_sound(path)
                     rows = pq.read_table(path, filters=[("split", "=", SPLIT)]).to_pylist()
                 except FileNotFoundError:
                     continue  # merged or compacted meanwhile: its rows come again under another name

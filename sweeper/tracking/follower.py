@@ -15,6 +15,7 @@ import time
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import python_module, set_niceness, start_beside
 from sweeper.tracking.base import kind_of
+from trainables.files.regular import open_regular
 
 #: Tells the process the tracker's address, which may hold a password: arguments are public, the environment is not.
 ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
@@ -51,7 +52,7 @@ class Follower:
     def _start(self) -> subprocess.Popen[bytes]:
         root, parent = str(self._paths.root), str(os.getpid())
         command = python_module("sweeper.tracking.sync", root, "--follow", "--parent", parent)
-        with self._paths.tracking_log.open("ab") as log:
+        with os.fdopen(open_regular(self._paths.tracking_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             # Its standard input is closed when there is no more to come.
             self._process = start_beside(command, log, **{ADDRESS_VARIABLE: str(self._address)})
         return self._process

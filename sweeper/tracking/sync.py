@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
+from sweeper.storage.lookup import refuse_odd_files
 from sweeper.text.display import redact
 from sweeper.tracking.follower import ADDRESS_VARIABLE
 from sweeper.tracking.projection import Projection, Watchdog, seconds_waited, sentence
@@ -67,6 +69,7 @@ def sync(root: Path, uri: str) -> SyncReport:
     Raises SweeperError when it cannot be reached, the journal is damaged or empty, or a follower is at work.
     """
     began = time.monotonic()
+    refuse_odd_files(SweepPaths(root))
     projection = Projection(root, uri)
     with projection.alone(patience=2.0):
         for tried in range(1, SYNC_TRIES + 1):

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
 from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
 from sweeper.storage.metadata import FORMAT
 from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum
+from trainables.worker.trial_tables import write_parquet
 
 RUNGS = (3, 9)
 MAX_EPOCHS = 27
@@ -370,7 +369,7 @@ def write_folder(paths: SweepPaths, sweep: Sweep, configurations: int, space: st
             target = generation / name / f"part-{part:04d}.parquet"
             target.parent.mkdir(parents=True, exist_ok=True)
             chunk = lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]
-            pq.write_table(pa.Table.from_batches([record_batch(name, schema, chunk)]), target)
+            write_parquet(target, schema, [record_batch(name, schema, chunk)])
     paths.tables.symlink_to(generation.relative_to(paths.root))
     paths.sweep_file.write_text(yaml.safe_dump(resolved(sweep, configurations, space)), encoding="utf-8")
     paths.manifest.write_text(json.dumps(manifest(paths.name, sweep.seed), indent=2), encoding="utf-8")

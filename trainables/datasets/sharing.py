@@ -29,6 +29,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, temporary_beside
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing
+from trainables.files.regular import read_bytes
 from trainables.registry import SPLITS
 
 #: After this long without use a copy is removed when the next one is made. Our choice: a sweep is resumed sooner.
@@ -202,7 +203,7 @@ def _mapped(folder: Path, key: str) -> DataSet | None:
     if not folder.is_dir():
         return None
     try:
-        leaves = {name: _from_plain(told) for name, told in json.loads((folder / _FACTS).read_bytes()).items()}
+        leaves = {name: _from_plain(told) for name, told in json.loads(read_bytes(folder / _FACTS)).items()}
         for file in folder.glob("*.npy"):
             # Copy on write: the tensors can be written to, as others can, but never the file.
             leaves[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))

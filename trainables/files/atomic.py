@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trainables.files.regular import read_bytes
+
 #: How names of unfinished files begin.
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -175,6 +177,6 @@ def kept_choice(folder: Path, key: str, measure: Callable[[], str]) -> str:
 
 def _read(place: Path) -> str | None:
     try:
-        return str(json.loads(place.read_text())["answer"])
+        return str(json.loads(read_bytes(place))["answer"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # missing, or cut off by a full disk: measured again

@@ -25,6 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainables.files.regular import open_regular
+
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
@@ -111,7 +113,7 @@ def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -
         LockHeldError: another still has it after `patience` seconds.
         OSError: the file cannot be opened for writing.
     """
-    with path.open("w") as file:
+    with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT), "w") as file:
         claim = claimed(file, path.with_name(f"{path.name}.heartbeat"), shared=shared, patience=patience)
         if claim is None:
             raise LockHeldError(f"another process has the lock {path}")
@@ -197,7 +199,7 @@ class Heartbeat(Claim):
         began, seen = time.monotonic(), set[int]()
 
         def is_held() -> bool:
-            with suppress(OSError), self._path.open() as file:  # opened, so that a network file system asks its server
+            with suppress(OSError), os.fdopen(open_regular(self._path)) as file:  # opened: a network file system asks
                 seen.add(os.fstat(file.fileno()).st_mtime_ns)
             return len(seen) > 1 and time.monotonic() - began >= patience
 

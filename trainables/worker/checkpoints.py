@@ -22,6 +22,7 @@ from torch import Tensor
 
 from trainables.files.atomic import replacing
 from trainables.files.locks import Scratch
+from trainables.files.regular import open_regular
 from trainables.files.stores.object_store import Store, patiently
 from trainables.training.prediction import State
 
@@ -92,8 +93,10 @@ def load_newest_checkpoint(folder: Path) -> State | None:
 def _loaded(path: Path) -> State | None:
     """Return what a file holds; `None` where it was damaged and is quarantined now."""
     try:
-        _check(path)
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
+        with os.fdopen(open_regular(path), "rb") as file:
+            _check(file, path)
+            file.seek(0)
+            return dict(torch.load(file, map_location="cpu", weights_only=True))
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:
@@ -102,12 +105,12 @@ def _loaded(path: Path) -> State | None:
         return None
 
 
-def _check(path: Path) -> None:
+def _check(file: IO[bytes], path: Path) -> None:
     """Raise zipfile.BadZipFile when a part of the file does not match its checksum.
 
     torch writes checksums and does not look at them when it loads: a flipped bit would become a wrong weight.
     """
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
     if damaged is not None:
         raise zipfile.BadZipFile(f"{path}: {damaged} does not match its checksum")
@@ -119,7 +122,7 @@ def load_partial(folder: Path) -> State | None:
     A damaged one is quarantined, as others are.
     """
     path = folder / PARTIAL
-    state = _loaded(path) if path.is_file() else None
+    state = _loaded(path) if os.path.lexists(path) else None
     newest = next(iter(checkpoint_epochs(folder)), 0)
     return state if state is not None and state["epoch"] >= newest else None
 

@@ -18,6 +18,7 @@ import traceback
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
+from trainables.files.regular import open_regular
 from trainables.worker.hang_watchdog import die_with_parent, exit_code
 from trainables.worker.trial_reports import WorkerFailed, WorkerInit
 
@@ -79,7 +80,7 @@ def work(connection: Connection) -> None:
 
     try:
         opening: WorkerInit = connection.recv()
-        log = os.open(opening.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = open_regular(opening.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for output in (1, 2):  # what libraries print
             os.dup2(log, output)
         os.close(log)

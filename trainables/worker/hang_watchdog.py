@@ -23,7 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from trainables.files.atomic import write_text
 from trainables.files.locks import seconds_waited
+from trainables.files.regular import read_text
 
 #: A main thread that uses less than this share of the time has hung: a wait that wakes up every five seconds to look
 #: again, as torch's data loader does, takes some 2e-5; 0.3 s of training in ten minutes is enough to be alive.
@@ -126,7 +128,7 @@ class Watchdog:
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / HUNG_FILE).write_text(self._reason + ", and could not be interrupted")
+                write_text(folder / HUNG_FILE, self._reason + ", and could not be interrupted")
             except OSError as error:
                 sys.stderr.write(f"{self._reason}; the reason could not be written down: {error}\n")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -135,7 +137,7 @@ class Watchdog:
 def last_reason(folder: Path) -> str | None:
     """Return why the last process of a trial was killed for hanging, once; `None` when it was not."""
     with suppress(OSError):
-        reason = (folder / HUNG_FILE).read_text()
+        reason = read_text(folder / HUNG_FILE)
         (folder / HUNG_FILE).unlink()
         return reason
     return None

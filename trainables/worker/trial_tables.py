@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from trainables.files.atomic import replacing
+from trainables.files.sealed import seal
 from trainables.worker.trial_reports import Row
 
 if TYPE_CHECKING:  # they bring torch along, which a process that only reads tables does not need
@@ -124,15 +125,18 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
         OSError: the folder cannot be written to; the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Dictionaries for texts, whose values repeat, checksums so that damage shows.
+    # Dictionaries for texts, whose values repeat.
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    with (
-        replacing(path, durable=durable) as temporary,
-        temporary.open("wb") as file,
-        pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, write_page_checksum=True) as writer,
-    ):
-        for batch in batches:
-            writer.write_batch(batch)
+    with replacing(path, durable=durable) as temporary:
+        with (
+            temporary.open("wb") as file,
+            pq.ParquetWriter(
+                file, schema, compression="zstd", use_dictionary=texts, write_page_checksum=True
+            ) as writer,
+        ):
+            for batch in batches:
+                writer.write_batch(batch)
+        seal(temporary)
     return path
 
 

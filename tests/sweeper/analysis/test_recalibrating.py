@@ -298,6 +298,17 @@ def test_damaged_and_absent_predictions_are_named(sweep: Sweep) -> None:
         recalibrate(sweep, [Request("none", 15)])
 
 
+@pytest.mark.parametrize("name", ["../../x", "c99999", "c00001' --", "c" + "1" * 5000])
+def test_an_odd_trial_in_the_table_is_refused(sweep: Sweep, name: str) -> None:
+    part = sorted((sweep.paths.tables / "predictions").glob("*.parquet"))[1]
+    rows = pq.read_table(part)
+    trials = rows["trial"].to_pylist()
+    odd = [name if trial == trials[-1] else trial for trial in trials]
+    pq.write_table(rows.set_column(0, rows.schema.field(0), [odd]), part)
+    with pytest.raises(SweeperError, match=r"not a trial's name|has no trial"):
+        recalibrate(sweep, [Request("focal_map", 15)])
+
+
 def test_evaluations_without_predictions_are_counted_and_named(sweep: Sweep) -> None:
     lost = sorted((sweep.paths.tables / "predictions").glob("*.parquet"))[1]
     held = {key: set(of) for key, of in stored(sweep.paths.root).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import typer
 from typer.testing import CliRunner
 
 from sweeper.api import SUBCOMMANDS
-from sweeper.cli.main import MOST_WORDS, app
+from sweeper.cli.main import MOST_WORDS, app, refuse_what_is_no_text
+from sweeper.core.errors import SweeperError
 from tests.patience import patient
 
 PROGRAM = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -50,6 +52,13 @@ def test_every_option_says_what_it_sets_and_its_default(name: str) -> None:
         assert parameter.help.rstrip("]").rstrip().endswith((".", ")", "…")), (name, parameter.name, parameter.help)
         told = parameter.show_default or parameter.default is not None or parameter.required or parameter.is_flag
         assert told or parameter.envvar or parameter.name == "cluster", (name, parameter.name)
+
+
+@pytest.mark.parametrize("argument", [b"SELECT '\xff'", b"caf\xe9.yaml"])
+def test_an_argument_that_is_no_text_is_refused(argument: bytes) -> None:
+    refuse_what_is_no_text(["results", "γ.yaml", "--sql", "SELECT 'γ'"])
+    with pytest.raises(SweeperError, match=r"\\x.. is not UTF-8|\\x..(.)* is not UTF-8"):
+        refuse_what_is_no_text(["results", os.fsdecode(argument)])
 
 
 @pytest.mark.parametrize("left", [60, 90, 200])  # MiB: without the check the first two never ended

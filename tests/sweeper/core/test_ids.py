@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sweeper.core import ids
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import (
     ReplicateSeeds,
     SweepPaths,
@@ -37,9 +38,11 @@ def test_trial_names_read_back_and_sort_as_their_numbers_do(index):
         assert trial_name(index) < trial_name(index + 1)
 
 
-@pytest.mark.parametrize("name", ["", "7", "c7", "c0007", "x00007", "c00007 ", "c00007/..", "c-0007", "c00007\n"])
+@pytest.mark.parametrize(
+    "name", ["", "7", "c7", "c0007", "x00007", "c00007 ", "c00007/..", "c-0007", "c00007\n", "c" + "9" * 5000]
+)
 def test_other_names_are_no_trials(name):
-    with pytest.raises(ValueError, match="trial name"):
+    with pytest.raises(SweeperError, match="not a trial's name"):
         configuration_index(name)
 
 

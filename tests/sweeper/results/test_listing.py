@@ -21,14 +21,15 @@ def printed(table: TrialsTable, width: int = 100) -> str:
 
 
 def test_the_best_ten_fit_a_hundred_columns_with_the_summarys_columns(quickstart_folder: Path) -> None:
-    board = leaderboard(Results(quickstart_folder))
-    lines = printed(listed(board)).splitlines()
+    results = Results(quickstart_folder)
+    board = leaderboard(results)
+    lines = printed(listed(results)).splitlines()
     assert len(lines) == 1 + TOP and all(len(line) <= 100 for line in lines)
     assert [line.split()[0] for line in lines[1:]] == [row["trial"] for row in board.rows[:TOP]]
     for heading in ("validation NLL", "test accuracy %", "test ECE", "status", "configuration"):
         assert heading in lines[0]
-    assert "ECE after T" in printed(listed(board), 140) and "ECE after T" not in lines[0]
-    everything = listed(board, everything=True)
+    assert "ECE after T" in printed(listed(results), 140) and "ECE after T" not in lines[0]
+    everything = listed(results, everything=True)
     assert len(everything.rows) == len(board.rows)
 
 
@@ -45,25 +46,26 @@ def test_numbers_and_headings_are_never_cut(quickstart_folder: Path, width: int)
 
 
 def test_columns_are_chosen_by_name_and_rows_sorted_by_one(quickstart_folder: Path) -> None:
-    board = leaderboard(Results(quickstart_folder))
-    table = listed(board, ["test_nll,loss_gamma", "optimizer_lr"], "-test_nll", everything=True)
+    results = Results(quickstart_folder)
+    board = leaderboard(results)
+    table = listed(results, ["test_nll,loss_gamma", "optimizer_lr"], "-test_nll", everything=True)
     assert [heading.words for heading in table.headings] == ["test NLL", "γ", "lr"]
     values = [row["test_nll"] for row in table.rows]
     assert values == sorted(values, reverse=True)
-    gammas = [row["config_loss_gamma"] for row in listed(board, sort="loss_gamma", everything=True).rows]
+    gammas = [row["config_loss_gamma"] for row in listed(results, sort="loss_gamma", everything=True).rows]
     known = [value for value in gammas if value is not None]
     assert known == sorted(known) and gammas[len(known) :] == [None] * (len(gammas) - len(known)) and known
-    (heading,) = listed(board, ["optimizer_lr"]).headings
+    (heading,) = listed(results, ["optimizer_lr"]).headings
     assert {len(cell(board, row, heading).lstrip("0.").replace(".", "")) for row in board.rows} <= {1, 2, 3, 4}
 
 
 def test_an_unknown_column_is_refused_with_the_nearest(quickstart_folder: Path) -> None:
-    board = leaderboard(Results(quickstart_folder))
+    results = Results(quickstart_folder)
     with pytest.raises(SweeperError, match="there is no column 'test_eec'") as raised:
-        listed(board, ["test_eec"])
+        listed(results, ["test_eec"])
     assert "did you mean 'test_ece'?" in str(raised.value)
     with pytest.raises(SweeperError, match="there is no column 'nothing'"):
-        listed(board, sort="-nothing")
+        listed(results, sort="-nothing")
 
 
 def test_as_data_every_row_is_there_unrounded(quickstart_folder: Path, tmp_path: Path) -> None:
@@ -89,12 +91,12 @@ def test_trials_that_break_a_constraint_are_marked_and_explained(losses_folder: 
     breaking = {str(row["trial"]) for row in board.rows if board.breaks_constraint(row)}
     assert 0 < len(breaking) < len(board.finished)
     for width in (100, 64):  # in 64 columns configurations stand below the table
-        lines = printed(listed(board, everything=True), width).splitlines()
+        lines = printed(listed(results, everything=True), width).splitlines()
         assert {line.split()[0] for line in lines if line.split()[1:2] == ["†"]} == breaking
         assert " ".join(lines).count("† breaks a constraint: val_accuracy at least") == 1
-    shown = listed(board)
+    shown = listed(results)
     shown = TrialsTable(board, [row for row in shown.rows if not board.breaks_constraint(row)], shown.headings)
-    assert "†" not in printed(shown) and "†" not in printed(listed(plain, everything=True))
+    assert "†" not in printed(shown) and "†" not in printed(listed(Results(losses_folder), everything=True))
 
 
 def test_as_data_trials_that_break_a_constraint_come_after_those_that_keep_it(losses_folder: Path) -> None:

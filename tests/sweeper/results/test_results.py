@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import random
 import shutil
 import threading
 import time
@@ -304,6 +306,45 @@ def test_a_query_reads_nothing_outside_of_the_sweep(quickstart_folder: Path, tmp
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(QueryError, match="disabled"):
         Results(quickstart_folder).sql(f"SELECT * FROM {where.format(file=tmp_path / 'other.csv')}")
+
+
+@pytest.mark.parametrize("table", ["trials", "evaluations", "reliability", "spectra", "predictions"])
+def test_a_flipped_bit_is_named_by_every_query_of_its_table(
+    quickstart_folder: Path, tmp_path: Path, table: str
+) -> None:
+    folder = shutil.copytree(quickstart_folder, tmp_path / "damaged", symlinks=True)
+    results, draw = Results(folder), random.Random(7)
+    other = "trials" if table == "decisions" else "decisions"
+    for part in draw.choices(sorted((folder / "tables" / table).glob("*.parquet")), k=4):
+        sound = part.read_bytes()
+        content = bytearray(sound)
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        part.write_bytes(content)
+        with pytest.raises(QueryError, match=rf"{part.name} cannot be read(.|\n)*--discard-damaged"):
+            results.sql(f"SELECT count(*) FROM {table}")
+        with pytest.raises(QueryError, match="cannot be read"), results.snapshot() as frozen:
+            frozen.sql(f"SELECT count(*) FROM {table}")
+        part.write_bytes(sound)
+        os.utime(part, ns=(0, draw.randrange(10**9)))
+    assert results.sql(f"SELECT * FROM {other}").num_rows
+
+
+@pytest.mark.parametrize("odd", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_or_device_among_the_tables_is_refused_at_once(
+    quickstart_folder: Path, tmp_path: Path, odd: Callable[[Path], None]
+) -> None:
+    folder = shutil.copytree(quickstart_folder, tmp_path / "odd", symlinks=True)
+    odd((folder / "tables" / "predictions").resolve() / "c99999.parquet")
+    with pytest.raises(QueryError, match="not a regular file"):
+        Results(folder).sql("SELECT * FROM trials")
+
+
+def test_no_more_rows_are_read_than_asked_for(quickstart_folder: Path) -> None:
+    results = Results(quickstart_folder)
+    assert results.sql("SELECT * FROM range(10000000000)", most=3)["range"].to_pylist() == [0, 1, 2]
+    assert results.sql("DESCRIBE trials", most=1).num_rows == results.sql("SHOW TABLES", most=1).num_rows == 1
+    best = [row["trial"] for row in leaderboard(results).rows]
+    assert [row["trial"] for row in leaderboard(results, 5).rows] == best[:5] and len(best) > 5
 
 
 def test_a_query_that_takes_too_long_is_interrupted(quickstart_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,15 @@ def test_a_sweep_without_a_driver_has_no_holder(path):
     assert holder(path) is None
 
 
+@pytest.mark.parametrize("odd", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)])
+def test_what_is_no_record_of_a_driver_is_none_and_refused(path, odd):
+    path.parent.mkdir()
+    odd(path)
+    assert holder(path) is None
+    with pytest.raises(SweeperError, match="not a regular file"), Lease(path):
+        pass
+
+
 def test_a_second_driver_learns_who_the_first_is(path, other_driver):
     with pytest.raises(SweeperError) as caught, Lease(path):
         pass

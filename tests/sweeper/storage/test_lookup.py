@@ -27,7 +27,7 @@ from sweeper.monitoring.status import status_of
 from sweeper.results import load
 from sweeper.storage import lookup
 from sweeper.storage.lease import Lease
-from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_links, sweep_names
+from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_odd_files, sweep_names
 from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.storage.store_journal import INDEX
 from sweeper.storage.sweeps import open_sweep
@@ -198,15 +198,34 @@ def test_nothing_is_written_into_a_folder_whose_links_lead_elsewhere(tmp_path: P
     assert sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("place", ["stop", "mlflow.lock", "journal/x", "generations/incoming/spectra/c.parquet"])
+def test_nothing_is_written_into_a_folder_with_a_pipe(tmp_path: Path, place: str) -> None:
+    paths = Driven(tmp_path).paths
+    (paths.root / place).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(paths.root / place)
+    with pytest.raises(SweeperError, match="neither file nor folder"):
+        refuse_odd_files(paths)
+
+
+@pytest.mark.parametrize(("place", "kind"), [("mlflow.lock", "file"), ("driver.json", "file"), ("data", "folder")])
+def test_a_folder_is_no_file_and_a_file_no_folder(tmp_path: Path, place: str, kind: str) -> None:
+    paths = Driven(tmp_path).paths
+    odd = paths.root / place
+    odd.unlink(missing_ok=True)
+    odd.mkdir() if kind == "file" else odd.touch()
+    with pytest.raises(SweeperError, match=f"{place} is not a {kind}"):
+        refuse_odd_files(paths)
+
+
 def test_a_sweeps_own_links_are_no_others(quickstart_folder: Path, tmp_path: Path) -> None:
-    refuse_links(SweepPaths(quickstart_folder))
+    refuse_odd_files(SweepPaths(quickstart_folder))
     root = tmp_path / "received"
     shutil.copytree(quickstart_folder, root, symlinks=True)
     (root / "tables").unlink()
     for target in ("/etc", "generations", "../other/generations/0001", "generations/../journal", "journal"):
         (root / "tables").symlink_to(target)
         with pytest.raises(SweeperError, match="sweeps have no such link"):
-            refuse_links(SweepPaths(root))
+            refuse_odd_files(SweepPaths(root))
         (root / "tables").unlink()
 
 
