@@ -98,6 +98,7 @@ def resume(
     *,
     failed: bool = False,
     set: Annotated[arguments.Settings, CommandOption(kind=list[str])] = None,
+    trials: str = "",
     discard_damaged: bool = False,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
@@ -115,7 +116,8 @@ def resume(
 
     Args:
         failed: Also retry failed trials.
-        set: Change the budget or other limits, e.g. budget.gpu_hours=20; repeatable.
+        set: Change the budget or other limits, e.g. budget.gpu_hours=20, or add seeds: replicates=24; repeatable.
+        trials: Trials that get the added seeds, e.g. c00003,c00007; by default all that reached the last epoch.
         discard_damaged: Quarantine damaged journal records and all records after them.
         address: Address of a Ray cluster to run on, or the dashboard of the one that the sweep was submitted to.
         slurm: Submit the scripts of a sweep that was submitted to Slurm again; takes no other option but --output.
@@ -131,14 +133,15 @@ def resume(
 
         return submit_again(name, output_folder(output))
     address = address or os.environ.get("RAY_ADDRESS")
+    settings = overrides(set) + ([f"trials={trials}"] if trials else [])
     if address is not None and address.startswith("http"):
-        return _resume_remotely(name, address, failed, overrides(set), wait_for_nodes, trust)
+        return _resume_remotely(name, address, failed, settings, wait_for_nodes, trust)
     from sweeper.storage.places import split_name
 
     name, place = split_name(name, output_folder(output))
     tracked = mlflow and (tracking_uri is not None or not _untracked(name, place))
     uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
-    if not (set or discard_damaged or is_store_address(place)):
+    if not (settings or discard_damaged or is_store_address(place)):
         from sweeper.execution.options import settled
         from sweeper.monitoring.live import Timings
 
@@ -156,7 +159,7 @@ def resume(
             uri,
             failed_too=failed,
             discard_damaged=discard_damaged,
-            settings=overrides(set),
+            settings=settings,
             wait_for_nodes=60 * wait_for_nodes,
             trust=trust,
             progress=arguments.progress_view(),

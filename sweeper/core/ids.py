@@ -38,6 +38,16 @@ def trial_name(configuration: int) -> str:
     return f"c{configuration:05d}"
 
 
+#: Added seeds are trained as configurations of their own, numbered from here: no sweep draws as many
+#: (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`), so a sweep whose `samples` grow afterwards keeps its numbers.
+FIRST_ADDED = 1_000_000
+
+
+def is_added(configuration: int) -> bool:
+    """Return whether a configuration's index is that of an added seed."""
+    return configuration >= FIRST_ADDED
+
+
 def configuration_index(trial: str) -> int:
     """Return the configuration index of a trial's name. Raises SweeperError when it is not one."""
     if not re.fullmatch(r"c\d{5,15}", trial, re.ASCII):
@@ -95,6 +105,10 @@ class ReplicateSeeds:
         if not isinstance(self.common, bool):
             return list(self.common)
         return [replicate_seed(self.sweep_seed, configuration, r, common=self.common) for r in range(self.count)]
+
+    def fresh(self, replicate: int) -> int:
+        """Return the seed of a replicate beyond `count`: the same for all configurations, so that they are paired."""
+        return replicate_seed(self.sweep_seed, 0, replicate, common=True)
 
 
 def config_hash(configuration: Mapping[str, object]) -> str:

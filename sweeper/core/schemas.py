@@ -52,8 +52,8 @@ EPOCHS_SCHEMA = evaluation_schema(
 
 # Times are UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
 DECISIONS_SCHEMA = pa.schema({
-    "trial": TEXT, "epoch": COUNT, "rung": COUNT, "kind": TEXT, "reason": TEXT, "metric": NUMBER, "cutoff": NUMBER,
-    "competitors": COUNT, "stratum": TEXT, "decided_at": pa.timestamp("us"),
+    "trial": TEXT, "epoch": COUNT, "stage": TEXT, "rung": COUNT, "kind": TEXT, "reason": TEXT, "metric": NUMBER,
+    "cutoff": NUMBER, "competitors": COUNT, "stratum": TEXT, "decided_at": pa.timestamp("us"),
 })  # fmt: skip
 
 #: What an evaluation measures of the network itself (mukhoti Figs. 3–4).

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,12 +29,14 @@ from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTi
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Added
 from sweeper.journal.segments import last_sequence
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import FreshReport, redirect_output
 from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.planning.preparation import data_keys
 from sweeper.planning.user_code_checks import loop_settings
+from sweeper.scheduling.contenders import requested
 from sweeper.search.base import Searcher
 from sweeper.space.spec import Budget
 from sweeper.space.user_code import code_settings
@@ -169,6 +171,7 @@ class Attempt:
         state, options = self.state, self._options
         # Nothing may be left to do but to say so: the last driver died between the last report and the end.
         unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
+        unfinished = unfinished or bool(self._additions(state))
         if not unfinished and state.outcome is not None:
             return None
         begun = resuming.begun_trials(state)
@@ -273,6 +276,11 @@ class Attempt:
             gpu_hour_price=price_from(os.environ) if named is None else named,
         )
 
+    def _additions(self, state: SweepState) -> Sequence[Added]:
+        """Return the seeds that join the sweep once its trials have ended."""
+        wanted, seeds = self._options.replicates, self.sweep.spec.replicate_seeds
+        return [] if wanted is None else requested(state, seeds, wanted, self._options.trials)
+
     def _driver(self, session: Session, budget: BudgetWatch | None = None, *sinks: Sink) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations
         watches = [] if budget is None else [budget]
@@ -287,6 +295,7 @@ class Attempt:
             rungs=self._rungs,
             sinks=[self._tables, self.progress, *session.sinks, *sinks],
             controllers=[self, *watches, *session.controllers],
+            additions=self._additions,
             folds=[self._worked, self._spending],
             failed_too=self._options.failed_too,
             slots=session.slots,

@@ -44,6 +44,8 @@ class RunOptions:
         rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
         settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.attempt`.
+        replicates: on resume, seeds that configurations are to have in all; `None` for no more than they have.
+        trials: those configurations' trials, by index; empty for all that reached the last epoch.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
         trust: on resume, run the code that came with the sweep's folder.
         progress: what shows the run while it lasts.
@@ -58,6 +60,8 @@ class RunOptions:
     failed_too: bool = False
     discard_damaged: bool = False
     settings: Sequence[str] = ()
+    replicates: int | None = None
+    trials: Sequence[int] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
     trust: bool = False
     progress: type[Progress] = Progress

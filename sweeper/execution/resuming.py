@@ -45,7 +45,8 @@ def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
 
 def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None:
     """Raise SweeperError when configurations are drawn that are not those which the journal has."""
-    changed = changed_trials({index: trial.config_hash for index, trial in state.trials.items()}, config_hashes)
+    drawn = {index: trial.config_hash for index, trial in state.trials.items() if trial.added is None}
+    changed = changed_trials(drawn, config_hashes)
     if changed:
         count = f"{len(changed)} configurations differ" if len(changed) > 1 else "1 configuration differs"
         raise SweeperError(

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeper.analysis.selection import candidates, confirmations_of, confirmed_name, left_after, next_seed
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.json_types import Plain
 from sweeper.execution.attempt import drive
@@ -37,7 +37,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.space.configurations import pool_notes, repeat_notes
 from sweeper.space.loading import load_spec
-from sweeper.space.parts import Resources, SchedulerSettings
+from sweeper.space.parts import MOST_SEEDS, Resources, SchedulerSettings
 from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.spec import MOST_CONFIRMED, Confirm, Confirms, SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
@@ -252,11 +252,43 @@ def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outco
         read_manifest(sweep.paths.manifest)  # the report needs it at the end
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
+        options = with_seeds(options)
         sweep = amended(sweep, options.settings) if options.settings else sweep
         executor = chosen_executor(options, sweep.spec.resources, running)
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
         dataset = node_copy(prepare_dataset(sweep.spec, read_manifest(sweep.paths.manifest)))
         return drive(sweep, dataset, options, mirror, executor)
+
+
+#: What `--set` calls the seeds of each configuration, and the trials that are meant.
+SEEDS, TRIALS = ("replicates", "replicates.count"), "trials"
+
+
+def with_seeds(options: RunOptions) -> RunOptions:
+    """Return options with the seeds that its settings ask for: they change no setting of the sweep.
+
+    Raises InvalidSearchSpace for what is no number of seeds, or no trial.
+    """
+    given = [tuple(part.strip() for part in setting.partition("=")[::2]) for setting in options.settings]
+    faults, wanted, trials = list[Fault](), options.replicates, list(options.trials)
+    for key, text in given:
+        if key in SEEDS and text.isdecimal() and 1 <= int(text) <= MOST_SEEDS:
+            wanted = int(text)
+        elif key in SEEDS:
+            rule = f"{text} is no number of seeds from 1 to {MOST_SEEDS:,}"
+            faults.append(Fault(key, rule, "write e.g. replicates=24; all else that is below it stays as it is"))
+        elif key == TRIALS:
+            for name in text.split(","):
+                try:
+                    trials.append(configuration_index(name.strip()))
+                except ValueError as error:
+                    faults.append(Fault(key, str(error), "write e.g. trials=c00003,c00007"))
+    if trials and wanted is None:
+        faults.append(Fault(TRIALS, "nothing says how many seeds these trials are to have", "add --set replicates=24"))
+    if faults:
+        raise InvalidSearchSpace(faults, source="--set")
+    kept = [setting for setting, (key, _) in zip(options.settings, given, strict=True) if key not in (*SEEDS, TRIALS)]
+    return replace(options, settings=kept, replicates=wanted, trials=trials)
 
 
 #: Keys that no resume may change: a sweep with others is another sweep.

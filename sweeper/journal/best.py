@@ -93,7 +93,8 @@ def against_constraints(state: SweepState, judging: Judging) -> set[int]:
     `within 0.5 points of the best` asks for more when a better one comes. A journal that does not say what was measured
     says how it was when the trial was complete.
     """
-    completed = {index: trial for index, trial in state.trials.items() if trial.status == COMPLETED}
+    drawn = {index: trial for index, trial in state.trials.items() if trial.added is None}
+    completed = {index: trial for index, trial in drawn.items() if trial.status == COMPLETED}
     measured = {index: trial.constrained for index, trial in completed.items() if trial.constrained is not None}
     told = {index for index, trial in completed.items() if trial.constrained is None and not trial.feasible}
     return told | (measured.keys() - judging.keeping(measured)) if measured else told
@@ -104,7 +105,12 @@ def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Ran
 
     `against` are the complete trials that break the sweep's constraints.
     """
-    if trial.status == FAILED or trial.objective is None or not math.isfinite(trial.objective):
+    if (
+        trial.added is not None
+        or trial.status == FAILED
+        or trial.objective is None
+        or not math.isfinite(trial.objective)
+    ):
         return None
     completed = (2 - (trial.configuration in against)) * (trial.status == COMPLETED)
     score = trial.objective if mode == "max" else -trial.objective

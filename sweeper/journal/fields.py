@@ -18,7 +18,8 @@ from pydantic_core import ErrorDetails
 #: A JSON object as it comes from a file.
 Json: TypeAlias = Mapping[str, Any]
 
-#: No sweep has more configurations, attempts, epochs or replicates (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`).
+#: No sweep draws more configurations, or has more attempts, epochs or replicates
+#: (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`).
 MOST = 10**6
 
 #: What a column of whole numbers holds.
@@ -53,7 +54,8 @@ def _require_plain(value: Any, levels: int = DEEPEST) -> Any:
 
 
 Whole: TypeAlias = Annotated[StrictInt, Field(ge=0, le=MOST)]
-Index: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=MOST)]
+#: Of a configuration that was drawn, or of an added seed (`sweeper.core.ids.FIRST_ADDED`).
+Index: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2 * MOST)]
 #: A number, which may also be infinite, or none (NaN).
 Number: TypeAlias = Annotated[float, PlainValidator(_number)]
 Seconds: TypeAlias = Annotated[Number, Field(ge=0, le=LATEST)]

@@ -21,6 +21,7 @@ from pydantic import Field, StrictInt
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.fields import (
+    LARGEST_INTEGER,
     LATEST,
     LEFT_OUT,
     MOST,
@@ -133,6 +134,41 @@ class Drawn(Written):
     kind: ClassVar[str] = "drawn"
     first: Index
     values: Sequence[Values]
+
+
+@dataclass(frozen=True)
+class AddedSeed(Written):
+    """One training from scratch to the last epoch, on a seed that its configuration has not had.
+
+    Attributes:
+        configuration: its own index, under which it is assigned, reported and retried like a trial.
+        trial: the index under whose name tables show it: its configuration's, or, for a configuration that no draw
+            gave, that of the first seed added to it.
+        replicate: its number among that trial's replicates.
+        values: the configuration's nested values.
+        question: what it helps to answer: `network`, `loss`, a hyperparameter, or `request` where a user asked for it.
+    """
+
+    configuration: Index
+    trial: Index
+    replicate: Whole
+    seed: Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
+    values: Values
+    question: str
+
+
+@dataclass(frozen=True)
+class Added(Written):
+    """A round of seeds joins the sweep: all of them at once, for each round follows from the values before it.
+
+    Attributes:
+        round: its number, counted from 1; 0 for seeds that a user asked for.
+        seeds: what is trained.
+    """
+
+    kind: ClassVar[str] = "added"
+    round: Whole
+    seeds: Sequence[AddedSeed]
 
 
 @dataclass(frozen=True)
@@ -285,7 +321,7 @@ class Ended(Written):
 
 
 #: What a record says happened.
-Body = Attempt | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
+Body = Attempt | Suggested | Drawn | Added | Started | ReplicateReported | Reported | Judged | Failed | Ended
 
 _KINDS: dict[str, type[Body]] = {each.kind: each for each in get_args(Body)}
 
@@ -299,7 +335,7 @@ def body_from_json(kind: str, fields: Json) -> Body:
 
 def configuration_of(body: Body) -> int | None:
     """Return the configuration that a record is about; `None` where it is about the whole sweep."""
-    return None if isinstance(body, Attempt | Drawn | Ended) else body.configuration
+    return None if isinstance(body, Attempt | Drawn | Added | Ended) else body.configuration
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.journal.records import (
     STATUSES,
+    Added,
+    AddedSeed,
     Attempt,
     Drawn,
     Ended,
@@ -133,9 +135,11 @@ class TrialState(Progress):
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
         config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
         replicates: those that are trained in separate processes, by number; all others have none.
+        added: what was added, of a seed that joined the sweep; `None` for a configuration that was drawn.
     """
 
     configuration: int = field(kw_only=True)
+    added: AddedSeed | None = None
     stop_kind: str | None = None
     stop_reason: str | None = None
     stop_rung: int | None = None
@@ -180,7 +184,8 @@ class SweepState:
     """All trials of a sweep, and how far the driver has come. `apply` folds one record in.
 
     Attributes:
-        trials: by configuration.
+        trials: by configuration; those that were drawn, then added seeds.
+        round: the last round of added seeds that the sweep chose; 0 before the first.
         attempt: the driver that is at work, counted from 1; 0 before the first.
         sequence: of the newest record.
         started_at, updated_at: when the first and the newest record were written, Unix time in seconds.
@@ -193,6 +198,7 @@ class SweepState:
     def __init__(self, configurations: int) -> None:
         """Start with `configurations` waiting trials."""
         self.trials = {index: TrialState(configuration=index) for index in range(configurations)}
+        self.round = 0
         self.attempt = 0
         self.sequence = -1
         self.started_at: float | None = None
@@ -218,6 +224,12 @@ class SweepState:
                 self.configurations[body.configuration] = body.values
             case Drawn() as body:
                 self.configurations.update(enumerate(body.values, body.first))
+            case Added() as body:
+                self.round = max(self.round, body.round)
+                self.trials |= {
+                    seed.configuration: TrialState(configuration=seed.configuration, added=seed) for seed in body.seeds
+                }
+                self.touched += [seed.configuration for seed in body.seeds]
             case Started() as body:
                 self._started(self._trial(body), body)
             case ReplicateReported() as body:
@@ -248,9 +260,19 @@ class SweepState:
                 self.touched.append(index)
 
     def count(self) -> dict[str, int]:
-        """Return how many trials are in each status."""
-        counted = Counter(trial.status for trial in self.trials.values())
+        """Return how many trials are in each status, without added seeds."""
+        counted = Counter(trial.status for trial in self.trials.values() if trial.added is None)
         return {status: counted[status] for status in STATUSES}
+
+    @property
+    def added(self) -> list[TrialState]:
+        """The seeds that were added to the sweep, in order."""
+        return [trial for trial in self.trials.values() if trial.added is not None]
+
+    def values_of(self, index: int) -> Mapping[str, Any] | None:
+        """Return a configuration's values, or an added seed's, as the journal has them; `None` where it has none."""
+        trial = self.trials.get(index)
+        return self.configurations.get(index) if trial is None or trial.added is None else trial.added.values
 
     def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
         trial = self._known(body.configuration)

@@ -53,6 +53,7 @@ class Snapshot:
         paused: rung → how many trials pause there.
         compares: whether trials are compared at rungs.
         heard: seconds until the last epoch was reported: while nothing reports, the time left must not grow.
+        final_seeds: seeds that were added to the sweep: how many have ended, and how many there are.
     """
 
     counts: dict[str, int]
@@ -65,6 +66,7 @@ class Snapshot:
     paused: dict[int, int] = field(default_factory=dict)
     compares: bool = True
     heard: float = 0.0
+    final_seeds: tuple[int, int] = (0, 0)
 
     @property
     def best(self) -> TrialState | None:
@@ -73,8 +75,9 @@ class Snapshot:
 
     @property
     def over(self) -> bool:
-        """Whether every trial has ended."""
-        return sum(self.counts[status] for status in ENDED) == sum(self.counts.values())
+        """Whether every trial has ended, and every seed that was added."""
+        ended, total = self.final_seeds
+        return ended == total and sum(self.counts[status] for status in ENDED) == sum(self.counts.values())
 
     @property
     def share(self) -> float:
@@ -99,6 +102,7 @@ class _Counted(NamedTuple):
     trained: float
     stop_rung: int | None
     pause_rung: int | None
+    added: bool
 
 
 class Tally:
@@ -136,6 +140,8 @@ class Tally:
         counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
         passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
         for each, n in self._alike.items():
+            if each.added:
+                continue
             counts[each.status] += n
             for rung in rungs:
                 passed[rung] += n * (each.epochs >= rung and rung not in (each.stop_rung, each.pause_rung))
@@ -150,21 +156,27 @@ class Tally:
         counts = {status: count for status, count in counts.items() if count or status != PAUSED}
         return Snapshot(
             counts, {rung: (passed[rung], stopped[rung]) for rung in rungs}, towards, leaders, done,
-            done + self._lacking(), seconds, paused, self._schedule.compares, self._heard[1],
+            done + self._lacking(), seconds, paused, self._schedule.compares, self._heard[1], self._final_seeds(),
         )  # fmt: skip
+
+    def _final_seeds(self) -> tuple[int, int]:
+        added = {each: n for each, n in self._alike.items() if each.added}
+        return sum(n for each, n in added.items() if each.status in ENDED), sum(added.values())
 
     def _lacking(self) -> float:
         """Return how many epochs are still to be trained if the other trials take as many as those that rest."""
-        resting = {each: n for each, n in self._alike.items() if each.status in RESTING}
+        resting = {each: n for each, n in self._alike.items() if each.status in RESTING and not each.added}
         epochs = sum(n * each.epochs for each, n in resting.items())
         mean = epochs / sum(resting.values()) if resting else float(self._schedule.max_epochs)
 
         def due(trial: _Counted) -> float:
+            if trial.added:
+                return self._schedule.max_epochs
             # One that runs reaches its next rung, however early others ended.
             own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
             return max(mean, own) if trial.status == RUNNING else mean
 
-        others = [(each, n) for each, n in self._alike.items() if each not in resting]
+        others = [(each, n) for each, n in self._alike.items() if each.status not in RESTING]
         return math.fsum(n * max(0.0, due(each) - each.trained) for each, n in others)
 
     def _count(self, indices: Iterable[int]) -> None:
@@ -186,7 +198,8 @@ class Tally:
 
 def _counted(trial: TrialState) -> _Counted:
     status, waits = (PAUSED, trial.epochs) if trial.paused else (trial.status, None)
-    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits)
+    added = trial.added is not None
+    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, added)
 
 
 #: Columns of a progress bar: with the times beside it, it fits a terminal of 80.
@@ -201,6 +214,11 @@ def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
 def best_text(trial: TrialState, metric: str) -> str:
     """Return the best trial's value, e.g. `best val_nll 0.1234`, or `best so far …` while none has completed."""
     return f"{best_words(trial)} {metric} {trial.objective:.4f}"
+
+
+def final_text(now: Snapshot) -> str:
+    """Return how far the added seeds are, e.g. `final seeds: 9 of 15`; empty where there are none."""
+    return "final seeds: {} of {}".format(*now.final_seeds) if now.final_seeds[1] else ""
 
 
 def failure_line(body: Failed) -> str:
@@ -221,7 +239,7 @@ def left_text(now: Snapshot) -> str:
 def progress_line(now: Snapshot, metric: str) -> str:
     """Return a snapshot as one plain line."""
     best = f"{best_text(now.best, metric)} ({trial_name(now.best.configuration)})" if now.best else ""
-    parts = [counts_text(now.counts), speed_text(now), left_text(now), best]
+    parts = [counts_text(now.counts), final_text(now), speed_text(now), left_text(now), best]
     return " · ".join(part for part in parts if part)
 
 
@@ -236,7 +254,7 @@ def progress_panel(
         describe: returns a configuration in a few words.
         notes: sentences between the rungs and the best trial.
     """
-    counts = Text(counts_text(now.counts, "  "))
+    counts = Text("  ".join(filter(None, (counts_text(now.counts, "  "), final_text(now)))))
     if now.counts[FAILED]:
         counts.stylize("red")
     times = Table.grid(padding=(0, 2))

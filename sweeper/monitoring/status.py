@@ -138,7 +138,7 @@ def _status(name: str, output: Path) -> SweepStatus:
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
     driver, counts = running(sweep.paths), state.count()
     now = Tally(state, sweep.spec.schedule).snapshot()
-    left = counts["waiting"] + counts["running"] + counts["interrupted"]
+    left = len(state.unfinished())
     return SweepStatus(
         sweep.name,
         "running" if driver else "finished" if not left else (state.outcome or "interrupted"),

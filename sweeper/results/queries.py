@@ -353,7 +353,7 @@ def measured_sql(results: Results, metric: str) -> str:
         return own
     return (
         f"SELECT trial, replicate, epoch, coalesce(ended.value, own.value) AS value FROM ({own}) AS own\n"
-        f"LEFT JOIN ({evaluated} AND stage = 'end') AS ended USING (trial, replicate, epoch)"
+        f"LEFT JOIN ({evaluated} AND stage IN ('end', 'final')) AS ended USING (trial, replicate, epoch)"
     )
 
 

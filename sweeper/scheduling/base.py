@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from sweeper.core.ids import is_added
 from sweeper.journal.best import Objective
 from sweeper.journal.records import Decision, Judged, Record, Reported
 from sweeper.scheduling.ranking import Constraint, keeping
@@ -223,8 +224,11 @@ class RungState(ABC):
         return True
 
     def pool(self, configuration: int) -> RungState:
-        """Return the state of the trials that a configuration competes with: all of them, but for strata."""
-        return self
+        """Return the state of the trials that a configuration competes with: all of them, but for strata.
+
+        Seeds that were added run to the end and compete with none.
+        """
+        return AddedSeeds(self.scheduler) if is_added(configuration) else self
 
     def stratum(self, configuration: int) -> str | None:
         """Return the name of a configuration's stratum; `None` where there is one pool."""
@@ -242,6 +246,19 @@ class RungState(ABC):
                 pool, measured = self.pool(body.configuration), measurements(body.report, self.scheduler.metrics)
                 pool.add(rung, body.configuration, decision.metric, measured)
                 pool.decided(body.configuration, decision)
+
+
+class AddedSeeds(RungState):
+    """The one rung of seeds that were added to a sweep, its last epoch, where they are complete."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Start at the last epoch."""
+        super().__init__(scheduler)
+        self.epochs = frozenset({scheduler.max_epochs})
+
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+        """Raise ValueError: these seeds are not compared."""
+        raise ValueError(f"added seed {configuration} is not compared at epoch {rung}: it runs to the end")
 
 
 def decide(

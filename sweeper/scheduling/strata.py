@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sweeper.core.ids import is_added
 from sweeper.journal.records import Decision, Drawn, Record, Suggested
 from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled, in_stratum
 from sweeper.scheduling.ranking import Constraint
@@ -109,14 +110,21 @@ class StrataState(RungState):
         self._journaled: dict[int, str] = {}
         self._pools: dict[str, RungState] = {}
 
-    def stratum(self, configuration: int) -> str:
-        """Return the name of a configuration's stratum. Raises KeyError where no searcher has chosen it yet."""
+    def stratum(self, configuration: int) -> str | None:
+        """Return the name of a configuration's stratum, `None` for an added seed.
+
+        Raises KeyError where no searcher has chosen it yet.
+        """
+        if is_added(configuration):
+            return None
         found = self._journaled.get(configuration)
         return self.scheduler.drawn_stratum(configuration) if found is None else found
 
     def pool(self, configuration: int) -> RungState:
         """Return the state of a configuration's stratum."""
         name = self.stratum(configuration)
+        if name is None:
+            return super().pool(configuration)
         if name not in self._pools:
             self._pools[name] = self.scheduler.one_pool.begin()
         return self._pools[name]
@@ -136,11 +144,13 @@ class StrataState(RungState):
         if not found:
             return None
         configuration, decision = max(found, key=lambda each: each[1].rung or 0)
-        return configuration, in_stratum(decision, self.stratum(configuration))
+        return configuration, in_stratum(decision, self.stratum(configuration) or "")
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
         """Return the decision of the configuration's stratum."""
-        return in_stratum(self.pool(configuration).never_promoted(rung, configuration), self.stratum(configuration))
+        return in_stratum(
+            self.pool(configuration).never_promoted(rung, configuration), self.stratum(configuration) or ""
+        )
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in; one with a configuration's values says what its stratum is."""

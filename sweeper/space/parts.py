@@ -175,6 +175,10 @@ class Evaluation(Part):
         return [each for each in self.splits if isinstance(each, dict)]
 
 
+#: Of one configuration.
+MOST_SEEDS = 1000
+
+
 class Replicates(Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
@@ -193,7 +197,7 @@ class Replicates(Part):
     difference of two configurations, and what holds for these seeds says less about others. A list has these seeds.
     """
 
-    count: int = Field(default=1, ge=1, le=1000)
+    count: int = Field(default=1, ge=1, le=MOST_SEEDS)
     packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
     lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
     seeds: Literal["own", "common"] | list[Annotated[int, Field(ge=0, lt=2**63)]] = "own"

@@ -170,7 +170,10 @@ def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
     """
     rule = "this setting of a started sweep cannot change"
-    remedy = f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest"
+    remedy = (
+        f"on resume only {', '.join(AMENDABLE)} may change, {GROWING} grow, and replicates=24 add seeds; start a new "
+        "sweep for the rest"
+    )
     keys = [setting.partition("=")[0].strip() for setting in settings]
     changeable = (*AMENDABLE, GROWING)
     refused = [Fault(key, rule, remedy) for key in keys if key.partition(".")[0].strip() not in changeable]

@@ -5,13 +5,15 @@ trial that went back to an older checkpoint measures some epochs a second time; 
 kept, because readers have seen it.
 
 `trials` has one row per trial and replicate, of all configurations, also those that still wait. Where a searcher
-chooses configurations, the hyperparameters of those that it has not chosen yet are null.
+chooses configurations, the hyperparameters of those that it has not chosen yet are null. A seed that was added to a
+trial is a further replicate of it, whose evaluation and decisions have the stage `final`.
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +21,15 @@ import pyarrow.compute as pc
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
-from sweeper.journal.records import Decision, Judged, Record, Reported
+from sweeper.journal.records import Added, AddedSeed, Decision, Judged, Record, Reported
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
 from trainables.worker.trial_reports import Row
 
 #: The tables whose rows travel through the journal.
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
+
+#: The stage of what was measured of added seeds, and decided on them.
+FINAL = "final"
 
 
 class JournalRows:
@@ -33,12 +38,15 @@ class JournalRows:
     def __init__(self) -> None:
         self._newest: dict[tuple[str, int, int, str | None], int] = {}
         self._decided: dict[int, tuple[int, set[str]]] = {}
+        self._added: dict[int, int] = {}
 
     def project(self, record: Record) -> dict[str, list[Row]]:
         """Return the rows that `record` adds, by table; empty for a record that adds none."""
         body = record.body
+        if isinstance(body, Added):
+            self._added |= {seed.configuration: seed.trial for seed in body.seeds}
         if isinstance(body, Judged):
-            return {"decisions": [_decision_row(body.configuration, body.epoch, body.decision, record.time)]}
+            return {"decisions": [self._decision_row(body.configuration, body.epoch, body.decision, record.time)]}
         if not isinstance(body, Reported):
             return {}
         rows = {
@@ -49,12 +57,13 @@ class JournalRows:
         return {table: added for table, added in rows.items() if added}
 
     def _measured(self, table: str, configuration: int, rows: Iterable[Row]) -> Iterator[Row]:
-        trial = trial_name(configuration)
+        trial = trial_name(self._added.get(configuration, configuration))
+        final = {"stage": FINAL} if table == "evaluations" and configuration in self._added else {}
         for row in rows:
             key = (table, configuration, row["replicate"], row.get("split"))
             if row["epoch"] > self._newest.get(key, 0):
                 self._newest[key] = row["epoch"]
-                yield {"trial": trial, **row}
+                yield {"trial": trial, **row, **final}
 
     def _decision(self, body: Reported, time: float) -> list[Row]:
         configuration, epoch, decision = body.configuration, body.epoch, body.decision
@@ -64,14 +73,15 @@ class JournalRows:
         if epoch < newest or (epoch == newest and decision.kind in kinds):
             return []
         self._decided[configuration] = (epoch, {decision.kind} | (kinds if epoch == newest else set()))
-        return [_decision_row(configuration, epoch, decision, time)]
+        return [self._decision_row(configuration, epoch, decision, time)]
 
-
-def _decision_row(configuration: int, epoch: int, decision: Decision, time: float) -> Row:
-    decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-    # Constraints are not columns here: the reason says whether they are kept, and `evaluations` has their metrics.
-    said = {key: value for key, value in decision.to_json().items() if key not in ("feasible", "constrained")}
-    return {"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}
+    def _decision_row(self, configuration: int, epoch: int, decision: Decision, time: float) -> Row:
+        decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
+        # Constraints are not columns here: the reason says whether they are kept, and `evaluations` has their metrics.
+        said = {key: value for key, value in decision.to_json().items() if key not in ("feasible", "constrained")}
+        trial, added = self._added.get(configuration, configuration), configuration in self._added
+        stage = FINAL if added else "end" if decision.kind == "complete" else "rung"
+        return {"trial": trial_name(trial), "epoch": epoch, "stage": stage, **said, "decided_at": decided_at}
 
 
 #: Columns that are the same for all replicates of a trial, and are called as in its state.
@@ -142,14 +152,30 @@ class TrialsTable:
             self._convert()
 
     def batch(self, state: SweepState) -> pa.RecordBatch:
-        """Return the table as it is in `state`.
+        """Return the table as it is in `state`: the replicates of all configurations, then added seeds."""
+        rows = [self._added_row(trial, trial.added) for trial in state.added if trial.added is not None]
+        batch = pa.concat_batches([self._drawn(state), record_batch("trials", self._schema, rows)])
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if ARITHMETIC in columns:
+            columns[ARITHMETIC] = _computed(columns[ARITHMETIC], columns["device"])
+        return pa.RecordBatch.from_arrays([*columns.values()], schema=self._schema)
+
+    def _added_row(self, trial: TrialState, added: AddedSeed) -> dict[str, object]:
+        for known in trial.replicates.values():  # in a process of its own, it is ahead of its last report
+            trial = replace(trial, **{name: getattr(known, name) for name in _OWN_COLUMNS})
+        same = {name: getattr(trial, name) for name in (*_STATE_COLUMNS, "status", "error", "wall_seconds")}
+        row = self._row(added.trial, added.values) | same | {"replicate": added.replicate, "seed": added.seed}
+        return {name: value for name, value in row.items() if name in self._schema.names}
+
+    def _drawn(self, state: SweepState) -> pa.RecordBatch:
+        """Return the rows of configurations that were drawn.
 
         A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
         replicate's share of its trial's, so that sums over rows come out right. Replicates with separate processes
         have their own epochs, times and attempts as well.
         """
         self._take_suggestions(state)
-        trials = [*state.trials.values()]
+        trials = [trial for trial in state.trials.values() if trial.added is None]
         replicates = [(trial, replicate) for trial in trials for replicate in range(self._replicates)]
         columns = dict(self._fixed)
         for column in _STATE_COLUMNS:
@@ -161,8 +187,6 @@ class TrialsTable:
         columns["wall_seconds"] = pa.array([trial.wall_seconds / self._replicates for trial, _ in replicates])
         if any(trial.replicates for trial in trials):
             columns |= self._own_columns(replicates, columns)
-        if ARITHMETIC in columns:
-            columns[ARITHMETIC] = _computed(columns[ARITHMETIC], columns["device"])
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _own_columns(

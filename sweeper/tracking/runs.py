@@ -28,7 +28,7 @@ from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.segments import contents
 from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.generations import RecalibrationPart
-from sweeper.tables.rows import JournalRows
+from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.text.cells import grouped
 from sweeper.text.labels import describe, plain_reason
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
@@ -152,10 +152,15 @@ class RunProjection:
     def name_of(self, index: int) -> str:
         """Return the name of a trial's run: the trial, and what distinguishes it from others, for charts' legends."""
         flat = flatten_configuration(self._configuration(index))
-        return f"{trial_name(index)} {describe(flat, self._sweep.varying)}"[:LONGEST_NAME]
+        return f"{self._trial(index)} {describe(flat, self._sweep.varying)}"[:LONGEST_NAME]
+
+    def _trial(self, index: int) -> str:
+        """Return the name of a trial; of an added seed with its number, for it has a run of its own."""
+        added = self.state.trials[index].added if index in self.state.trials else None
+        return trial_name(index) if added is None else f"{trial_name(added.trial)}-r{added.replicate}"
 
     def _configuration(self, index: int) -> Mapping[str, object]:
-        return self.state.configurations.get(index) or self._sweep.configurations[index]
+        return self.state.values_of(index) or self._sweep.configurations[index]
 
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
         trial = self.state.trials[index]
@@ -171,7 +176,7 @@ class RunProjection:
             identity={
                 **self._identity,
                 "configuration": str(index),
-                "trial": trial_name(index),
+                "trial": self._trial(index),
                 "config_hash": config_hash(configuration),
             },
             start_time=self._began[index],
@@ -264,6 +269,7 @@ def unavailable_texts(rows: Iterable[Row]) -> dict[str, str]:
 
 def _trial_tags(trial: TrialState) -> dict[str, str]:
     facts = {name: getattr(trial, name) for name in FACTS}
+    facts["stage"] = None if trial.added is None else FINAL
     facts["decision"] = None if trial.stop_reason is None else plain_reason(trial.stop_reason)
     return {key: _text(value) for key, value in facts.items() if value is not None}
 

@@ -204,6 +204,8 @@ def expected_rows(records: Sequence[Record]) -> dict[str, dict[tuple[Any, ...], 
         decision = fields(record)["decision"]
         if decision:
             decided_at = datetime.datetime.fromtimestamp(record.time, datetime.UTC).replace(tzinfo=None)
-            row = {"trial": trial, "epoch": fields(record)["epoch"], **decision, "decided_at": decided_at}
+            stage = "end" if decision["kind"] == "complete" else "rung"
+            row = {"trial": trial, "epoch": fields(record)["epoch"], **decision}
+            row |= {"stage": stage, "decided_at": decided_at}
             tables["decisions"].setdefault((trial, row["epoch"], row["kind"]), row)
     return tables

@@ -17,6 +17,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "attempt": {"attempt": 1, "host": "here", "pid": 1},
     "suggested": {"configuration": 0, "values": {}, "choices": {}, "config_hash": "", "searcher": "x 1"},
     "drawn": {"first": 0, "values": []},
+    "added": {"round": 1, "seeds": []},
     "started": {"configuration": 0, "attempt": 1},
     "replicate": {**_PLACE, "replicate": 0, "pauses": False, **_REPORT},
     "report": {**_PLACE, "status": "running", "decision": None, **_REPORT},

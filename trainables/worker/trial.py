@@ -52,7 +52,7 @@ class Trial:
                 `None` where there is none to join.
         """
         self.assignment = assignment
-        self.settings = settings
+        self.settings = settings = settings.suited(assignment)
         place = assignment.checkpoints(Path())
         self._files = TrialFiles(place, tables=settings.tables, checkpoints=settings.checkpoints, store=settings.store)
         self._folder = self._files.checkpoints

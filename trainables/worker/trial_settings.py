@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,13 @@ class TrialSettings:
             fields[folder] = Path(fields[folder]) if fields.get(folder) else None
         return TrialSettings(**fields)
 
+    def suited(self, assignment: Assignment) -> TrialSettings:
+        """Return the settings for an assignment: those of all trials, or of a replicate that was added."""
+        if not assignment.final:
+            return self
+        evaluation = replace(self.evaluation, curvature=None, trajectory=None)
+        return replace(self, rungs=(self.max_epochs,), evaluation=evaluation)
+
     @property
     def of_replicates(self) -> dict[str, Any]:
         """What every replicate is built with, whatever its configuration."""
@@ -154,7 +161,9 @@ def variant_key(dataset: Options) -> str:
 class Assignment:
     """One configuration to train: its index, name, values and the seed of each replicate.
 
-    Where replicates are trained in separate processes, `replicate` is the number of the one whose seed this is.
+    Where there is one replicate of several, since each has a separate process or this one was added, `replicate` is its
+    number. One that was added, `final`, is evaluated at its last epoch alone, without curvature and trajectory.
+    `place` is the folder of its checkpoints below that of all trials, where that is not the trial's.
     """
 
     configuration: int
@@ -162,6 +171,8 @@ class Assignment:
     values: Configuration
     seeds: Sequence[int]
     replicate: int | None = None
+    place: str | None = None
+    final: bool = False
 
     @property
     def numbers(self) -> range:
@@ -171,6 +182,8 @@ class Assignment:
 
     def checkpoints(self, folder: Path) -> Path:
         """Return the folder of this assignment's checkpoints below that of all trials."""
+        if self.place is not None:
+            return folder / self.place
         trial = folder / self.trial
         return trial if self.replicate is None else replicate_folder(trial, self.replicate)
 

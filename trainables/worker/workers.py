@@ -245,7 +245,8 @@ class CohortWorker(Worker):
         # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables, and after the
         # checkpoints of those before it: after a kill, who is ahead of the others is who began before them.
         before: Future[None] | None = None
-        together = [(each, slot.trial.stage) for slot in due if slot.trial.evaluates for each in slot.trial.networks]
+        curved = [slot.trial for slot in due if slot.trial.evaluates and not slot.trial.assignment.final]
+        together = [(each, trial.stage) for trial in curved for each in trial.networks]
         started = time.monotonic()
         with curvature_together(together, self.settings.evaluation), ThreadPoolExecutor(WRITERS) as writers:
             share = (time.monotonic() - started) / len(due)

@@ -15,17 +15,17 @@ import math
 import time
 from abc import ABC
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.ids import SweepPaths, is_added, trial_name
 from sweeper.execution.driver.context import NO_SHARES, DriverSettings, Fold, Shares, Sink, TrialValues
 from sweeper.execution.driver.steering import Controller, Steering
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Body, Judged
+from sweeper.journal.records import Added, Body, Judged
 from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
@@ -55,6 +55,7 @@ class Assignments(ABC):
         searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
             the space. It is asked when a trial could start at once, so that it knows as much as can be known.
         controllers: are asked on every turn what should follow.
+        additions: returns the seeds that join the sweep now that all its trials have ended; empty for none.
         shares: of a GPU.
         slots: trials that run at once, for cutting assignments.
         failed_too: run failed trials again.
@@ -72,6 +73,7 @@ class Assignments(ABC):
     folds: Sequence[Fold] = ()
     searcher: Searcher | None = None
     controllers: Sequence[Controller] = ()
+    additions: Callable[[SweepState], Sequence[Added]] = lambda state: ()
     shares: Shares = NO_SHARES
     slots: int = 1
     failed_too: bool = False
@@ -180,7 +182,7 @@ class Assignments(ABC):
     def kind_of(self, index: int) -> str | None:
         """Return what a configuration has in common with those it can train with; `None` where it trains alone."""
         if index not in self._kinds:
-            self._kinds[index] = cohort_key(self.configurations[index], self.settings.training)
+            self._kinds[index] = cohort_key(self._values.look(index), self.settings.training)
         return self._kinds[index]
 
     def is_suspect(self, index: int) -> bool:
@@ -188,16 +190,22 @@ class Assignments(ABC):
         return index in self._alone
 
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
-        """Return an assignment as plain values for the worker: configuration, trial, values, seeds of replicates.
+        """Return an assignment as plain values for the worker: `trainables.worker.trial_settings.Assignment`.
 
         Of one replicate with a separate process there is its seed alone, and its number besides.
         """
-        found: list[list[object]] = []
+        described: list[list[object]] = []
         for index, number in self._units(assignment):
+            values, added = self._values.of(index), self.state.trials[index].added
+            if added is not None:
+                place = place_of_unit((index, number))
+                name = trial_name(added.trial)
+                described.append([index, name, values, [added.seed], added.replicate, place, True])
+                continue
             seeds = self.settings.seeds.of(index)
             replicate = [seeds] if number is None else [[seeds[number]], number]
-            found.append([index, trial_name(index), self._values.of(index), *replicate])
-        return found
+            described.append([index, trial_name(index), values, *replicate])
+        return described
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
@@ -309,11 +317,26 @@ class Assignments(ABC):
     def _under_way(self) -> Iterator[tuple[int, int]]:
         """Yield the trials that run or are yet to begin, each with its epochs so far."""
         for index in itertools.chain((index for index, _ in self._queue), *self._in_flight):
-            yield index, self.state.trials[index].epochs
+            if not is_added(index):
+                yield index, self.state.trials[index].epochs
+
+    def _add_seeds(self) -> None:
+        """Let seeds join the sweep that follow from its trials, now that all of these have ended."""
+        if self.closing or self._in_flight or self._waiting:
+            return
+        for body in self.additions(self.state):
+            self._record(body)
+            self._queue.extend(unit for seed in body.seeds for unit in self._units_of(seed.configuration))
+        self.journal.settle()
+
+    def _numbers(self, index: int) -> Sequence[int]:
+        """Return the numbers of a configuration's replicates."""
+        added = self.state.trials[index].added
+        return range(self.settings.seeds.count) if added is None else (added.replicate,)
 
     def _units_of(self, index: int) -> list[Unit]:
         """Return what there is to give out of a configuration."""
-        numbers = range(self.settings.seeds.count) if self.settings.apart else (None,)
+        numbers = self._numbers(index) if self.settings.apart else (None,)
         return [(index, number) for number in numbers]
 
     def _units(self, assignment: Sequence[int]) -> list[Unit]:
@@ -336,7 +359,11 @@ class Assignments(ABC):
         return replicate.status == FAILED or self._is_open_rung(unit[0], replicate.epochs)
 
     def _is_open_rung(self, index: int, epoch: int) -> bool:
-        return epoch > self.state.trials[index].epochs and epoch in self.rungs.epochs
+        return epoch > self.state.trials[index].epochs and epoch in self._rungs_of(index)
+
+    def _rungs_of(self, index: int) -> Collection[int]:
+        """Return the epochs at which a configuration is judged."""
+        return self.rungs.pool(index).epochs if is_added(index) else self.rungs.epochs
 
 
 def place_of_unit(unit: Unit) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
-from sweeper.core.ids import ReplicateSeeds, config_hash, trial_name
+from sweeper.core.ids import ReplicateSeeds, config_hash, is_added, trial_name
 from sweeper.journal.best import Rank, rank_of
 from sweeper.journal.records import Body, Drawn, Record
 from sweeper.journal.state import COMPLETED, ENDED, SweepState, TrialState
@@ -69,7 +69,7 @@ class KeptCheckpoints:
         """Find the trials that keep theirs, of those that have ended by now."""
         self._kept: dict[str, dict[int, tuple[Rank, Costs]]] = {}
         for index, trial in self.state.trials.items():
-            if trial.status in ENDED:
+            if trial.status in ENDED and trial.added is None:
                 self._enter(index)
 
     def tidy(self, index: int) -> None:
@@ -91,7 +91,10 @@ class KeptCheckpoints:
             self.keeper.remove_checkpoints(name)
 
     def _enter(self, index: int) -> list[int]:
-        """Let an ended trial compete in its stratum; return the trials that need their checkpoints no more."""
+        """Let an ended trial compete in its stratum; return the trials that need their checkpoints no more.
+
+        An added seed never keeps its own.
+        """
         trial = self.state.trials[index]
         rank = rank_of(trial, self.schedule.mode)
         if rank is None:
@@ -232,14 +235,19 @@ class TrialValues:
     def of(self, index: int) -> dict[str, Any]:
         """Return a configuration's values as the journal has them; they are drawn and journaled before, if need be."""
         known = self.state.configurations
-        if index not in known:
+        if index not in known and not is_added(index):
             last = min(index - index % TOGETHER + TOGETHER, len(self.configurations))
             following = next((each for each in range(index, last) if each in known), last)
             first = index
             while first % TOGETHER and first - 1 not in known:
                 first -= 1
             self.record(Drawn(first, [self.configurations[each] for each in range(first, following)]))
-        return dict(known[index])
+        return dict(self.state.values_of(index) or {})
+
+    def look(self, index: int) -> Mapping[str, object]:
+        """Return a configuration's values; nothing is journaled for it."""
+        known = self.state.values_of(index)
+        return self.configurations[index] if known is None else known
 
     def digest(self, index: int) -> str | None:
         """Return the digest of a configuration's values for its first report; `None` where the journal has it."""

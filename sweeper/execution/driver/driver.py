@@ -73,6 +73,7 @@ class Driver(Assignments):
         self.journal.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         self._end_pauses()
+        self._add_seeds()
         if self.settings.apart:
             unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
             self._queue = deque(unit for unit in self._queue if not self._rests(unit))
@@ -148,6 +149,7 @@ class Driver(Assignments):
         if over:
             self._in_flight.pop(tuple(assignment), None)
             self._end_pauses()
+            self._add_seeds()
         elif exhausted:
             self.on_failure(assignment, Failure(judging.ERROR, "its process ended without a last report"))
         return over or exhausted
@@ -176,6 +178,7 @@ class Driver(Assignments):
             self._fail(left[0], failure)
         self._queue.extendleft(unit for unit in reversed(left) if self._state_of(unit).status not in ENDED)
         self._end_pauses()
+        self._add_seeds()
 
     def _hold(self, units: Sequence[Unit], failure: Failure) -> Failure:
         """Let units wait for memory, longer after each failure; return the failure with a note of it."""
@@ -296,12 +299,13 @@ class Driver(Assignments):
     def _settle(self, index: int) -> None:
         """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
         trial = self.state.trials[index]
-        report = judging.merged_report(trial, self.settings.seeds.count, self.schedule.metric, TRIALS)
+        count = len(self._numbers(index))
+        report = judging.merged_report(trial, count, self.schedule.metric, TRIALS)
         if report is not None:
             self._on_report(report)
-        elif len(trial.replicates) == self.settings.seeds.count and trial.status not in ENDED:
+        elif len(trial.replicates) == count and trial.status not in ENDED:
             self._give_up(trial)
-        if report is not None and report.epoch in self.rungs.epochs and trial.status not in ENDED:
+        if report is not None and report.epoch in self._rungs_of(index) and trial.status not in ENDED:
             live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]
             self._queue.extendleft((index, number) for number in reversed(live))
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.ids import trial_name
+from sweeper.core.ids import is_added, trial_name
 from sweeper.space.configurations import examples
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import kept_choice
@@ -95,6 +95,8 @@ class CardShares:
 
     def __call__(self, configuration: int) -> float:
         """Return a configuration's share of a GPU."""
+        if is_added(configuration):
+            return self.largest
         return self._shares.get(memory_key(self._configurations[configuration], self._facts), self.largest)
 
     @property

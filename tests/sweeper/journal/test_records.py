@@ -26,6 +26,10 @@ WRITTEN = {
     "0000000013-drawn.json": (
         '{"sequence":13,"kind":"drawn","time":1.5,"body":{"first":4,"values":[{"loss":{"name":"focal","gamma":2.5}}]}}'
     ),
+    "0000000014-added.json": (
+        '{"sequence":14,"kind":"added","time":1.5,"body":{"round":1,"seeds":[{"configuration":1000000,"trial":4,'
+        '"replicate":2,"seed":7,"values":{"loss":{"name":"focal","gamma":2.5}},"question":"loss"}]}}'
+    ),
     "0000000003-started-c00004.json": (
         '{"sequence":3,"kind":"started","time":1.5,"body":{"configuration":4,"attempt":1}}'
     ),
