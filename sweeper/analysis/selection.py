@@ -30,12 +30,8 @@ def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] 
     measured = _values(results, board)
     if len(measured) < 2:
         return None
-    networks = {text_of(row, "trial"): str(row["architecture"]) for row in board.finished}
     found = best_set(
-        list(measured.values()),
-        board.objective.mode,
-        groups=[networks[trial] for trial in measured],
-        entered=sum(row["status"] != FAILED for row in board.rows),
+        list(measured.values()), board.objective.mode, entered=sum(row["status"] != FAILED for row in board.rows)
     )
     return None if found is None else ([list(measured)[place] for place in found.members], found)
 
@@ -133,15 +129,13 @@ class Look:
 def _looks(results: Results, board: Leaderboard) -> list[Look]:
     """Return the looks at rounds of fresh seeds; those without a spread are left out."""
     values: dict[str, dict[int, float]] = {}
-    networks = {text_of(row, "trial"): str(row["architecture"]) for row in board.rows}
     rounds, looks = confirmations_of(results), list[Look]()
     several = len(rounds) > 1 or isinstance(results.specification.get("confirm"), dict)
     for number, confirmation in enumerate(rounds, 1):
         for trial, seed, value in _fresh(confirmation, board):
             values.setdefault(trial, {})[seed] = value
         trials = [trial for trial in _named(confirmation) if trial in values]
-        groups = [networks.get(trial, "") for trial in trials]
-        found = spreads([values[trial] for trial in trials], board.objective.mode, groups=groups)
+        found = spreads([values[trial] for trial in trials], board.objective.mode)
         if found is not None:
             looks.append(Look(trials, found, level_of(number) if several else LEVEL))
     return looks

@@ -49,7 +49,6 @@ class Measured:
         label: in words, e.g. `validation NLL`, `refinement NLL`.
         values: trial → epoch → its replicates' values; finite ones only.
         larger: whether it should be large.
-        networks: trial → its network: replicates of one network spread alike.
         places: trial → its setting of the data set; only those of one setting are compared.
         cells: trial → how many configurations of its loss and network there are, stopped ones included.
         left_out: trials that are compared with none: they break a constraint.
@@ -59,7 +58,6 @@ class Measured:
     label: str
     values: Mapping[str, Mapping[int, Replicated]]
     larger: bool
-    networks: Mapping[str, str]
     places: Mapping[str, str]
     cells: Mapping[str, int]
     left_out: Set[str] = frozenset()
@@ -82,8 +80,7 @@ class Measured:
         if (place, epoch) not in self._compared:
             there = [name for name, found in self.values.items() if epoch in found and self.places[name] == place]
             trials = [name for name in there if name not in self.left_out]
-            values, networks = [self.values[name][epoch] for name in trials], [self.networks[name] for name in trials]
-            found = spreads(values, "max" if self.larger else "min", groups=networks)
+            found = spreads([self.values[name][epoch] for name in trials], "max" if self.larger else "min")
             self._compared[place, epoch] = trials, None if found is None else Comparisons(found)
         return self._compared[place, epoch]
 
@@ -274,11 +271,10 @@ def measure(
     words = goal.label if column in (goal.metric, goal.column) else label(column)
     sizes = Counter(key_of(board, row) for row in kept.values())
     values = {trial: found for trial, found in values.items() if trial in kept}
-    networks = {trial: str(row["architecture"] or "all") for trial, row in kept.items()}
     places = {trial: place_of(board, row) for trial, row in kept.items()}
     cells = {trial: sizes[key_of(board, row)] for trial, row in kept.items()}
     cross_fitted = column.removeprefix("val_").startswith(("refinement_", "cross_fitted_"))
-    return Measured(words, values, larger, networks, places, cells, left_out, cross_fitted)
+    return Measured(words, values, larger, places, cells, left_out, cross_fitted)
 
 
 def key_of(board: Leaderboard, row: Row) -> Key:

@@ -210,14 +210,10 @@ def first_screen(sweep: Sweep, condition: Condition) -> tuple[Matrix, list[Row]]
         for at in sweep.survivors
     ]
     values = {str(row["trial"]): {27: each} for row, each in zip(rows, sweep.values, strict=True)}
-    networks = {
-        str(row["trial"]): ("mlp", "resnet8")[at % 2] if condition.spread.startswith("two networks") else "mlp"
-        for row, at in zip(rows, sweep.survivors, strict=True)
-    }
     larger = condition.spread == "ties (1/360)"
     entered = Counter(cell_of(at) for at in range(sweep.entered))
     cells = {str(row["trial"]): entered[cell_of(at)] for row, at in zip(rows, sweep.survivors, strict=True)}
-    measured = Measured("objective", values, larger, networks, dict.fromkeys(values, ""), cells)
+    measured = Measured("objective", values, larger, dict.fromkeys(values, ""), cells)
     return Matrix({("", "focal", "mlp"): rows}, measured, None, measured, (None, None), ["config_loss_gamma"]), rows
 
 
@@ -232,8 +228,7 @@ def simulate(condition: Condition) -> list[Simulated]:
         sweep = drawn(condition, rng)
         larger = condition.spread == "ties (1/360)"
         found, rows = first_screen(sweep, condition)
-        networks = [found.decides.networks[str(row["trial"])] for row in rows]
-        answer = best_set(sweep.values, "max" if larger else "min", groups=networks, entered=sweep.entered)
+        answer = best_set(sweep.values, "max" if larger else "min", entered=sweep.entered)
         if answer is None:
             continue
         judged += 1
@@ -299,7 +294,6 @@ def real_seeds(replicates: int, metric: str, draws: int = 800) -> list[Simulated
         rows = list(csv.DictReader(file))
     trials = sorted({row["trial"] for row in rows})
     table = np.array([[float(row[metric]) for row in rows if row["trial"] == trial] for trial in trials])
-    networks = [next(row["network"] for row in rows if row["trial"] == trial) for trial in trials]
     larger = metric == "accuracy"
     truth, rng = table.mean(axis=1), np.random.default_rng(replicates)
     best, missed, winner, cells, found_out = int((-truth if larger else truth).argmin()), 0, 0, np.zeros(len(trials)), 0
@@ -308,14 +302,13 @@ def real_seeds(replicates: int, metric: str, draws: int = 800) -> list[Simulated
             {1000 * at + r: float(v) for r, v in enumerate(rng.choice(row, replicates, replace=False))}
             for at, row in enumerate(table)
         ]
-        answer = best_set(values, "max" if larger else "min", groups=networks, entered=48)
+        answer = best_set(values, "max" if larger else "min", entered=48)
         assert answer is not None
         missed += best not in answer.members
         winner += not answer.interval[0] <= truth[answer.members[0]] <= answer.interval[1]
         found_out += len(trials) - len(answer.members)
         named = {f"c{at}": {27: each} for at, each in enumerate(values)}
-        by = dict(zip(named, networks, strict=True))
-        measured = Measured("", named, larger, by, dict.fromkeys(named, ""), dict.fromkeys(named, 1))
+        measured = Measured("", named, larger, dict.fromkeys(named, ""), dict.fromkeys(named, 1))
         held = [measured.interval(name) for name in named]
         cells += [each is not None and each[0] <= mean <= each[1] for each, mean in zip(held, truth, strict=True)]
     drawn = f"n = {replicates} of {table.shape[1]} seeds, drawn without replacement"

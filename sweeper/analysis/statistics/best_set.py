@@ -36,7 +36,7 @@ SURE = "90 %"
 WIDEST = 10.0
 
 #: Levels of one comparison that are tried.
-_LEVELS = np.concatenate([np.linspace(0.5, 0.02, 13)[:-1], np.geomspace(0.02, 1e-8, 40)])
+_LEVELS = np.concatenate([np.linspace(0.5, 0.02, 49)[:-1], np.geomspace(0.02, 1e-8, 60)])
 
 #: Draws of all errors: a probability of 5 % is then known to 0.35 %.
 _DRAWS = 4000
@@ -82,7 +82,6 @@ def best_set(
     mode: str,
     level: float = LEVEL,
     relative: bool | None = None,
-    groups: Sequence[str] | None = None,
     entered: int | None = None,
 ) -> BestSet | None:
     """Return the configurations that cannot be told apart from the best; None where no spread can be estimated.
@@ -92,12 +91,10 @@ def best_set(
         mode: `min` or `max`: which is better.
         level: the probability with which the best is in the set, and the winner's mean in its interval.
         relative: compare logarithms; by default where smaller is better and all means are positive.
-        groups: of each configuration, what it may share its typical spread with: its network.
         entered: how many the winner was chosen from, if more than have values.
     """
     places = [place for place, each in enumerate(values) if each]
-    of_groups = [groups[place] for place in places] if groups is not None else None
-    found = spreads([values[place] for place in places], mode, relative, of_groups)
+    found = spreads([values[place] for place in places], mode, relative)
     if found is None:
         return None
     order = np.argsort(-found.scores, kind="stable")
@@ -155,6 +152,16 @@ class Comparisons:
         share = _LEVELS[reached.sum() - 1] if reached.any() else 1.0
         return bool(share * max(1, len(self.spreads.scores) - 1) <= 1 - self.level)
 
+    def reach(self, best: int, other: int) -> float:
+        """Return by how much `other` may seem ahead of the truly best one while no configuration does by more."""
+        miss, low, high = 1 - self.level, 0, len(_LEVELS) - 1
+        if len(self.spreads.scores) > _MOST_DRAWN:
+            low = high = int(np.searchsorted(-_LEVELS * (len(self.spreads.scores) - 1), -miss))
+        while low < high:  # the largest level of one comparison at which all together miss rarely enough
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._missed(best, _LEVELS[middle]) <= miss else (middle + 1, high)
+        return float(np.hypot(self._quantiles[best, low], self._quantiles[other, low]))
+
     def _sharpest_levels(self) -> Floats:
         """Return for each configuration the smallest level at which another leads by more than luck explains, [k]."""
         scores, h = self.spreads.scores, self._quantiles
@@ -186,6 +193,43 @@ class Comparisons:
             places = np.searchsorted(cumulative / cumulative[-1], rng.random(_DRAWS))
             drawn[:, at] = found.deviations[places] * rng.standard_normal(_DRAWS)
         return np.asarray(drawn / np.sqrt(found.sizes))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The most that the leader can be worse than the best configuration.
+
+    Attributes:
+        leader: place of the best mean.
+        value: on the objective's scale, at least 0; 0 where no other may be the best.
+        ratio: the worse value over the better one, at least 1; None where one of them is not positive.
+    """
+
+    leader: int
+    value: float
+    ratio: float | None
+
+
+def most_lost(found: Spreads, level: float = 0.9) -> Lost:
+    """Return the most that the configuration with the best mean can be worse than the best of k configurations.
+
+    With probability `level` all errors eᵢ keep within eᵢ − e_b ≤ w_b(i), b being the truly best one (`Comparisons`).
+    So the leader is worse than b by at most score_b − score_leader + w_b(leader), whichever it is; b is unknown, and
+    the largest of these over all that may be the best is an upper bound. Source: Hsu 1981, Simultaneous confidence
+    intervals for all distances from the "best", Eq. (2.4), with spreads that may be unequal.
+
+    Example:
+        >>> known = spreads([{0: 0.50, 1: 0.52}, {0: 0.51, 1: 0.53}], "min")
+        >>> most_lost(known).leader
+        0
+    """
+    leader = int(np.argmax(found.scores))
+    rivals = [int(at) for at in np.flatnonzero(Comparisons(found).may_be_best) if at != leader]
+    compared = Comparisons(found, level)
+    ahead = max((found.scores[at] - found.scores[leader] + compared.reach(at, leader) for at in rivals), default=0.0)
+    own, best = found.value(found.scores[leader]), found.value(found.scores[leader] + max(0.0, ahead))
+    ratio = max(own, best) / min(own, best) if min(own, best) > 0 else None
+    return Lost(leader, abs(own - best), ratio)
 
 
 #: Chances of being in the set beyond which a configuration counts as out or in.

@@ -6,15 +6,14 @@ times as much as a perceptron, and one spread for all then makes the noisy ones'
 configuration has a standard deviation σᵢ of its own, and the σᵢ have a distribution that is estimated from all of them
 (moderated variances: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression, §3):
 
-    log σᵢ ~ Cauchy(m, τ),   sᵢ² | σᵢ ~ σᵢ² χ²(dᵢ) / dᵢ,
+    log σᵢ = m + τ t,   t ~ Student's t,   sᵢ² | σᵢ ~ σᵢ² χ²(dᵢ) / dᵢ.
 
-m apart for each group (network) of three configurations and more, τ common. Smyth's prior is an inverse χ² fitted to
-the moments of log sᵢ². With few configurations that fit often finds no variation at all, and then treats the one noisy
-configuration as quiet: simulated with two replicates, the best configuration was missed in 10 to 15 % of sweeps where
-it spread six times as much as the others, instead of 5 %. Two changes mend that at little cost of power
-(`make bench-statistics`): the uncertainty of m and τ is integrated over instead of fitted, and the prior's tails are
-Cauchy's, so that an outlier is believed. τ is never taken for less than LEAST_VARIATION: that seeds spread alike within
-a third cannot be seen in any sweep, and is never so.
+Smyth's prior is an inverse χ² fitted to the moments of log sᵢ². With few configurations that fit often finds no
+variation at all, and then treats the one noisy configuration as quiet: simulated with two replicates, the best
+configuration was missed in 10 to 15 % of sweeps where it spread six times as much as the others, instead of 5 %. Two
+changes mend that (`make bench-statistics`): the uncertainty of m and τ is integrated over instead of fitted, and the
+prior has Student's tails. How heavy the tails must be depends on the number of configurations, since the noisiest of
+many lies further out: 4 degrees of freedom up to MANY configurations, 1 (Cauchy) and wider τ above.
 
 Losses and calibration errors spread in proportion to their size, so these are compared as logarithms, each linearised
 at its configuration's mean (the delta method), so that configurations keep the order of their means; accuracies as they
@@ -35,14 +34,32 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.95
 
-#: The least τ: half of the configurations' σ then lie within a factor of 1.35 of their median.
-LEAST_VARIATION = 0.3
+#: Configurations with a spread above which the prior's tails are Cauchy's. With t₄'s, the best of 48 with log-normal
+#: spreads is missed in 15 % of sweeps; with Cauchy's for few, two replicates decide next to nothing.
+MANY = 24
 
-#: Values of τ, equally probable beforehand; from a third to a factor of seven.
-VARIATIONS = (LEAST_VARIATION, 0.5, 0.75, 1.0, 1.4, 2.0)
 
-#: Configurations with a spread below which a group shares the others' m: one or two say nothing of a distribution.
-LEAST_GROUP = 3
+@dataclass(frozen=True)
+class Prior:
+    """How log σ varies between configurations.
+
+    Attributes:
+        freedom: degrees of freedom of its Student's t.
+        variations: values of τ, equally probable beforehand.
+    """
+
+    freedom: int
+    variations: tuple[float, ...]
+
+    @classmethod
+    def of(cls, configurations: int) -> Prior:
+        """Return the prior for as many configurations with a spread."""
+        return (
+            cls(4, (0.15, 0.3, 0.5, 0.75, 1.0, 1.4))
+            if configurations <= MANY
+            else cls(1, (0.3, 0.5, 0.75, 1.0, 1.4, 2.0))
+        )
+
 
 _GRID = 90  # points of log σ; a finer grid changes no quantile by 1 %
 _BELOW, _ABOVE = 2.5, 3.0  # of log σ beyond the smallest and the largest standard deviation that was seen
@@ -142,9 +159,7 @@ class Tails:
         return np.asarray(found / self.roots[:, None])
 
 
-def spreads(
-    values: Sequence[Mapping[int, float]], mode: str, relative: bool | None = None, groups: Sequence[str] | None = None
-) -> Spreads | None:
+def spreads(values: Sequence[Mapping[int, float]], mode: str, relative: bool | None = None) -> Spreads | None:
     """Return the spreads of replicates; None where no configuration has two, or where all values are the same.
 
     Configurations with the same values on the same seeds are one training, which the others learn from once.
@@ -153,24 +168,17 @@ def spreads(
         values: of each configuration seed → finite value, at least one.
         mode: `min` or `max`: which is better.
         relative: compare logarithms; by default where smaller is better and all means are positive.
-        groups: of each configuration, what it may share its typical spread with: its network.
     """
-    names = groups if groups is not None else [""] * len(values)
-    first: dict[tuple[frozenset[tuple[int, float]], str], int] = {}
-    at = [
-        first.setdefault((frozenset(each.items()), name), len(first)) for each, name in zip(values, names, strict=True)
-    ]
+    first: dict[frozenset[tuple[int, float]], int] = {}
+    at = [first.setdefault(frozenset(by_seed.items()), len(first)) for by_seed in values]
     places = [int(place) for place in np.unique(at, return_index=True)[1]]
-    of_groups = None if groups is None else [groups[place] for place in places]
-    found = _spreads_of_distinct([values[place] for place in places], mode, relative, of_groups)
+    found = _spreads_of_distinct([values[place] for place in places], mode, relative)
     if found is None:
         return None
     return replace(found, scores=found.scores[at], sizes=found.sizes[at], weights=found.weights[at])
 
 
-def _spreads_of_distinct(
-    values: Sequence[Mapping[int, float]], mode: str, relative: bool | None, groups: Sequence[str] | None
-) -> Spreads | None:
+def _spreads_of_distinct(values: Sequence[Mapping[int, float]], mode: str, relative: bool | None) -> Spreads | None:
     if not values:
         return None
     means = [float(np.mean([*each.values()])) for each in values]
@@ -194,7 +202,7 @@ def _spreads_of_distinct(
         _without_seeds(residuals) if paired else (None, np.nansum(residuals**2, axis=1), sizes - 1)
     )
     rounding = unit**2 / 12  # what rounding to `unit` adds to s² at least (Sheppard 1898)
-    grid, weights = _posterior(squares / np.maximum(freedom, 1e-9) + rounding, freedom, groups)
+    grid, weights = _posterior(squares / np.maximum(freedom, 1e-9) + rounding, freedom)
     seeds = None if effects is None else _seed_deviation(effects, grid, weights)
     return Spreads(centres, sizes, grid, weights, seeds, logarithms, sign)
 
@@ -216,40 +224,27 @@ def _resolution(table: Floats) -> float | None:
     return float(gaps.min()) if gaps.size else None
 
 
-def _posterior(squares: Floats, freedom: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]:
+def _posterior(squares: Floats, freedom: Floats) -> tuple[Floats, Floats]:
     """Return a grid of σ [g] and each configuration's probabilities on it [k, g]."""
     seen = 0.5 * np.log(squares[freedom > 0])
     high = seen.max() + _ABOVE
     logs = np.linspace(max(seen.min() - _BELOW, high - _WIDEST), high, _GRID)
     likelihood = -freedom[:, None] * (logs + squares[:, None] / 2 * np.exp(-2 * logs))
     likelihood = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))
-    centres = logs[::2]
-    parts = _parts(groups, freedom)
-    evidence, found = [], []
-    for variation in VARIATIONS:
-        prior = 1 / (1 + ((logs - centres[:, None]) / variation) ** 2)
-        prior /= prior.sum(axis=1, keepdims=True)
-        marginal = likelihood @ prior.T  # [k, centres]
-        weights, total = np.empty_like(likelihood), 0.0
-        for part in parts:
-            joint = np.log(marginal[part]).sum(axis=0)
-            share = np.exp(joint - joint.max())
-            total += float(joint.max() + np.log(share.sum()))
-            weights[part] = likelihood[part] * ((share / share.sum() / marginal[part]) @ prior)
-        evidence.append(total)
-        found.append(weights)
+    centres, prior = logs[::2], Prior.of(len(seen))
+    evidence, posteriors = [], []
+    for variation in prior.variations:
+        t = (logs - centres[:, None]) / variation
+        density = (1 + t**2 / prior.freedom) ** (-(prior.freedom + 1) / 2)
+        density /= density.sum(axis=1, keepdims=True)
+        marginal = likelihood @ density.T  # [k, centres]
+        joint = np.log(marginal).sum(axis=0)
+        share = np.exp(joint - joint.max())
+        evidence.append(float(joint.max() + np.log(share.sum())))
+        posteriors.append(likelihood * ((share / share.sum() / marginal) @ density))
     shares = np.exp(np.array(evidence) - max(evidence))
-    weights = np.tensordot(shares / shares.sum(), np.array(found), axes=1)
+    weights = np.tensordot(shares / shares.sum(), np.array(posteriors), axes=1)
     return np.exp(logs), weights / weights.sum(axis=1, keepdims=True)
-
-
-def _parts(groups: Sequence[str] | None, freedom: Floats) -> list[NDArray[np.intp]]:
-    """Return the places of each group; those with too few spreads go together."""
-    names = np.array(groups if groups is not None else [""] * len(freedom), dtype=object)
-    large = [name for name in dict.fromkeys(names) if np.sum((names == name) & (freedom > 0)) >= LEAST_GROUP]
-    parts = [np.flatnonzero(names == name) for name in large]
-    rest = np.flatnonzero(~np.isin(names, large))
-    return [*parts, rest] if rest.size else parts
 
 
 def _without_seeds(residuals: Floats) -> tuple[Floats, Floats, Floats]:

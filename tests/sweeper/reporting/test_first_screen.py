@@ -219,8 +219,7 @@ def matrix_of(trials: list[tuple[float, float, str, float]], seeds: int = 5) -> 
         name, epoch = f"c{at:05d}", 27 if status == "completed" else 3
         rows.append({"trial": name, "status": status, "epochs": epoch, GAMMA: gamma, RATE: rate})
         values[name] = {epoch: {100 * at + r: value * (1 + 0.01 * rng.normal()) for r in range(seeds)}}
-    names = dict.fromkeys(values, "mlp")
-    measured = Measured("validation NLL", values, False, names, dict.fromkeys(values, ""), dict.fromkeys(values, 1))
+    measured = Measured("validation NLL", values, False, dict.fromkeys(values, ""), dict.fromkeys(values, 1))
     cells = {("", "focal", "mlp"): rows}
     return Matrix(cells, measured, None, measured, (None, None), [GAMMA, RATE])
 
@@ -276,13 +275,12 @@ def losses_of(trials: list[tuple[str, str, str, int, float]]) -> Matrix:
     """Configurations of (loss, network, status, epoch, true validation NLL), five seeds each that spread by 1 %."""
     rng = np.random.default_rng(0)
     cells: dict[tuple[str, str, str], list[Row]] = {}
-    values, networks = {}, {}
+    values = {}
     for at, (loss, network, status, epoch, value) in enumerate(trials):
         name = f"c{at:05d}"
         cells.setdefault(("", loss, network), []).append({"trial": name, "status": status, "epochs": epoch})
         values[name] = {epoch: {100 * at + r: value * (1 + 0.01 * rng.normal()) for r in range(5)}}
-        networks[name] = network
-    measured = Measured("validation NLL", values, False, networks, dict.fromkeys(values, ""), dict.fromkeys(values, 1))
+    measured = Measured("validation NLL", values, False, dict.fromkeys(values, ""), dict.fromkeys(values, 1))
     return Matrix(cells, measured, None, measured, (None, None), [])
 
 

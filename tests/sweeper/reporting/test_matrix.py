@@ -49,16 +49,15 @@ def test_each_cell_has_the_best_configuration_of_its_loss_and_network(quickstart
     assert [key for key, dot in shown.items() if dot.mark == BEST] == [best]
 
 
-def test_an_interval_is_that_of_the_replicates_at_the_last_epoch_by_network(losses_folder: Path) -> None:
+def test_an_interval_is_that_of_the_replicates_at_the_last_epoch(losses_folder: Path) -> None:
     found = matrix_of(losses_folder)
     ended = frame(losses_folder, "evaluations").query("split == 'val' and epoch == 27")
-    trials = frame(losses_folder, "trials").query("status != 'failed'").set_index("trial")["config_architecture_name"]
-    values = {name: dict(enumerate(each["nll"])) for name, each in ended.groupby("trial") if name in trials.index}
+    trials = frame(losses_folder, "trials").query("status != 'failed'")["trial"]
+    values = {name: dict(enumerate(each["nll"])) for name, each in ended.groupby("trial") if name in set(trials)}
     apart = [{1000 * at + r: v for r, v in each.items()} for at, each in enumerate(values.values())]
     best = found.best("")
     assert best is not None
-    networks = trials[~trials.index.duplicated()]
-    expected = spreads(apart, "min", groups=[networks[name] for name in values])
+    expected = spreads(apart, "min")
     assert expected is not None
     cell = next(len(rows) for rows in found.cells.values() if best in rows)
     interval = expected.interval([*values].index(best["trial"]), chosen_from=cell)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from sweeper.analysis.statistics import spreads as module
-from sweeper.analysis.statistics.spreads import VARIATIONS, spreads
+from sweeper.analysis.statistics.spreads import Prior, spreads
 
 
 def by_seed(table: np.ndarray, shared: bool = False) -> list[dict[int, float]]:
@@ -20,12 +19,12 @@ def by_seed(table: np.ndarray, shared: bool = False) -> list[dict[int, float]]:
 
 def plain_posterior(squares: list[float], freedom: int, logs: np.ndarray) -> np.ndarray:
     """The probabilities of each σ by counting over all of m, τ and σ, one configuration at a time."""
-    total = np.zeros((len(squares), len(logs)))
-    for variation, centre in itertools.product(VARIATIONS, logs[::2]):
-        prior = np.array([stats.cauchy.pdf(x, centre, variation) for x in logs])
+    total, tails = np.zeros((len(squares), len(logs))), Prior.of(len(squares))
+    for variation, centre in itertools.product(tails.variations, logs[::2]):
+        prior = stats.t.pdf(logs, tails.freedom, centre, variation)
         prior /= prior.sum()
         likelihood = np.array(
-            [[stats.chi2.pdf(freedom * s / math.exp(2 * x), freedom) / math.exp(2 * x) for x in logs] for s in squares]
+            [stats.chi2.pdf(freedom * s / np.exp(2 * logs), freedom) / np.exp(2 * logs) for s in squares]
         )
         joint = likelihood * prior
         marginal = joint.sum(axis=1)
@@ -45,15 +44,14 @@ def test_the_posterior_is_that_of_plain_integration(monkeypatch: pytest.MonkeyPa
     assert found.weights == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_group_has_a_typical_spread_of_its_own() -> None:
-    rng = np.random.default_rng(3)
-    table = rng.normal(size=(12, 3)) * np.where(np.arange(12) < 6, 0.01, 1.0)[:, None]
-    groups = ["quiet"] * 6 + ["noisy"] * 6
-    together, apart = spreads(by_seed(table), "max"), spreads(by_seed(table), "max", groups=groups)
-    alone = spreads(by_seed(table[:6]), "max")
-    assert together is not None and apart is not None and alone is not None
-    quiet = [found.interval(0)[1] - found.interval(0)[0] for found in (together, apart, alone)]
-    assert quiet[1] < quiet[0] and quiet[1] == pytest.approx(quiet[2], rel=0.25)
+def test_cauchys_tails_follow_for_many_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GRID", 12)
+    table = np.random.default_rng(2).normal(size=(26, 2)) * np.geomspace(0.1, 10, 26)[:, None]
+    found = spreads(by_seed(table), "max")
+    assert found is not None
+    step = np.diff(np.unique(table)).min()
+    expected = plain_posterior([row.var(ddof=1) + step**2 / 12 for row in table], 1, np.log(found.deviations))
+    assert found.weights == pytest.approx(expected, abs=1e-9)
 
 
 def test_with_many_replicates_it_is_students_interval() -> None:
