@@ -39,7 +39,7 @@ HESSIAN_LOSSES = tuple(LOSS_WORDS)
 
 TRIAL_COLUMNS = {
     "sweep": TEXT, "trial": TEXT, "replicate": COUNT, "seed": COUNT, "config_hash": TEXT, "status": TEXT,
-    "stop_kind": TEXT, "stop_reason": TEXT, "stop_rung": COUNT, "epochs": COUNT, "last_evaluation_epoch": COUNT,
+    "stop_kind": TEXT, "stop_rung": COUNT, "epochs": COUNT, "last_evaluation_epoch": COUNT,
     "wall_seconds": NUMBER, "device": TEXT, "packing": TEXT, "error": TEXT,
     "objective": NUMBER, "attempt": COUNT,
 }  # fmt: skip
@@ -52,8 +52,9 @@ EPOCHS_SCHEMA = evaluation_schema(
 
 # Times are UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
 DECISIONS_SCHEMA = pa.schema({
-    "trial": TEXT, "epoch": COUNT, "stage": TEXT, "rung": COUNT, "kind": TEXT, "reason": TEXT, "metric": NUMBER,
-    "cutoff": NUMBER, "competitors": COUNT, "stratum": TEXT, "decided_at": pa.timestamp("us"),
+    "trial": TEXT, "epoch": COUNT, "stage": TEXT, "kind": TEXT, "rule": TEXT, "rung": COUNT, "metric": NUMBER,
+    "place": COUNT, "count": COUNT, "quota": COUNT, "cutoff": NUMBER, "kept_by": TEXT, "left_out": COUNT,
+    "stratum": TEXT, "decided_at": pa.timestamp("us"),
 })  # fmt: skip
 
 #: What an evaluation measures of the network itself (mukhoti Figs. 3–4).

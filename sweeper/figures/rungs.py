@@ -19,7 +19,6 @@ from sweeper.figures.configurations import SYMBOLS, categories, counted, points_
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.listing import epoch_limit
-from sweeper.results.queries import stratum_column
 from sweeper.scheduling import SCHEDULERS
 from sweeper.text.cells import Row, Rows, Value, by_trial, float_of, float_or_none, floats, grouped, int_of, text_of
 from sweeper.text.labels import duration, label, number, plural
@@ -143,7 +142,7 @@ VERDICTS = {"continue": "continued", "stop": "stopped"}
 
 #: Every comparison at a rung, in the order of time.
 JUDGED_SQL = (
-    "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, competitors, {stratum}, decided_at, status\n"
+    "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, count, stratum, decided_at, status\n"
     "FROM decisions JOIN (SELECT trial, min(status) AS status FROM trials GROUP BY trial) USING (trial)\n"
     "WHERE decisions.kind IN ('stop', 'continue') AND rung IS NOT NULL AND metric IS NOT NULL AND isfinite(metric)\n"
     "ORDER BY rung, decided_at, trial"
@@ -161,12 +160,11 @@ SAVED_SQL = (
 def draw_audit(results: Results) -> Figure | None:
     """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
     goal = objective(results)
-    judged = JUDGED_SQL.format(stratum=stratum_column(results))
-    rows = results.rows(judged)
+    rows = results.rows(JUDGED_SQL)
     if not any(row["cutoff"] is not None or row["verdict"] == "stop" for row in rows):
         return None
     limit = epoch_limit(results)
-    queries = [judged, SAVED_SQL.format(limit=limit)]
+    queries = [JUDGED_SQL, SAVED_SQL.format(limit=limit)]
     saved = {int_of(row, "rung"): row for row in results.rows(queries[1])}
     final: dict[str, float] = {}
     if goal.metric in results.columns("epochs"):
@@ -265,8 +263,9 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
 
 def hover(row: Row, words: str) -> str:
     """Return what a point says of itself."""
-    by_place = f"compared with {row['competitors'] or 'none'}"  # where trials are promoted
-    by_value = f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
+    others = int_of(row, "count") - 1
+    by_place = f"compared with {others or 'none'}"  # where trials are promoted
+    by_value = f"cut-off {number(row['cutoff'])} of {others} competitors"
     against = by_place if row["cutoff"] is None else by_value
     against += f", within {row['stratum']}" if row["stratum"] else ""
     return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"

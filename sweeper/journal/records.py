@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, StrictInt
@@ -46,34 +46,49 @@ Status: TypeAlias = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
 Sequential: TypeAlias = Annotated[StrictInt, Field(ge=0, le=LATEST)]
 DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
+#: The rule of decisions on trials that break a constraint.
+BREAKS_CONSTRAINT = "constraint"
+
 
 @dataclass(frozen=True)
 class Decision(Written):
-    """What the scheduler did with a trial at a rung, and why.
+    """What the scheduler did with a trial at a rung, and why; `sweeper.text.reasons` says it in words.
 
     Attributes:
-        rung: the rung in epochs, or `None` when the decision was not made at a rung.
         kind: `continue`, `stop` (early), `pause` (until it is promoted or stopped), `complete` (reached the last
             epoch) or `fail`.
-        reason: one sentence.
+        rule: what decided, in a word, e.g. `cutoff`; of a failure its kind.
+        rung: the rung in epochs, or `None` when the decision was not made at a rung.
         metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
-        cutoff: the value it was compared with, or `None` when there was none.
-        competitors: how many trials had reached the rung before it.
+        place: its place among those at the rung, from 1; `None` where the rule ranks none.
+        count: trials that had reached the rung, itself included; `None` where nothing was counted.
+        quota: how many of the first the rule promotes.
+        cutoff: the value it was compared with.
+        kept_by: the setting that let it continue although the rule would not have.
+        left_out: replicates that failed, which the mean leaves out.
         stratum: the stratum within which it was compared; `None` where all trials compete in one pool.
-        feasible: whether a trial that is complete keeps to the sweep's constraints, beside those complete before it.
         constrained: what a complete trial measured of the constraints' metrics, means over replicates; `None` where
             there are no constraints.
     """
 
-    rung: Whole | None
     kind: DecisionKind
-    reason: str
-    metric: Number | None
-    cutoff: Number | None
-    competitors: Whole
+    rule: Annotated[str, Field(pattern="^[a-z_]{1,40}$")]
+    rung: Whole | None
+    metric: Number | None = None
+    _: KW_ONLY
+    place: Annotated[Whole | None, LEFT_OUT] = None
+    count: Annotated[Whole | None, LEFT_OUT] = None
+    quota: Annotated[Whole | None, LEFT_OUT] = None
+    cutoff: Annotated[Number | None, LEFT_OUT] = None
+    kept_by: Annotated[str | None, LEFT_OUT] = None
+    left_out: Annotated[Whole | None, LEFT_OUT] = None
     stratum: Annotated[str | None, LEFT_OUT] = None
-    feasible: Annotated[Flag, Field(exclude_if=bool)] = True
     constrained: Annotated[Mapping[str, Number] | None, LEFT_OUT] = None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a trial that is complete keeps to the sweep's constraints, beside those complete before it."""
+        return self.rule != BREAKS_CONSTRAINT
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
@@ -235,7 +250,7 @@ class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
     Attributes:
-        report: what was measured. Of a failure it has the kind; the sentence is the decision's reason.
+        report: what was measured, and the failure that ended it.
         decision: the scheduler's; `None` between rungs.
         config_hash: of the configuration's values, in its first report; `None` in later ones.
     """
@@ -243,7 +258,7 @@ class Reported(_ReportBody):
     kind: ClassVar[str] = "report"
     ORDER: ClassVar[Sequence[str]] = (
         *("configuration", "epoch", "objective", "device", "packing", "wall_seconds", "gpu", "epochs", "evaluations"),
-        *("replicate_errors", "replicate_kinds", "failure_kind", "config_hash"),
+        *("replicate_errors", "replicate_kinds", "failure", "failure_kind", "config_hash"),
         *("attempt", "status", "decision"),
     )
     attempt: Whole
@@ -252,9 +267,9 @@ class Reported(_ReportBody):
     config_hash: Annotated[str | None, LEFT_OUT] = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the values written to disk; no kind of failure where there was none."""
+        """Return the values written to disk; no failure where there was none."""
         values = super().to_json()
-        return values if self.report.failure_kind is not None else {k: values[k] for k in values if k != "failure_kind"}
+        return values if self.report.failure_kind else {k: values[k] for k in values if not k.startswith("failure")}
 
 
 @dataclass(frozen=True)

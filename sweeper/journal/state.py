@@ -13,6 +13,7 @@ from sweeper.journal.records import (
     Added,
     AddedSeed,
     Attempt,
+    Decision,
     Drawn,
     Ended,
     Failed,
@@ -125,7 +126,8 @@ class TrialState(Progress):
 
     Attributes:
         configuration: the index of its configuration.
-        stop_kind, stop_reason: why it ended: a word and one sentence.
+        stop_kind: why it ended, in a word.
+        decision: the scheduler's that ended it.
         stop_rung: the rung at which the scheduler stopped it.
         packing: how its replicates share their process.
         objective: the last judged value of the sweep's objective (mean over replicates).
@@ -141,7 +143,7 @@ class TrialState(Progress):
     configuration: int = field(kw_only=True)
     added: AddedSeed | None = None
     stop_kind: str | None = None
-    stop_reason: str | None = None
+    decision: Decision | None = None
     stop_rung: int | None = None
     packing: str | None = None
     objective: float | None = None
@@ -293,7 +295,7 @@ class SweepState:
             trial.reopen()
         if trial.status in (WAITING, INTERRUPTED):
             trial.status = RUNNING
-            trial.error = trial.stop_kind = trial.stop_reason = None
+            trial.error = trial.stop_kind = trial.decision = None
         if body.replicate is not None:
             replicate = trial.replicate(body.replicate)
             replicate.status, replicate.attempt, replicate.error = RUNNING, trial.attempt, None
@@ -323,10 +325,11 @@ class SweepState:
             trial.last_evaluation_epoch = report.epoch
         trial.replicate_errors.update(report.replicate_errors)
         if decision is not None and trial.status in ENDED:
-            trial.stop_kind, trial.stop_reason = report.failure_kind or decision.kind, decision.reason
+            trial.stop_kind = decision.rule if decision.kind == "fail" else decision.kind
+            trial.decision = decision
             trial.feasible, trial.constrained = decision.feasible, decision.constrained
             trial.stop_rung = decision.rung if trial.status == EARLY_STOPPED else None
-            trial.error = decision.reason if trial.status == FAILED else None
+            trial.error = report.failure if trial.status == FAILED else None
         for replicate in trial.replicates.values():
             replicate.hand_over(trial.epochs)
             if trial.status in ENDED and replicate.status != FAILED:
@@ -336,13 +339,13 @@ class SweepState:
     def _judged(self, trial: TrialState, body: Judged) -> None:
         trial.status, trial.paused = body.status, False
         if body.status in ENDED:
-            trial.stop_kind, trial.stop_reason, trial.stop_rung = body.decision.kind, body.decision.reason, body.epoch
+            trial.stop_kind, trial.decision, trial.stop_rung = body.decision.kind, body.decision, body.epoch
 
     def _failed(self, trial: TrialState, body: Failed) -> None:
         if body.replicate is None:
             trial.count_failure(body)
             trial.status = FAILED if body.final else WAITING
-            trial.stop_kind, trial.stop_reason = body.failure, body.reason
+            trial.stop_kind, trial.decision = body.failure, None
             return
         replicate = trial.replicate(body.replicate)
         replicate.count_failure(body)

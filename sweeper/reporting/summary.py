@@ -51,9 +51,8 @@ def summary(results: Results) -> RenderableType:
 def failure_lines(results: Results) -> list[str]:
     """Return why trials failed: each reason once, with the trials it ended; reasons may differ in their numbers."""
     rows = results.rows(
-        "SELECT arg_min(reason, trial) AS reason, count(DISTINCT trial) AS n, min(trial) AS first FROM "
-        "(SELECT trial, coalesce(error, stop_reason, 'unknown') AS reason FROM trials WHERE status = 'failed') "
-        "GROUP BY regexp_replace(reason, '[0-9]+', '', 'g') ORDER BY n DESC, first"
+        "SELECT arg_min(error, trial) AS reason, count(DISTINCT trial) AS n, min(trial) AS first FROM trials "
+        "WHERE status = 'failed' GROUP BY stop_kind ORDER BY n DESC, first"
     )
     lines = []
     for row in rows[:MOST_REASONS]:

@@ -17,17 +17,14 @@ from sweeper.figures.posthoc_temperature import Posthoc, Variant, posthoc_measur
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
-from sweeper.results.queries import stratum_column
 from sweeper.text.cells import Row, Rows, Value, grouped, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.display import DAGGER, NumberCell, TableText
-from sweeper.text.labels import STATUS_WORDS, describe, label, number, plain_reason, plural, short
+from sweeper.text.labels import STATUS_WORDS, describe, label, number, plural, short
+from sweeper.text.reasons import row_text
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
 
-DECISIONS_SQL = (
-    "SELECT trial, kind, epoch, reason, metric, cutoff, competitors, {stratum}, rung, decided_at\n"
-    "FROM decisions ORDER BY decided_at DESC, trial DESC, epoch DESC"
-)
+DECISIONS_SQL = "SELECT * FROM decisions ORDER BY decided_at DESC, trial DESC, epoch DESC"
 
 FAILURES_SQL = "SELECT * FROM trials WHERE status = 'failed' OR error IS NOT NULL ORDER BY trial, replicate"
 
@@ -97,22 +94,21 @@ def trials_table(board: Leaderboard) -> DataTable:
 
 def decisions_table(results: Results) -> DataTable:
     """Return every decision of the scheduler, newest first."""
-    query = DECISIONS_SQL.format(stratum=stratum_column(results))
-    rows = results.rows(query)
     columns = [
         column("trial", "text"), column("decision", "text"), column("epoch"), column("reason", "text"),
-        column("metric"), column("cut-off"), column("competitors"), column("stratum", "text"), column("rung"),
-        column("time (UTC)", "time"),
+        column("metric"), column("cut-off"), column("place"), column("count"), column("quota"),
+        column("stratum", "text"), column("rung"), column("time (UTC)", "time"),
     ]  # fmt: skip
     caption = (
-        "Why each trial continued or was stopped, newest first: its metric, the cut-off, and the number of competitors "
-        "(of its stratum, where trials compete within strata)."
+        "Why each trial continued or was stopped, newest first: its metric, the cut-off, and its place among those "
+        "that had reached the rung (of its stratum, where trials compete within strata)."
     )
     values: list[list[object]] = [
-        [*{**row, "reason": plain_reason(str(row["reason"] or "")), "decided_at": stamp(row["decided_at"])}.values()]
-        for row in rows
-    ]
-    return DataTable("decisions", "Scheduler decisions", caption, columns, values, query, ("decisions",))
+        [row["trial"], row["kind"], row["epoch"], row_text(row), row["metric"], row["cutoff"], row["place"],
+         row["count"], row["quota"], row["stratum"], row["rung"], stamp(row["decided_at"])]
+        for row in results.rows(DECISIONS_SQL)
+    ]  # fmt: skip
+    return DataTable("decisions", "Scheduler decisions", caption, columns, values, DECISIONS_SQL, ("decisions",))
 
 
 def failures_table(results: Results) -> DataTable:
@@ -124,7 +120,7 @@ def failures_table(results: Results) -> DataTable:
     ]  # fmt: skip
     values: list[list[object]] = [
         [row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"], describe(row, varying),
-         row["stop_reason"], row["error"]]
+         row["stop_kind"], row["error"]]
         for row in rows
     ]  # fmt: skip
     caption = "Failed replicates and the reasons." if rows else "No replicate failed."

@@ -355,8 +355,3 @@ def measured_sql(results: Results, metric: str) -> str:
         f"SELECT trial, replicate, epoch, coalesce(ended.value, own.value) AS value FROM ({own}) AS own\n"
         f"LEFT JOIN ({evaluated} AND stage IN ('end', 'final')) AS ended USING (trial, replicate, epoch)"
     )
-
-
-def stratum_column(results: Results) -> str:
-    """Return what selects a decision's stratum; sweeps from before there were strata have none."""
-    return "stratum" if "stratum" in results.columns("decisions") else "NULL::VARCHAR AS stratum"

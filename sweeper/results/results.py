@@ -284,7 +284,7 @@ def stop_chances(results: Results) -> dict[str, Chances]:
     except SweeperError:
         return {}
     rows = results.rows(
-        f"SELECT trial, {queries.stratum_column(results)}, epoch, seed, value\nFROM decisions\n"
+        "SELECT trial, stratum, epoch, seed, value\nFROM decisions\n"
         f"JOIN ({measured}) AS measured USING (trial, epoch)\n"
         "JOIN (SELECT trial, replicate, seed FROM trials) USING (trial, replicate)\n"
         "WHERE kind IN ('continue', 'stop', 'pause', 'complete') AND isfinite(value)\n"

@@ -19,7 +19,8 @@ from sweeper.results.leaderboard import against_constraints, constraints_of, lea
 from sweeper.results.queries import literal
 from sweeper.results.results import stop_chances
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
-from sweeper.text.labels import STATUS_WORDS, duration, label, number, plain_reason, plural
+from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
+from sweeper.text.reasons import row_text
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest
@@ -167,9 +168,9 @@ def rungs(decisions: Rows) -> Grid | None:
         return None
     rows = []
     for row in decisions:
-        numbers = [number_of(row, name) for name in ("metric", "cutoff", "competitors")]
-        rows.append([str(row["epoch"]), str(row["kind"]), *numbers, plain_reason(str(row["reason"] or ""))])
-    return Grid(("epoch", "decision", "value", "cut-off", "competitors", "reason"), rows, frozenset({1, 5}))
+        numbers = [number_of(row, name) for name in ("metric", "cutoff", "place", "count")]
+        rows.append([str(row["epoch"]), str(row["kind"]), *numbers, row_text(row)])
+    return Grid(("epoch", "decision", "value", "cut-off", "place", "count", "reason"), rows, frozenset({1, 6}))
 
 
 def metrics(results: Results, trial: str) -> Grid | None:

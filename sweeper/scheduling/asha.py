@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.journal.best import Objective
-from sweeper.journal.records import Decision, DecisionKind
+from sweeper.journal.records import BREAKS_CONSTRAINT, Decision, DecisionKind
 from sweeper.scheduling import base
 from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler, Settled
 from sweeper.scheduling.ranking import Constraint, Ranking, rank
@@ -55,6 +55,12 @@ from trainables.registry import Hyperparameter, hyperparameters_of
 
 #: Minus the score, and the order of arrival: the best trial of a rung has the smallest.
 Key = tuple[float, int]
+
+#: The rule of a decision on a rung's first trial, which nothing is compared with.
+FIRST = "first"
+
+#: The setting that a decision names as what kept a trial.
+KEEP_AT_LEAST = "keep_at_least"
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,10 @@ class Halving(Scheduler):
         moves the share by a bit in its last place, and with it a cut-off that a trial may lie exactly on.
         """
         return (1 - 1 / self.reduction_factor) * 100 / 100
+
+    def kept_by(self, better: int) -> str | None:
+        """Return the setting by which a trial that `better` others beat continues in any case, if there is one."""
+        return KEEP_AT_LEAST if self.keep_at_least is not None and better < self.keep_at_least else None
 
 
 class Rung:
@@ -183,23 +193,18 @@ class Rungs(RungState):
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
-        cutoff_score = others.quantile(scheduler.quantile)
+        cutoff_score, score = others.quantile(scheduler.quantile), scheduler.score(metric)
         if cutoff_score is None:
-            reason = f"first trial at rung {rung}: nothing to compare with"
-            return Decision(rung, "continue", reason, metric, None, 0)
-        cutoff = scheduler.score(cutoff_score)
-        worse = scheduler.score(metric) < cutoff_score
-        relation = "worse than" if worse else "at least as good as"
-        reason = (
-            f"{scheduler.metric} {metric:.6g} at rung {rung} is {relation} the cut-off {cutoff:.6g} "
-            f"of {len(others)} competitor{'s' if len(others) != 1 else ''}"
+            return Decision("continue", FIRST, rung, metric, place=1, count=1)
+        better = others.better_than(score)
+        worse, kept_by = score < cutoff_score, scheduler.kept_by(better) if score < cutoff_score else None
+        return Decision(
+            *("stop" if worse and not kept_by else "continue", "cutoff", rung, metric),
+            place=better + 1,
+            count=len(others) + 1,
+            cutoff=scheduler.score(cutoff_score),
+            kept_by=kept_by,
         )
-        least = scheduler.keep_at_least
-        kept = least is not None and others.better_than(scheduler.score(metric)) < least
-        if worse and kept:
-            reason += f", but among the best {least}, which continue (keep_at_least)"
-        stops = worse and not kept
-        return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, len(others))
 
 
 @dataclass(frozen=True)
@@ -235,19 +240,20 @@ class RankedRungs(RungState):
         """Stop a trial that is not among the best 1/reduction_factor."""
         halving, others = self.scheduler, self.competitors(rung)
         if not others:
-            reason = f"first trial at rung {rung}: nothing to compare with"
-            return Decision(rung, "continue", reason, metric, None, 0)
+            return Decision("continue", FIRST, rung, metric, place=1, count=1)
         found = self._ranking(rung, measured)
         place, count = found.order.index(others), others + 1
-        kept = halving.keep_at_least is not None and place < halving.keep_at_least
-        stops = place / count > 1 / halving.reduction_factor and not kept
-        reason = (
-            f"number {place + 1} of {count} at rung {rung}, {self._front(found)}; "
-            f"numbers up to {math.floor(count / halving.reduction_factor) + 1} continue"
+        beyond = place / count > 1 / halving.reduction_factor
+        kept_by = halving.kept_by(place) if beyond else None
+        return Decision(
+            "stop" if beyond and not kept_by else "continue",
+            "ranking" if found.front[-1] else BREAKS_CONSTRAINT,
+            *(rung, metric),
+            place=place + 1,
+            count=count,
+            quota=math.floor(count / halving.reduction_factor) + 1,
+            kept_by=kept_by,
         )
-        if kept and place / count > 1 / halving.reduction_factor:
-            reason += f", and the best {halving.keep_at_least} (keep_at_least)"
-        return Decision(rung, "stop" if stops else "continue", reason, metric, None, others)
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
         """Return whether a trial that reaches a rung keeps to the constraints, beside those that reached it before."""
@@ -256,18 +262,6 @@ class RankedRungs(RungState):
     def _ranking(self, rung: int, measured: Measured | None) -> Ranking:
         """Rank a trial that reaches a rung, as the last one, with those that reached it before."""
         return ranking(self.scheduler, [*(each for _, each in self.arrived[rung].values()), measured or {}])
-
-    def _front(self, found: Ranking) -> str:
-        """Return in words where the last of those ranked stands, and what decided that."""
-        mine, halving = found.front[-1], self.scheduler
-        if not mine:
-            rules = " and ".join(each.text for each in halving.constraints)
-            return f"behind all that keep to {rules or 'what is measured'}"
-        if len(halving.goals) == 1:
-            return f"by {halving.goals[0].metric} among those that keep to the constraints"
-        size = found.front.count(mine)
-        within = f", one of {size} that an ε-net orders" if size > 1 else ""
-        return f"in front {mine} of {max(found.front)} by {', '.join(g.metric for g in halving.goals)}{within}"
 
 
 def ranking(halving: RankedHalving, measured: list[Measured]) -> Ranking:
@@ -317,8 +311,7 @@ class PausedRungs(Rungs):
         count, (place, better_paused) = len(here) + 1, here.place_of(self.scheduler.score(metric))
         above = any(self._promotable(epoch) for epoch in self._before_the_end() if epoch > rung)
         leads = place < self._quota(count) and not better_paused
-        kind: DecisionKind = "continue" if leads and not above else "pause"
-        return Decision(rung, kind, self._reason(metric, rung, place, count, kind), metric, None, count - 1)
+        return self._decision("continue" if leads and not above else "pause", rung, metric, place, count)
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the paused trial to promote when a worker is free, and the decision on it; `None` to begin another."""
@@ -332,18 +325,15 @@ class PausedRungs(Rungs):
             if beyond and not settled(None, epoch):
                 continue
             metric = self.scheduler.score(-here.keys[configuration][0])
-            reason = f"promoted: {self._reason(metric, epoch, place, count, 'continue')}"
-            if beyond:
-                reason += f", for nothing else is left and the best {least} are kept (keep_at_least)"
-            return configuration, Decision(epoch, "continue", reason, metric, None, count - 1)
+            kept_by = KEEP_AT_LEAST if beyond else None
+            return configuration, self._decision("continue", epoch, metric, place, count, kept_by)
         return None
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
         """Return the decision on a trial that pauses at a rung when nothing is left that could promote it."""
         here = self.by_epoch[rung]
-        metric, count = self.scheduler.score(-here.keys[configuration][0]), len(here)
-        reason = f"never promoted: {self._reason(metric, rung, here.place(configuration), count, 'stop')}"
-        return Decision(rung, "stop", reason, metric, None, count - 1)
+        metric = self.scheduler.score(-here.keys[configuration][0])
+        return self._decision("stop", rung, metric, here.place(configuration), len(here))
 
     def _before_the_end(self) -> tuple[int, ...]:
         return self.scheduler.rungs[:-1]
@@ -354,12 +344,11 @@ class PausedRungs(Rungs):
     def _quota(self, count: int) -> int:
         return math.floor(count / self.scheduler.reduction_factor)
 
-    def _reason(self, metric: float, rung: int, place: int, count: int, kind: DecisionKind) -> str:
-        rule = {"stop": "stops"}.get(kind, f"{kind}s")
-        return (
-            f"{self.scheduler.metric} {metric:.6g} is number {place + 1} of {count} at rung {rung}, of which the first "
-            f"{self._quota(count)} are promoted; it {rule}"
-        )
+    def _decision(
+        self, kind: DecisionKind, rung: int, metric: float, place: int, count: int, kept_by: str | None = None
+    ) -> Decision:
+        quota = self._quota(count)
+        return Decision(kind, "quota", rung, metric, place=place + 1, count=count, quota=quota, kept_by=kept_by)
 
 
 VARIANT = Hyperparameter(

@@ -30,10 +30,10 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from sweeper.core.ids import is_added
 from sweeper.journal.best import Objective
-from sweeper.journal.records import Decision, Judged, Record, Reported
+from sweeper.journal.records import BREAKS_CONSTRAINT, Decision, Judged, Record, Reported
 from sweeper.scheduling.ranking import Constraint, keeping
 from trainables.registry import Hyperparameter, Registry
-from trainables.worker.trial_reports import TrialReport, objective_values
+from trainables.worker.trial_reports import NON_FINITE, TrialReport, objective_values
 
 #: Schedulers by the name that a search space gives. A component's build takes (metric, mode, **settings) and returns a
 #: `Scheduler`. A setting that counts epochs has a name that ends in `_epochs`: rehearsals scale it with the run.
@@ -275,14 +275,7 @@ def decide(
     """
     decision = _in_pool(state.pool(configuration), configuration, epoch, metric, measured)
     stratum = state.stratum(configuration) if decision is not None else None
-    return decision if decision is None or stratum is None else in_stratum(decision, stratum)
-
-
-def in_stratum(decision: Decision, stratum: str) -> Decision:
-    """Return a decision with the stratum that it was made in; comparisons name it in their reason, too."""
-    compared = decision.kind in ("continue", "stop", "pause")
-    reason = f"{decision.reason}, within {stratum}" if compared else decision.reason
-    return replace(decision, reason=reason, stratum=stratum)
+    return decision if decision is None or stratum is None else replace(decision, stratum=stratum)
 
 
 def _in_pool(
@@ -292,39 +285,33 @@ def _in_pool(
     if metric is None or not math.isfinite(metric):
         if epoch not in rungs and metric is None:
             return None
-        reason = f"{scheduler.metric} is {metric} after epoch {epoch}: not a finite number"
-        return Decision(epoch if epoch in rungs else None, "fail", reason, metric, None, 0)
+        return Decision("fail", NON_FINITE, epoch if epoch in rungs else None)
     if epoch >= last:
-        reason, keeps = f"reached the last epoch, {last}", state.keeps_to_constraints(last, measured)
-        reason += "" if keeps else ", but does not keep to the constraints"
+        rule = "last_epoch" if state.keeps_to_constraints(last, measured) else BREAKS_CONSTRAINT
         named = scheduler.constrained_metrics
         told = {name: measured[name][0] for name in named if measured and name in measured} if named else None
-        others = state.competitors(last)
-        return Decision(last, "complete", reason, metric, None, others, feasible=keeps, constrained=told)
+        return Decision("complete", rule, last, metric, count=state.competitors(last) + 1, constrained=told)
     return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None
 
 
 def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
 
-    Where replicates diverged, or failed otherwise in separate processes, the mean is over the others and the reason
-    says so: such a configuration competes, but never unmarked.
+    Where replicates diverged, or failed otherwise in separate processes, the mean is over the others and the decision
+    counts them: such a configuration competes, but never unmarked.
     """
     measured = measurements(report, state.scheduler.metrics)
     decision = decide(state, report.configuration, report.epoch, report.objective, measured)
-    diverged = sorted(report.replicate_errors)
-    if decision is None or decision.kind == "fail" or not diverged:
+    if decision is None or decision.kind == "fail" or not report.replicate_errors:
         return decision
-    named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
-    word = "failed" if report.replicate_kinds else "diverged"
-    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
+    return replace(decision, left_out=len(report.replicate_errors))
 
 
 def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[str]]:
     """Recompute every decision, and every absence of one, from the records before it.
 
-    Returns how many decisions were checked, and one sentence for each that differs. Of a failure only the sentence
-    is taken on trust: it is the trial's own, and may say more than that its objective is not a number.
+    Returns how many decisions were checked, and one sentence for each that differs. Of a failure only the rule is
+    taken on trust: it is the trial's own, and may say more than that its objective is not a number.
     """
     state, checked, differences = scheduler.begin(), 0, []
     for record in records:
@@ -344,7 +331,7 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
     """Return the decision on a paused trial as it follows from the records before; `None` for another's promotion."""
     if body.decision.kind == "stop":
         return state.never_promoted(body.epoch, body.configuration)
-    # Whether others were to begin is not in the journal; a promotion for lack of them says so in its reason.
+    # Whether others were to begin is not in the journal; a promotion for lack of them names the setting.
     made = (body.decision.stratum, body.decision.rung)
     for found in (state.promotion(), state.promotion(lambda stratum, rung: (stratum, rung) == made)):
         if found is not None and found == (body.configuration, body.decision):
@@ -355,7 +342,7 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
 def _comparable(decision: Decision | None) -> Decision | None:
     if decision is None or decision.kind != "fail":
         return decision
-    return replace(decision, reason="")
+    return replace(decision, rule=NON_FINITE)
 
 
 def _text(decision: Decision | None) -> str:

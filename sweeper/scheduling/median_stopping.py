@@ -26,7 +26,7 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Annotated
 
-from sweeper.journal.records import Decision
+from sweeper.journal.records import Decision, DecisionKind
 from sweeper.scheduling import base
 from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler
 
@@ -84,20 +84,13 @@ class RunningAverages(RungState):
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose best value so far is strictly worse than the median of the others' running averages."""
-        scheduler, count = self.scheduler, self.competitors(rung)
-        if count < self._needed:
-            reason = f"{count} of the {self._needed} competitors that a comparison at rung {rung} takes"
-            return Decision(rung, "continue", reason, metric, None, count)
+        scheduler, others = self.scheduler, self.competitors(rung)
+        if others < self._needed:
+            return Decision("continue", "min_competitors", rung, metric, count=others + 1)
         median = statistics.median(self._averages[rung])
         best = max([*self._scores_before(rung, configuration), scheduler.score(metric)])
-        cutoff = scheduler.score(median)
-        stops = best < median
-        relation = "worse than" if stops else "at least as good as"
-        reason = (
-            f"best {scheduler.metric} {scheduler.score(best):.6g} by rung {rung} is {relation} the median {cutoff:.6g} "
-            f"of the running averages of {count} competitor{'s' if count != 1 else ''}"
-        )
-        return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, count)
+        kind: DecisionKind = "stop" if best < median else "continue"
+        return Decision(kind, "median", rung, metric, count=others + 1, cutoff=scheduler.score(median))
 
     def _scores_before(self, rung: int, configuration: int) -> list[float]:
         earlier = (here for at, here in self.arrived.items() if at < rung and configuration in here)

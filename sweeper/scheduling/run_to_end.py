@@ -47,4 +47,4 @@ class Arrivals(RungState):
         """Let it continue. Raises ValueError where epoch `rung` is no rung."""
         if rung not in self.epochs:
             raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")
-        return Decision(rung, "continue", f"evaluated after epoch {rung}", metric, None, self.competitors(rung))
+        return Decision("continue", "evaluation", rung, metric)

@@ -12,11 +12,11 @@ that lacks the hyperparameter is in a stratum with those that lack it, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sweeper.core.ids import is_added
 from sweeper.journal.records import Decision, Drawn, Record, Suggested
-from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled, in_stratum
+from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled
 from sweeper.scheduling.ranking import Constraint
 
 
@@ -144,13 +144,12 @@ class StrataState(RungState):
         if not found:
             return None
         configuration, decision = max(found, key=lambda each: each[1].rung or 0)
-        return configuration, in_stratum(decision, self.stratum(configuration) or "")
+        return configuration, replace(decision, stratum=self.stratum(configuration))
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
         """Return the decision of the configuration's stratum."""
-        return in_stratum(
-            self.pool(configuration).never_promoted(rung, configuration), self.stratum(configuration) or ""
-        )
+        decision = self.pool(configuration).never_promoted(rung, configuration)
+        return replace(decision, stratum=self.stratum(configuration))
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in; one with a configuration's values says what its stratum is."""

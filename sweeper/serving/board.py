@@ -34,7 +34,8 @@ from sweeper.space.spec import Budget
 from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
-from sweeper.text.labels import duration, plain_reason
+from sweeper.text.labels import duration
+from sweeper.text.reasons import decision_text
 from trainables.files.stores.base import StoreError
 
 #: Stands in a painted page where the server puts what the journal says now.
@@ -248,7 +249,7 @@ class Followed:
         if isinstance(body, Failed) and body.final:
             self._stopped.append((trial_name(body.configuration), body.reason))
         elif isinstance(body, Reported | Judged) and body.decision and body.decision.kind in ("stop", "fail"):
-            self._stopped.append((trial_name(body.configuration), plain_reason(body.decision.reason)))
+            self._stopped.append((trial_name(body.configuration), decision_text(body.decision)))
 
 
 class Board:

@@ -34,7 +34,7 @@ PACKAGES = (
 
 
 #: The number of what a results folder holds: files, records, columns. It grows with each change that readers must know.
-FORMAT = 4
+FORMAT = 5
 
 #: The manifest's key of a sweep that was started with --no-mlflow.
 UNTRACKED = "untracked"
@@ -180,7 +180,7 @@ def require_format(path: Path) -> None:
     number, writer = manifest.get("format"), part_of(manifest, "versions", "calibration-sweeper")
     if number != FORMAT and (number is not None or "versions" in manifest):
         raise SweeperError(
-            f"{path.parent} has format {number if number is not None else 'of before 4'}, written by version "
+            f"{path.parent} has format {number if number is not None else 'of before 5'}, written by version "
             f"{writer or 'unknown'}, and this version reads format {FORMAT}",
             "read it with the version that wrote it",
         )

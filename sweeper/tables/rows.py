@@ -77,8 +77,8 @@ class JournalRows:
 
     def _decision_row(self, configuration: int, epoch: int, decision: Decision, time: float) -> Row:
         decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-        # Constraints are not columns here: the reason says whether they are kept, and `evaluations` has their metrics.
-        said = {key: value for key, value in decision.to_json().items() if key not in ("feasible", "constrained")}
+        # Constraints are not columns here: the rule says whether they are kept, and `evaluations` has their metrics.
+        said = {key: value for key, value in decision.to_json().items() if key != "constrained"}
         trial, added = self._added.get(configuration, configuration), configuration in self._added
         stage = FINAL if added else "end" if decision.kind == "complete" else "rung"
         return {"trial": trial_name(trial), "epoch": epoch, "stage": stage, **said, "decided_at": decided_at}
@@ -86,7 +86,7 @@ class JournalRows:
 
 #: Columns that are the same for all replicates of a trial, and are called as in its state.
 _STATE_COLUMNS = (
-    *("stop_kind", "stop_reason", "stop_rung", "epochs", "last_evaluation_epoch", "device", "packing"),
+    *("stop_kind", "stop_rung", "epochs", "last_evaluation_epoch", "device", "packing"),
     *("objective", "attempt"),
 )
 

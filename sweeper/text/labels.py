@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from sweeper.text.cells import Row
@@ -103,33 +102,3 @@ def duration(seconds: float) -> str:
         elif parts:
             break
     return " ".join(parts[:2])
-
-
-_PROMOTION = re.compile(
-    r"(?:promoted: |never promoted: )?\S+ \S+ is number (?P<place>\d+) of (?P<count>\d+) at rung (?P<rung>\d+), "
-    r"of which the first (?P<quota>\d+) are promoted; it (?P<verb>pauses|continues|stops)"
-    r"(?P<kept>, for nothing else is left and the best (?P<least>\d+) are kept \(keep_at_least\))?"
-    r"(?:, within (?P<stratum>.+))?"
-)
-
-
-def plain_reason(reason: str) -> str:
-    """Return e.g. `Epoch 9: 1st of 1 (resnet8, cross_entropy); none promoted yet. Paused.`; others as they are."""
-    found = _PROMOTION.fullmatch(reason)
-    if found is None:
-        return reason
-    where = f" ({found['stratum']})" if found["stratum"] else ""
-    place = f"Epoch {found['rung']}: {ordinal(int(found['place']))} of {found['count']}{where}"
-    if found["kept"]:
-        least = found["least"]
-        return f"{place}. Promoted: keep_at_least: {least} always trains {'one' if least == '1' else least} to the end."
-    promoted = "none" if found["quota"] == "0" else f"the first {found['quota']}"
-    yet = " yet" if found["verb"] == "pauses" and promoted == "none" else ""
-    end = {"pauses": "Paused", "continues": "Promoted", "stops": "Never promoted, so stopped"}[found["verb"]]
-    return f"{place}; {promoted} promoted{yet}. {end}."
-
-
-def ordinal(place: int) -> str:
-    """Return e.g. `1st`, `12th`, `23rd`."""
-    last = {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-    return f"{place}{'th' if 10 < place % 100 < 14 else last}"

@@ -30,7 +30,8 @@ from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WA
 from sweeper.tables.generations import RecalibrationPart
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.text.cells import grouped
-from sweeper.text.labels import describe, plain_reason
+from sweeper.text.labels import describe
+from sweeper.text.reasons import decision_text
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
 from trainables.curvature.statistics.base import headline_columns
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
@@ -270,7 +271,7 @@ def unavailable_texts(rows: Iterable[Row]) -> dict[str, str]:
 def _trial_tags(trial: TrialState) -> dict[str, str]:
     facts = {name: getattr(trial, name) for name in FACTS}
     facts["stage"] = None if trial.added is None else FINAL
-    facts["decision"] = None if trial.stop_reason is None else plain_reason(trial.stop_reason)
+    facts["decision"] = None if trial.decision is None else decision_text(trial.decision)
     return {key: _text(value) for key, value in facts.items() if value is not None}
 
 

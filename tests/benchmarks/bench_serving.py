@@ -47,8 +47,8 @@ def generated(trials: int) -> Iterator[Body]:
             decision = None
             if epoch in RUNGS:
                 status = {"complete": "completed", "stop": "early_stopped", "continue": "running"}[kind]
-                decision = {"rung": epoch, "kind": kind, "reason": f"val_nll 0.5 at rung {epoch}", "competitors": index}
-                decision |= {"metric": 0.5, "cutoff": 0.4}
+                decision = {"kind": kind, "rule": "cutoff", "rung": epoch, "metric": 0.5, "cutoff": 0.4}
+                decision |= {"place": 1, "count": index + 1}
             report = {"configuration": index, "attempt": 1, "epoch": epoch, "status": status, "decision": decision}
             report |= {"objective": float(rng.random()), "device": "cpu", "wall_seconds": 1.5 * epoch}
             yield made_body("report", {**report, "packing": "sequential", "epochs": rows, "evaluations": []})

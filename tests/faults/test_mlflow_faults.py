@@ -23,6 +23,7 @@ from mlflow.tracking import MlflowClient
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
+from sweeper.text.reasons import decision_text
 from sweeper.tracking.mlflow.client import RUN_STATUS
 from sweeper.tracking.sync import sync
 from tests.faults.disturbed import Disturbed
@@ -60,7 +61,7 @@ def check_mlflow(paths: SweepPaths, uri: str) -> None:
     state = fold(records, len(trials))
     for index, run in trials.items():
         assert run.info.status == RUN_STATUS[state.trials[index].status]
-        assert run.data.tags["decision"] == state.trials[index].stop_reason
+        assert run.data.tags["decision"] == decision_text(state.trials[index].decision)
         assert run.data.metrics.keys() == points[index].keys()
         for name, wanted in points[index].items():
             history = client.get_metric_history(run.info.run_id, name)

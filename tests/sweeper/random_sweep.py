@@ -137,8 +137,7 @@ class RandomSweep:
         if epoch in RUNGS:
             kind = "complete" if epoch == RUNGS[-1] else "stop" if self.rng.random() < 0.3 else "continue"
             status = {"complete": "completed", "stop": "early_stopped", "continue": "running"}[kind]
-            decision = {"rung": epoch, "kind": kind, "reason": f"so at {epoch}", "metric": 0.5, "cutoff": None,
-                        "competitors": 2}  # fmt: skip
+            decision = {"kind": kind, "rule": "cutoff", "rung": epoch, "metric": 0.5, "count": 3}
         if status != "running":
             self.ended.add(index)
         return {

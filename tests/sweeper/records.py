@@ -25,7 +25,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "failed": {**_PLACE, "kind": "crash", "reason": "its process died", "counts": True, "final": False},
     "ended": {"attempt": 1, "outcome": "finished", "reason": "all trials ended"},
 }
-_DECISION = {"rung": None, "kind": "continue", "reason": "", "metric": None, "cutoff": None, "competitors": 0}
+_DECISION = {"kind": "continue", "rule": "first", "rung": None}
 
 
 def made_body(kind: str, values: Mapping[str, Any] | None = None) -> Body:

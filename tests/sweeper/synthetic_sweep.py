@@ -17,6 +17,7 @@ import yaml
 
 from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
 from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
+from sweeper.journal.records import Decision
 from sweeper.storage.metadata import FORMAT
 from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum
 from trainables.worker.trial_tables import write_parquet
@@ -142,7 +143,7 @@ def run_trial(sweep: Sweep, index: int, configuration: dict[str, Any], state: st
     """Add one trial's rows to every table."""
     quality = trial_quality(sweep.rng, configuration)
     epoch_limit = {"waiting": 0, "running": RUNGS[0], "failed": int(sweep.rng.integers(1, 9))}.get(state, MAX_EPOCHS)
-    epoch, status, reason, rung = 0, "running" if state == "running" else "waiting", None, None
+    epoch, status, kind, rung = 0, "running" if state == "running" else "waiting", None, None
     seconds = float(sweep.rng.uniform(0.05, 0.2)) * (1 if configuration["architecture"]["name"] == "mlp" else 3)
     for milestone in (*RUNGS, MAX_EPOCHS):
         reached = min(milestone, epoch_limit)
@@ -154,19 +155,19 @@ def run_trial(sweep: Sweep, index: int, configuration: dict[str, Any], state: st
         add_evaluations(sweep, index, configuration, quality, epoch)
         if state == "running":
             break
-        status, reason, rung = decide(sweep, index, epoch, value)
+        status, kind, rung = decide(sweep, index, epoch, value)
         if status == "early_stopped":
             state = "ends"
         if status != "running" or epoch == epoch_limit:
             break
     error = None
     if state == "failed":
-        status, reason = "failed", "The training loss became NaN."
+        status, kind = "failed", "non_finite"
         error = f"NonFiniteLoss: loss is nan at epoch {epoch + 1}; lower optimizer.lr or clip gradients"
-        add_decision(sweep, index, epoch, None, "fail", reason, None, None, None)
+        add_decision(sweep, index, epoch, Decision("fail", kind, None))
     if not sweep.early_stopping and status == "completed":
         drop_rung_evaluations(sweep, index)
-    add_trial_rows(sweep, index, configuration, status, reason, rung, epoch, seconds, error)
+    add_trial_rows(sweep, index, configuration, status, kind, rung, epoch, seconds, error)
 
 
 def drop_rung_evaluations(sweep: Sweep, index: int) -> None:
@@ -289,45 +290,26 @@ def curvature(sweep: Sweep, index: int, replicate: int, quality: dict[str, float
 
 
 def decide(sweep: Sweep, index: int, epoch: int, value: float) -> tuple[str, str | None, int | None]:
-    """Judge the trial at `epoch` as successive halving does; return its status, reason and rung of stopping."""
+    """Judge the trial at `epoch` as successive halving does; return its status, kind of end and rung of stopping."""
     if epoch == MAX_EPOCHS:
-        reason = f"Reached the maximum of {MAX_EPOCHS} epochs."
-        add_decision(sweep, index, epoch, None, "complete", reason, value, None, None)
-        return "completed", reason, None
+        add_decision(sweep, index, epoch, Decision("complete", "last_epoch", None, value))
+        return "completed", "complete", None
     if not sweep.early_stopping:
         return "running", None, None
     earlier = sweep.rungs[epoch]
     cutoff = float(np.percentile(earlier, 100 / 3)) if earlier else None
     stop = cutoff is not None and value > cutoff
-    if cutoff is None:
-        reason = f"First trial at rung {epoch}: there is nothing to compare with."
-    else:
-        verb = "is above" if stop else "is within"
-        reason = f"val_nll {value:.4g} {verb} the cut-off {cutoff:.4g} of {len(earlier)} trials at rung {epoch}."
-    add_decision(sweep, index, epoch, epoch, "stop" if stop else "continue", reason, value, cutoff, len(earlier))
+    rule, place = "first" if cutoff is None else "cutoff", 1 + sum(other < value for other in earlier)
+    compared = {"place": place, "count": len(earlier) + 1, "cutoff": cutoff}
+    add_decision(sweep, index, epoch, Decision("stop" if stop else "continue", rule, epoch, value, **compared))
     earlier.append(value)
-    return ("early_stopped", reason, epoch) if stop else ("running", None, None)
+    return ("early_stopped", "stop", epoch) if stop else ("running", None, None)
 
 
-def add_decision(
-    sweep: Sweep,
-    index: int,
-    epoch: int,
-    rung: int | None,
-    kind: str,
-    reason: str | None,
-    metric: float | None,
-    cutoff: float | None,
-    competitors: int | None,
-) -> None:
+def add_decision(sweep: Sweep, index: int, epoch: int, decision: Decision) -> None:
     """Add one row to the table of decisions."""
-    sweep.rows["decisions"].append(
-        {
-            "trial": trial_name(index), "epoch": epoch, "rung": rung, "kind": kind, "reason": reason,
-            "metric": metric, "cutoff": cutoff, "competitors": competitors,
-            "decided_at": sweep.clock.replace(tzinfo=None),
-        }
-    )  # fmt: skip
+    place = {"trial": trial_name(index), "epoch": epoch, "decided_at": sweep.clock.replace(tzinfo=None)}
+    sweep.rows["decisions"].append(place | decision.to_json())
 
 
 def add_trial_rows(
@@ -335,7 +317,7 @@ def add_trial_rows(
     index: int,
     configuration: dict[str, Any],
     status: str,
-    reason: str | None,
+    kind: str | None,
     rung: int | None,
     epoch: int,
     seconds: float,
@@ -348,7 +330,7 @@ def add_trial_rows(
             {
                 "trial": trial_name(index), "replicate": replicate,
                 "seed": replicate_seed(sweep.seed, index, replicate), "config_hash": config_hash(configuration),
-                "status": status, "stop_kind": status, "stop_reason": reason, "stop_rung": rung, "epochs": epoch,
+                "status": status, "stop_kind": kind, "stop_rung": rung, "epochs": epoch,
                 "last_evaluation_epoch": max(evaluated, default=None), "wall_seconds": seconds * epoch,
                 "device": "cpu", "packing": "sequential", "attempt": 1, "error": error,
                 **flatten_configuration(configuration),

@@ -47,11 +47,12 @@ def judged(report: TrialReport, trial: TrialState, rungs: RungState, attempt: in
     # One that had to go back further measures epochs again that an earlier report brought.
     rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
     decision = decide_on(rungs, report)
-    if report.failure and decision is not None:
-        decision = Decision(decision.rung, "fail", report.failure, decision.metric, None, 0, stratum=decision.stratum)
-    # The sentence is in the decision from here on.
-    kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
-    report = replace(report, epochs=rows, failure=None, failure_kind=kind)
+    failure = kind = None
+    if decision is not None and (report.failure or decision.kind == "fail"):
+        failure = report.failure or f"{rungs.scheduler.metric} is {report.objective} after epoch {report.epoch}"
+        kind = report.failure_kind or NON_FINITE
+        decision = Decision("fail", kind, decision.rung, stratum=decision.stratum)
+    report = replace(report, epochs=rows, failure=failure, failure_kind=kind)
     status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
     return Reported(report, attempt, status, decision, config_hash=digest)
 

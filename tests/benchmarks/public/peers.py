@@ -56,7 +56,7 @@ class PeerState(RungState):
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Return what the peer decides."""
         stops = self.stops(rung, configuration, metric)
-        return Decision(rung, "stop" if stops else "continue", "", metric, None, self.count[rung])
+        return Decision("stop" if stops else "continue", "peer", rung, metric, count=self.count[rung] + 1)
 
 
 class SyneTuneAsha(PeerState):
@@ -145,7 +145,7 @@ class NepsAsha(PeerState):
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Let every trial pause."""
-        return Decision(rung, "pause", "", metric, None, self.count[rung])
+        return Decision("pause", "peer", rung, metric, count=self.count[rung] + 1)
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Take a value in."""
@@ -166,7 +166,7 @@ class NepsAsha(PeerState):
         trial, place = int(action.id), int(action.new_rung)
         metric = self._seen[trial, place - 1]
         self._seen[trial, place] = float("nan")
-        return trial, Decision(rungs[place - 1], "continue", "", metric, None, 0)
+        return trial, Decision("continue", "peer", rungs[place - 1], metric)
 
 
 def _neps_brackets() -> Any:

@@ -58,7 +58,7 @@ def written(folder: Path, *trials: int) -> Sweep:
             "objective": value,
             "status": status,
             "evaluations": [{**row, "nll": value} for row in made.evaluations(index, epoch)],
-            "decision": {"rung": epoch, "kind": kind, "reason": "so", "metric": value},
+            "decision": {"rung": epoch, "kind": kind, "metric": value},
         }
         sink.append(journal.append(made_body("report", report)))
     if FAILED in trials:

@@ -18,8 +18,9 @@ from sweeper.journal.records import Attempt, Record, Reported
 
 ROW = {"replicate": 0, "epoch": 1, "train_loss": 0.5, "val_nll": math.nan, "lr": 0}
 EVALUATION = {"replicate": 0, "epoch": 1, "split": "val", "stage": "rung", "ece": 0.1, "hessian_unavailable": "why"}
-DECISION = {"rung": 1, "kind": "continue", "reason": "good", "metric": 0.5, "cutoff": None, "competitors": 3,
-            "stratum": "mlp", "feasible": False, "constrained": {"val_ece": 0.1}}  # fmt: skip
+DECISION = {"kind": "continue", "rule": "cutoff", "rung": 1, "metric": 0.5, "place": 1, "count": 3, "quota": 1,
+            "cutoff": 0.1, "kept_by": "keep_at_least", "left_out": 1, "stratum": "mlp",
+            "constrained": {"val_ece": 0.1}}  # fmt: skip
 REPORT = {"configuration": 3, "epoch": 1, "objective": 0.5, "device": "cpu", "packing": "fused", "wall_seconds": 1.5,
           "epochs": [ROW], "evaluations": [EVALUATION], "gpu": 0.5, "replicate_errors": {"1": "it diverged"},
           "replicate_kinds": {"1": "crash"}, "attempt": 1}  # fmt: skip
@@ -87,7 +88,7 @@ def test_every_record_reads_back_and_no_odd_field_passes_for_another_type(kind: 
     [
         *(("failed", (name,), odd) for name in ("counts", "final", "given_up") for odd in (0, 1, 0.5, "x", [], {})),
         *(("replicate", ("pauses",), odd) for odd in (1, "true", [True])),
-        *(("report", ("decision", "feasible"), odd) for odd in (0, "no")),
+        *(("report", ("decision", "rule"), odd) for odd in (0, "two words")),
         *(("report", (name,), True) for name in ("configuration", "epoch", "objective", "wall_seconds", "gpu")),
         *(("report", place, True) for place in (("epochs", 0, "epoch"), ("decision", "rung"), ("decision", "metric"))),
         *(("ended", (name,), odd) for name in ("outcome", "reason") for odd in (5, True, ["x"])),

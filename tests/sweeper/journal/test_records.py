@@ -56,14 +56,14 @@ WRITTEN = {
         '{"sequence":8,"kind":"report","time":1.5,"body":{"configuration":4,"epoch":3,"objective":0.7,"device":"cpu",'
         '"packing":"trials","wall_seconds":0.5,"epochs":[],"evaluations":[{"replicate":0,"epoch":3,"split":"val"}],'
         '"replicate_errors":{"2":"its process died","1":"val_nll is nan"},"replicate_kinds":{"2":"crash"},'
-        '"attempt":1,"status":"early_stopped","decision":{"rung":3,'
-        '"kind":"stop","reason":"worse than the cut-off","metric":0.7,"cutoff":0.5,"competitors":4}}}'
+        '"attempt":1,"status":"early_stopped","decision":{"kind":"stop","rule":"cutoff","rung":3,'
+        '"metric":0.7,"place":4,"count":5,"cutoff":0.5,"left_out":2}}}'
     ),
     "0000000009-report-c00005-e00004.json": (
         '{"sequence":9,"kind":"report","time":1.5,"body":{"configuration":5,"epoch":4,"objective":NaN,"device":"cuda",'
-        '"packing":"fused","wall_seconds":0.5,"epochs":[],"evaluations":[],"failure_kind":"timed_out","attempt":1,'
-        '"status":"failed","decision":{"rung":null,"kind":"fail","reason":"trained for too long","metric":null,'
-        '"cutoff":null,"competitors":0}}}'
+        '"packing":"fused","wall_seconds":0.5,"epochs":[],"evaluations":[],"failure":"trained for too long",'
+        '"failure_kind":"timed_out","attempt":1,'
+        '"status":"failed","decision":{"kind":"fail","rule":"timed_out","rung":null,"metric":null}}}'
     ),
     "0000000010-failed-c00004-e00003.json": (
         '{"sequence":10,"kind":"failed","time":1.5,"body":{"configuration":4,"attempt":1,"epoch":3,'
@@ -75,8 +75,8 @@ WRITTEN = {
     ),
     "0000000013-judged-c00006-e00003.json": (
         '{"sequence":13,"kind":"judged","time":1.5,"body":{"configuration":6,"attempt":1,"epoch":3,'
-        '"status":"waiting","decision":{"rung":3,"kind":"continue","reason":"promoted","metric":0.5,"cutoff":null,'
-        '"competitors":8,"stratum":"mlp"}}}'
+        '"status":"waiting","decision":{"kind":"continue","rule":"quota","rung":3,"metric":0.5,"place":1,'
+        '"count":9,"quota":3,"kept_by":"keep_at_least","stratum":"mlp"}}}'
     ),
     "0000000012-ended.json": (
         '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped","reason":"asked to"}}'
@@ -125,7 +125,7 @@ def test_records_read_back_as_they_were(sequence: int, kind: str, time: float) -
 def test_not_a_number_reads_back() -> None:
     again = Record.from_bytes(made_record(0, "report", 0.0, {"objective": math.nan}).to_bytes())
     assert isinstance(again.body, Reported) and math.isnan(again.body.report.objective or 0.0)
-    decision = Decision(3, "fail", "not a number", math.nan, None, 0)
+    decision = Decision("fail", "non_finite", 3, math.nan)
     assert decision.metric is None and Decision.from_json(decision.to_json()) == decision
 
 

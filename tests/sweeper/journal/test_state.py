@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sweeper.journal.records import Decision
 from sweeper.journal.state import fold
 from tests.sweeper.records import made_record
 
@@ -28,10 +29,10 @@ class Script:
         return self.add("started", configuration=configuration, attempt=attempt)
 
     def report(
-        self, configuration, epoch, status="running", *, objective=0.5, attempt=1, kind=None, rung=None, rows=()
+        self, configuration, epoch, status="running", *, objective=0.5, attempt=1, kind=None, rung=None, rows=(), **more
     ):
         kind = kind or {"completed": "complete", "early_stopped": "stop", "failed": "fail"}.get(status)
-        decision = {"rung": rung or epoch, "kind": kind, "reason": f"because of {kind}"} if kind else None
+        decision = {"kind": kind, "rule": "cutoff", "rung": rung or epoch} if kind else None
         return self.add(
             "report",
             configuration=configuration,
@@ -45,6 +46,7 @@ class Script:
             epochs=[],
             evaluations=list(rows),
             decision=decision,
+            **more,
         )
 
     def failed(self, configuration, *, counts=True, final=False, attempt=1):
@@ -71,7 +73,7 @@ def test_a_trials_way():
     assert (trial.stop_kind, trial.stop_rung, trial.error) == (None, None, None)
     trial = script.report(2, 9, "early_stopped", objective=0.7).fold().trials[2]
     assert (trial.status, trial.stop_kind, trial.stop_rung, trial.objective) == ("early_stopped", "stop", 9, 0.7)
-    assert trial.stop_reason == "because of stop"
+    assert trial.decision == Decision("stop", "cutoff", 9)
 
 
 def test_a_completed_trial_was_not_stopped_at_a_rung():
@@ -80,8 +82,9 @@ def test_a_completed_trial_was_not_stopped_at_a_rung():
 
 
 def test_a_failed_report_is_an_error():
-    trial = Script().attempt(1).started(0).report(0, 3).report(0, 4, "failed", objective=None).fold().trials[0]
-    assert (trial.status, trial.error, trial.objective) == ("failed", "because of fail", 0.5)
+    trial = Script().attempt(1).started(0).report(0, 3).report(0, 4, "failed", objective=None, failure="it diverged")
+    trial = trial.fold().trials[0]
+    assert (trial.status, trial.error, trial.objective) == ("failed", "it diverged", 0.5)
     assert (trial.epochs, trial.sound_epochs) == (4, 3)
 
 
@@ -95,7 +98,7 @@ def test_failures_count_or_do_not_and_end_a_trial_or_do_not():
     trial = script.fold().trials[1]
     assert (trial.status, trial.failures, trial.error) == ("waiting", 1, "its process died")
     trial = script.started(1).fold().trials[1]
-    assert (trial.status, trial.error, trial.stop_reason) == ("running", None, None)
+    assert (trial.status, trial.error, trial.decision) == ("running", None, None)
     trial = script.failed(1, final=True).fold().trials[1]
     assert (trial.status, trial.failures, trial.stop_kind) == ("failed", 2, "crash")
     assert script.fold().unfinished() == [0, 2, 3]

@@ -24,6 +24,7 @@ from sweeper.reporting.page import part_of, side_by_side, write_report, write_se
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.trial_facts import trial_facts
+from sweeper.text.reasons import row_text
 from tests.sweeper.held import held
 from tests.sweeper.results.test_results import rows_of
 from tests.sweeper.tables_by_pandas import frame
@@ -270,7 +271,7 @@ def test_the_tables_hold_every_decision_trial_and_failure(page: Page, quickstart
     shown = page.data["decisions-rows"]["rows"]
     assert len(shown) == len(decisions)
     assert [row[-1] for row in shown] == sorted((row[-1] for row in shown), reverse=True)
-    assert {(row[0], row[2], row[3]) for row in shown} == {(d["trial"], d["epoch"], d["reason"]) for d in decisions}
+    assert {(row[0], row[2], row[3]) for row in shown} == {(d["trial"], d["epoch"], row_text(d)) for d in decisions}
     assert len(page.data["trials-rows"]["rows"]) == len(last_validation(quickstart_folder))
     failed = [row for row in rows_of(quickstart_folder, "trials") if row["status"] == "failed"]
     assert len(page.data["failures-rows"]["rows"]) == len(failed) > 0

@@ -19,7 +19,7 @@ SEEDS = ReplicateSeeds(0, 1, common=True)
 def ended(configuration: int, value: float, status: str = "completed") -> Reported:
     kind = {"completed": "complete", "early_stopped": "stop", "failed": "fail"}[status]
     report = TrialReport(configuration=configuration, epoch=9, objective=value, device="cpu", wall_seconds=1.0)
-    return Reported(report, 1, status, Decision(9, kind, "", value, None, 0))  # type: ignore[arg-type]
+    return Reported(report, 1, status, Decision(kind, "test", 9, value))  # type: ignore[arg-type]
 
 
 def sweep(*bodies: Body, count: int = 4) -> SweepState:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sweeper.journal.best import Objective
-from sweeper.journal.records import Record
+from sweeper.journal.records import Decision, Record
 from sweeper.scheduling.asha import Halving, RankedHalving
 from sweeper.scheduling.base import audit, decide, decide_on
 from sweeper.scheduling.ranking import Constraint
@@ -107,7 +107,7 @@ def test_an_audit_recomputes_every_decision_from_the_journal(seed):
     assert [decide_on(state, records[cut].body.report)] == [records[cut].body.decision]
 
 
-def test_reasons_say_front_net_and_constraint():
+def test_a_decision_has_place_quota_and_a_broken_constraint():
     constraint = Constraint(Objective("val_accuracy", "max"), within=0.1)
     state = HALVING.comparing(TWO, (constraint,)).begin()
     for index, values in enumerate([(0.1, 0.5, 0.9), (0.5, 0.1, 0.9), (0.3, 0.3, 0.9)]):
@@ -115,13 +115,10 @@ def test_reasons_say_front_net_and_constraint():
         state.add(2, index, values[0], {name: (value, 0.0) for name, value in zip(names, values, strict=True)})
     good = {"val_ece": (0.2, 0.0), "val_nll": (0.2, 0.0), "val_accuracy": (0.9, 0.0)}
     decision = decide(state, 9, 2, 0.2, good)
-    assert decision.reason == (
-        "number 3 of 4 at rung 2, in front 1 of 2 by val_ece, val_nll, one of 3 that an ε-net orders; "
-        "numbers up to 2 continue"
-    )
+    assert decision == Decision("stop", "ranking", 2, 0.2, place=3, count=4, quota=2)
     majority = {"val_ece": (0.0, 0.0), "val_nll": (0.0, 0.0), "val_accuracy": (0.3, 0.0)}
     decision = decide(state, 9, 2, 0.0, majority)
-    assert decision.kind == "stop" and "behind all that keep to val_accuracy within 0.1 of the best" in decision.reason
+    assert decision == Decision("stop", "constraint", 2, 0.0, place=4, count=4, quota=2)
 
 
 def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
@@ -134,8 +131,7 @@ def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
     assert decide(state, 9, 2, 0.0, crowned).kind == "stop"
     ended = decide(state, 9, 18, 0.0, crowned)
     assert (ended.kind, ended.feasible) == ("complete", False)
-    assert ended.reason == "reached the last epoch, 18, but does not keep to the constraints"
-    assert ended.to_json()["feasible"] is False
+    assert ended.rule == "constraint"
     assert decide(state, 9, 18, 0.2, {"val_ece": (0.2, 0.0), "val_accuracy": (0.85, 0.0)}).feasible
 
 

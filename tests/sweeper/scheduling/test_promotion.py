@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sweeper.journal.records import Judged
+from sweeper.journal.records import Decision, Judged
 from sweeper.scheduling.asha import Promotion
 from sweeper.scheduling.base import audit, decide, settled_but_for
 from sweeper.scheduling.simulation import play
@@ -125,8 +125,8 @@ def test_small_strata_have_a_trial_that_finishes_if_the_best_is_kept():
     records = journal(STRATA, np.random.default_rng(3).random((12, 3)))
     ended = {r.body.decision.stratum for r in records if r.body.decision.kind == "complete"}
     assert ended == {"cross_entropy", "focal", "brier"}
-    idle = [r.body.decision.reason for r in records if "nothing else is left" in r.body.decision.reason]
-    assert idle and all("the best 1 are kept" in reason for reason in idle)
+    kept = [r.body.decision for r in records if r.body.decision.kept_by]
+    assert kept and all((d.kind, d.place, d.quota) == ("continue", 1, 0) for d in kept)
 
 
 def test_the_best_kept_of_strata_train_side_by_side():
@@ -153,20 +153,12 @@ def test_several_kept_of_one_rung_train_side_by_side_and_wait_for_no_trial_beyon
     assert state.promotion(settled) is None, "the best two of the rung have left it"
 
 
-def test_reasons_say_place_and_quota():
+def test_decisions_have_place_and_quota():
     state = PROMOTION.begin()
     first = decide(state, 0, 1, 0.5)
-    assert (first.kind, first.reason) == (
-        "pause",
-        "val_nll 0.5 is number 1 of 1 at rung 1, of which the first 0 are promoted; it pauses",
-    )
+    assert first == Decision("pause", "quota", 1, 0.5, place=1, count=1, quota=0)
     for index, value in enumerate((0.5, 0.4, 0.3)):
         state.add(1, index, value)
     configuration, decision = state.promotion()
-    assert (configuration, decision.kind) == (2, "continue")
-    assert decision.reason == (
-        "promoted: val_nll 0.3 is number 1 of 3 at rung 1, of which the first 1 are promoted; it continues"
-    )
-    assert state.never_promoted(1, 0).reason == (
-        "never promoted: val_nll 0.5 is number 3 of 3 at rung 1, of which the first 1 are promoted; it stops"
-    )
+    assert (configuration, decision) == (2, Decision("continue", "quota", 1, 0.3, place=1, count=3, quota=1))
+    assert state.never_promoted(1, 0) == Decision("stop", "quota", 1, 0.5, place=3, count=3, quota=1)

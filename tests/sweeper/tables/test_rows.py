@@ -19,8 +19,11 @@ from tests.sweeper.fake_executor import CRASHED, alone
 from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, diverges_at
 from trainables.worker.trial_reports import TrialReport
 
-TOLD = Decision(9, "complete", "reached it", 0.2, 0.3, 4, "resnet8", False, {"val_accuracy": 0.9})
-SILENT = Decision(None, "continue", "no rung", None, None, 0)
+TOLD = Decision(
+    "complete", "constraint", 9, 0.2, place=4, count=5, quota=1, cutoff=0.3, kept_by="keep_at_least", left_out=1,
+    stratum="resnet8", constrained={"val_accuracy": 0.9},
+)  # fmt: skip
+SILENT = Decision("continue", "first", None)
 
 
 @pytest.mark.parametrize("decision", [TOLD, SILENT], ids=["everything is said", "nothing but what must be"])

@@ -73,7 +73,7 @@ def assert_trials(sweep: Any, state: Any) -> None:
             assert row["sweep"] == sweep.paths.name
             assert row["status"] == trial.status
             assert row["epochs"] == trial.epochs
-            assert row["stop_reason"] == trial.stop_reason
+            assert row["stop_kind"] == trial.stop_kind
             assert row["last_evaluation_epoch"] == trial.last_evaluation_epoch
             assert row["seed"] == replicate_seed(sweep.seed, index, replicate)
             assert row["config_hash"] == config_hash(sweep.configurations[index])

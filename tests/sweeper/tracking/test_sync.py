@@ -24,6 +24,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.state import fold
+from sweeper.text.reasons import decision_text
 from sweeper.tracking import sync as projection
 from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
@@ -69,7 +70,8 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
         sign = "○ " if status == "early_stopped" else ""
         assert tags["trial"] == trial_name(index) and run.info.run_name.startswith(f"{sign}{trial_name(index)}")
         assert tags["config_hash"] == config_hash(sweep.configurations[index])
-        assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), trial.stop_reason)
+        decision = decision_text(trial.decision) if trial.decision else None
+        assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), decision)
         assert not [key for key in tags if key.startswith("config_") and key != "config_hash"]
         (used,) = run.inputs.dataset_inputs
         assert used.dataset.name == "digits" and json.loads(used.dataset.profile)["num_rows"] == 12

@@ -49,7 +49,7 @@ def _told(sweep):
     )  # fmt: skip
     state = fold(sweep.records(), sweep.configurations)
     endings = [
-        (t.status, t.stop_kind, t.stop_reason, t.stop_rung, t.epochs, t.last_evaluation_epoch, t.objective,
+        (t.status, t.stop_kind, t.decision, t.stop_rung, t.epochs, t.last_evaluation_epoch, t.objective,
          t.error, t.replicate_errors)
         for t in state.trials.values()
     ]  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_replicate_that_keeps_crashing_is_left_out_and_the_decision_says_so(tm
     trial = driver.state.trials[0]
     assert trial.replicate_errors == {0: "replicate 0: its process died (after 2 tries)"}
     [decision] = [fields(r)["decision"] for r in sweep.records() if r.kind == "report" and fields(r)["decision"]]
-    assert decision["reason"].endswith("the mean leaves out replicate 0, which failed")
+    assert decision["left_out"] == 1
     assert audit(HALVING, sweep.records())[1] == []
     assert driver.next_assignment() == [0, 1]
 
