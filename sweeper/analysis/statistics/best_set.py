@@ -210,7 +210,7 @@ class Lost:
     ratio: float | None
 
 
-def most_lost(found: Spreads, level: float = 0.9) -> Lost:
+def most_lost(found: Spreads, level: float = 0.9, against: Sequence[int] | None = None) -> Lost:
     """Return the most that the configuration with the best mean can be worse than the best of k configurations.
 
     With probability `level` all errors eᵢ keep within eᵢ − e_b ≤ w_b(i), b being the truly best one (`Comparisons`).
@@ -218,13 +218,19 @@ def most_lost(found: Spreads, level: float = 0.9) -> Lost:
     the largest of these over all that may be the best is an upper bound. Source: Hsu 1981, Simultaneous confidence
     intervals for all distances from the "best", Eq. (2.4), with spreads that may be unequal.
 
+    Args:
+        found: of all configurations that are compared.
+        level: of the bound.
+        against: places of the rivals that count; by default all.
+
     Example:
         >>> known = spreads([{0: 0.50, 1: 0.52}, {0: 0.51, 1: 0.53}], "min")
         >>> most_lost(known).leader
         0
     """
     leader = int(np.argmax(found.scores))
-    rivals = [int(at) for at in np.flatnonzero(Comparisons(found).may_be_best) if at != leader]
+    rivals = {int(at) for at in np.flatnonzero(Comparisons(found).may_be_best)} - {leader}
+    rivals = rivals if against is None else rivals & {*against}
     compared = Comparisons(found, level)
     ahead = max((found.scores[at] - found.scores[leader] + compared.reach(at, leader) for at in rivals), default=0.0)
     own, best = found.value(found.scores[leader]), found.value(found.scores[leader] + max(0.0, ahead))

@@ -145,6 +145,7 @@ def test_verdicts_are_rarely_wrong(seeds: int) -> None:
     assert wrong / judged <= 0.05
 
 
+@pytest.mark.slow
 def test_so_many_more_seeds_decide_in_four_of_five() -> None:
     """200 sweeps of six rows, three seeds each; an open row gets the seeds that it was told, and is judged again."""
     rng, decided, asked = np.random.default_rng(7), 0, 0
