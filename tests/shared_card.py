@@ -21,6 +21,7 @@ from sweeper.space.loading import build_spec
 from sweeper.storage.mirror import SharedFolder
 from tests.faults.processes import wait_until
 from tests.sweeper.records import fields
+from trainables.worker.trial_settings import TrialSettings
 
 SPACE = {
     "dataset": "digits",
@@ -57,10 +58,10 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
         state=SweepState(spec.samples), rungs=spec.schedule.begin(), slots=slots, shares=Shares(lambda index: 0.25),
     )  # fmt: skip
     driver.begin()
-    settings = {
-        "dataset": spec.dataset, "max_epochs": 4, "rungs": list(spec.schedule.rungs), "objective": "val_nll",
-        "evaluation": spec.evaluation.model_dump(mode="json"), "checkpoints": str(paths.checkpoints), "device": device,
-    }  # fmt: skip
+    evaluation = spec.evaluation.settings
+    settings = TrialSettings(
+        spec.dataset, 4, spec.schedule.rungs, "val_nll", evaluation, checkpoints=paths.checkpoints, device=device
+    )
     notes = folder / "notes"
     notes.mkdir()
     resources = {"cpu": 1.0, "gpu": 0.25}

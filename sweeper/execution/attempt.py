@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -35,11 +35,11 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import FreshReport, redirect_output
 from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.planning.preparation import data_keys
-from sweeper.planning.user_code_checks import loop_settings
+from sweeper.planning.user_code_checks import loop_columns
 from sweeper.scheduling.contenders import requested
 from sweeper.search.base import Searcher
 from sweeper.space.spec import Budget
-from sweeper.space.user_code import code_settings
+from sweeper.space.user_code import kept_archive, own_names
 from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
@@ -48,7 +48,7 @@ from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
-from trainables.training.lanes.packing import AUTO
+from trainables.worker.trial_settings import TrialSettings
 
 #: What the report needs: two thirds of a second that every command would wait for, were it imported at the start.
 FOR_THE_END = ("sweeper.reporting.page", "scipy.stats")
@@ -219,34 +219,37 @@ class Attempt:
             mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
         return lacking
 
-    def _settings(self, resources: dict[str, float]) -> dict[str, Any]:
+    def _settings(self, resources: dict[str, float]) -> TrialSettings:
+        """Return the settings of all trials, which have these resources each."""
         spec, paths, store = self.sweep.spec, self.sweep.paths, self.mirror.store
         manifest = read_manifest(paths.manifest)
-        return {
-            "dataset": spec.dataset,
-            "data_key": content_key(self._dataset) if spec.loop is None else None,  # a loop's is what it predicts
-            "data_keys": data_keys(spec),
-            "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.schedule.rungs),
-            "objective": spec.objective.metric,
-            "evaluation": {**spec.evaluation.model_dump(mode="json"), "cross_fitted": spec.cross_fitted},
-            "tables": str(self._tables.incoming),
-            "checkpoints": str(paths.checkpoints),
-            "store": store.uri if store is not None else None,
-            "threads": max(1, int(resources["cpu"])),
-            "device": "cuda" if resources["gpu"] else "cpu",
-            "gpu": resources["gpu"],
-            "packing": spec.replicates.packing,
-            "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
-            "training": spec.training.model_dump(mode="json"),
-            "choices": str(paths.root / "packing") if store is None else None,
-            "timeout_seconds": spec.trial_timeout,
-            "hang_seconds": spec.hang_timeout,
-            **loop_settings(spec, manifest),
-            "checkpoint_seconds": spec.checkpoint.every_seconds,
-            "checkpoints_kept": spec.checkpoint.keep,
-            **code_settings(paths, spec, manifest),
-        }
+        return TrialSettings(
+            dataset=spec.dataset,
+            max_epochs=spec.scheduler.max_epochs,
+            rungs=tuple(spec.schedule.rungs),
+            objective=spec.objective.metric,
+            evaluation=replace(spec.evaluation.settings, cross_fitted=tuple(spec.cross_fitted)),
+            tables=self._tables.incoming,
+            checkpoints=paths.checkpoints,
+            store=store.uri if store is not None else None,
+            checkpoint_seconds=spec.checkpoint.every_seconds,
+            checkpoints_kept=spec.checkpoint.keep,
+            threads=max(1, int(resources["cpu"])),
+            device="cuda" if resources["gpu"] else "cpu",
+            gpu=resources["gpu"],
+            packing=spec.replicates.packing,
+            lanes=spec.replicates.lane_count,
+            training=spec.training.settings,
+            choices=paths.root / "packing" if store is None else None,
+            data_key=content_key(self._dataset) if spec.loop is None else None,  # a loop's is what it predicts
+            data_keys=data_keys(spec),
+            timeout_seconds=spec.trial_timeout,
+            hang_seconds=spec.hang_timeout,
+            extensions=kept_archive(paths, spec, manifest),
+            own_names=[name for _, name in own_names(spec)],
+            loop=spec.loop,
+            loop_columns=loop_columns(manifest),
+        )
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
         limits = self.sweep.spec.budget or Budget()

@@ -52,7 +52,7 @@ class _FromFile(Executor):
     @contextmanager
     def session(self, job: Job) -> Iterator[Session]:
         resources = {"cpu": 1.0, "gpu": 0.0}
-        settings = TrialSettings.from_mapping(job.settings(resources))
+        settings = job.settings(resources)
 
         def execute(driver: Driver) -> None:
             for index in range(len(self._file.configurations)):

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
@@ -87,7 +87,7 @@ class LocalExecutor(Executor):
         assert server is not None, "it was started before the search space was read"
         resources, slots = fit_resources(spec.resources, this_machine(self.options.cpus))
         prepare(None)  # a searcher imports Ray
-        settings = job.settings(resources) | {"most_lanes": job.most_lanes(slots)}
+        settings = replace(job.settings(resources), most_lanes=job.most_lanes(slots))
         opening = WorkerInit(settings, str(job.sweep.paths.log), spec.replicates.together)
 
         def execute(driver: Driver) -> None:

@@ -16,7 +16,7 @@ from sweeper.journal.journal import read_journal, set_aside_damaged
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
-from sweeper.planning.user_code_checks import loop_settings, measured_columns
+from sweeper.planning.user_code_checks import loop_columns, measured_columns
 from sweeper.space.configurations import column_types
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
@@ -129,7 +129,7 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
     columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, splits, measured.curvature)
     trajectory, manifest = spec.evaluation.trajectory, read_manifest(sweep.paths.manifest)
     columns = tuple(dict.fromkeys((*columns, *measured_columns(manifest))))
-    own_epochs = loop_settings(spec, manifest)["loop_columns"] or ()
+    own_epochs = loop_columns(manifest) or ()
     more = epoch_columns(None if trajectory is None else trajectory.model_dump()) | dict.fromkeys(own_epochs, float)
     schemas = table_schemas(
         column_types(spec.space),

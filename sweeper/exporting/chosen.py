@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.state import TrialState, fold
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.space.user_code import code_settings, take_up_kept
+from sweeper.space.user_code import kept_archive, own_names, take_up_kept
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.text.cells import text_of
@@ -34,16 +34,17 @@ from trainables.datasets.base import DataSet
 from trainables.models import build_for
 from trainables.registry import IMPORTED
 from trainables.training.fine_tuning import measured_weights
-from trainables.training.lanes.packing import AUTO, FUSED
+from trainables.training.lanes.packing import FUSED
 from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, replicate_folder
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
+from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import part_name
 
 #: Settings, or what `model.json` says: JSON of several depths.
 Description: TypeAlias = dict[str, Any]
 
 
-def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> Description:
+def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> TrialSettings:
     """Return the trial's settings but for what only measures: one evaluation, which stores the logits.
 
     Raises SweeperError where it was trained on a card and none is here.
@@ -54,29 +55,31 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, folder: Path) -> Desc
             f"{trial_name(trial.configuration)} was trained on a GPU, and this machine has none",
             "export on a machine with one",
         )
-    lanes = 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes
-    return {
-        "dataset": spec.dataset,
-        "max_epochs": spec.scheduler.max_epochs,
-        "rungs": [epoch],
-        "objective": "train_loss",
-        "evaluation": {"bins": spec.evaluation.bins, "bootstrap": 0, "splits": list(spec.evaluation.splits)},
-        "tables": str(folder / TABLES),
-        "checkpoints": str(folder / CHECKPOINTS),
-        "threads": max(1, int(spec.resources.cpu)),
-        "device": device,
-        "packing": trial.packing or spec.replicates.packing,
-        "lanes": lanes,
-        "own_lanes": lanes,
-        "training": spec.training.model_dump(mode="json"),
-        "hang_seconds": spec.hang_timeout,
-        "loop": spec.loop,
-        **code_settings(sweep.paths, spec, read_manifest(sweep.paths.manifest)),
-    }
+    return TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=spec.scheduler.max_epochs,
+        rungs=(epoch,),
+        objective="train_loss",
+        evaluation=replace(
+            spec.evaluation.settings, metrics=(), posthoc=(), curvature=None, trajectory=None, bootstrap=0
+        ),
+        tables=folder / TABLES,
+        checkpoints=folder / CHECKPOINTS,
+        threads=max(1, int(spec.resources.cpu)),
+        device=device,
+        packing=trial.packing or spec.replicates.packing,
+        lanes=spec.replicates.lane_count,
+        own_lanes=spec.replicates.lane_count,
+        training=spec.training.settings,
+        hang_seconds=spec.hang_timeout,
+        loop=spec.loop,
+        extensions=kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)),
+        own_names=[name for _, name in own_names(spec)],
+    )
 
 
-def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> list[list[object]]:
-    """Return what to train, as `trainables.worker.trial_settings.Assignment` takes it.
+def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> list[Assignment]:
+    """Return what to train.
 
     Lanes round otherwise than a network alone, so of fused replicates all are trained.
     """
@@ -84,14 +87,15 @@ def _assignments(sweep: Sweep, trial: TrialState, replicates: Sequence[int]) -> 
     values: Description = sweep.configurations[index]
     seeds = sweep.spec.replicate_seeds.of(index)
     if trial.packing == FUSED:
-        return [[index, trial_name(index), values, seeds]]
-    return [[index, trial_name(index), values, [seeds[number]], number] for number in replicates]
+        return [Assignment(index, trial_name(index), values, seeds)]
+    return [Assignment(index, trial_name(index), values, [seeds[number]], number) for number in replicates]
 
 
-def _train(process: TrialProcess, assignment: list[object], epoch: int, say: Callable[[str], None]) -> None:
+def _train(process: TrialProcess, assignment: Assignment, epoch: int, say: Callable[[str], None]) -> None:
     """Train one assignment up to the epoch. Raises SweeperError where that fails."""
     process.send(WorkerCommand(new=([assignment],)))
-    name, which = assignment[1], f", replicate {assignment[4]}" if len(assignment) > 4 else ""
+    number = assignment.replicate
+    name, which = assignment.trial, "" if number is None else f", replicate {number}"
     while True:
         try:
             said: WorkerReport | WorkerFailed = process.connection.recv()

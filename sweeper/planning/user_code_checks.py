@@ -39,7 +39,7 @@ from trainables.metrics.base import METRICS, are_probabilities, softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.registry import FITTED_ON, LABEL, OWN
-from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT, EvaluationSettings
+from trainables.training.evaluation import FITTED_ON as MEASURED_SPLIT
 from trainables.training.own_loop import STANDARD, LoopError, LoopReplicate
 
 #: Configurations of each own name that are tried; their hyperparameters' ranges are the search space's business.
@@ -255,9 +255,10 @@ def loop_part(dataset: DataSet) -> dict[str, object]:
     return {MANIFEST_KEY: {"columns": list(dataset.columns), "measures": list(dataset.measures)}}
 
 
-def loop_settings(spec: SweepSpec, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a trial's process needs to know of the loop."""
-    return {"loop": spec.loop, "loop_columns": (manifest.get(MANIFEST_KEY) or {}).get("columns")}
+def loop_columns(manifest: Mapping[str, Any]) -> list[str] | None:
+    """Return what epochs of a sweep's own training loop measured before the sweep; `None` where that is not known."""
+    columns: list[str] | None = (manifest.get(MANIFEST_KEY) or {}).get("columns")
+    return columns
 
 
 def measured_columns(manifest: Mapping[str, Any]) -> list[str]:
@@ -290,7 +291,7 @@ def tried_loop(spec: SweepSpec, data: DataSet) -> LoopData:
     assert spec.loop is not None
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
     values, held = examples(spec)[0], data.to(device)
-    wanted = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
+    wanted = spec.evaluation.settings
 
     def built() -> LoopReplicate:
         epochs, seed = max(2, spec.scheduler.max_epochs), spec.replicate_seeds.of(0)[0]  # two are trained here

@@ -18,6 +18,7 @@ from sweeper.search.base import SEARCHERS, SearchMethod
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec  # of which these are parts
     from trainables.training.acceleration import TrainingSettings
+    from trainables.training.evaluation import EvaluationSettings
 
 
 class Part(BaseModel):
@@ -165,6 +166,13 @@ class Evaluation(Part):
     splits: list[str | Values] = Field(default=["val", "test"])
 
     @property
+    def settings(self) -> EvaluationSettings:
+        """These settings as trials take them."""
+        from trainables.training.evaluation import EvaluationSettings  # brings torch along
+
+        return EvaluationSettings.from_mapping(self.model_dump())
+
+    @property
     def own_splits(self) -> list[str]:
         """The data set's splits that every evaluation measures on."""
         return [each for each in self.splits if isinstance(each, str)]
@@ -212,6 +220,11 @@ class Replicates(Part):
     def common_seeds(self) -> bool | list[int]:
         """Whether replicate r has the same seed in every configuration; the seeds themselves where these are given."""
         return self.seeds if isinstance(self.seeds, list) else self.seeds == "common"
+
+    @property
+    def lane_count(self) -> int:
+        """The lanes of a cohort; 0 where it is measured how many are best."""
+        return 0 if self.lanes == "auto" else self.lanes
 
     @property
     def together(self) -> bool:

@@ -92,11 +92,6 @@ def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
     return archive
 
 
-def code_settings(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, object]) -> dict[str, object]:
-    """Return what a trial's process needs to know of the code: the archive, and the names it may import from it."""
-    return {"extensions": kept_archive(paths, spec, manifest), "own_names": [name for _, name in own_names(spec)]}
-
-
 def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, object], *, trust: bool) -> None:
     """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here.
 

@@ -58,17 +58,15 @@ def loop_seconds(space: Path) -> float:
 def run_loop(space: Path, device: str = "cpu") -> float:
     """Train and evaluate every trial of `space` here, without any sink; return the seconds it took."""
     spec = load_spec(space)
-    settings = TrialSettings.from_mapping(
-        {
-            "dataset": spec.dataset,
-            "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.schedule.rungs),
-            "objective": spec.objective.metric,
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-            "packing": "sequential",
-            "device": device,
-            "gpu": float(device != "cpu"),
-        }
+    settings = TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=spec.scheduler.max_epochs,
+        rungs=tuple(spec.schedule.rungs),
+        objective=spec.objective.metric,
+        evaluation=spec.evaluation.settings,
+        packing="sequential",
+        device=device,
+        gpu=float(device != "cpu"),
     )
     prepare_process(settings)
     dataset = settings.load_dataset()

@@ -113,19 +113,17 @@ def run(way: str, seed: int, budget: int) -> Run:
     import torch
 
     from trainables.worker.trial import Trial
-    from trainables.worker.trial_settings import Assignment, TrialSettings
+    from trainables.worker.trial_settings import TrialSettings
 
     torch.set_num_threads(1)
     spec = load_spec(SPACE, [*LEAN, *WAYS[way], f"seed={seed}"])
-    settings = TrialSettings.from_mapping(
-        {
-            "dataset": spec.dataset,
-            "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.schedule.rungs),
-            "objective": spec.objective.metric,
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-            "packing": "sequential",
-        }
+    settings = TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=spec.scheduler.max_epochs,
+        rungs=tuple(spec.schedule.rungs),
+        objective=spec.objective.metric,
+        evaluation=spec.evaluation.settings,
+        packing="sequential",
     )
     dataset = settings.load_dataset()
     began, spending, state = time.perf_counter(), Spending(budget), SweepState(spec.samples)
@@ -145,7 +143,7 @@ def run(way: str, seed: int, budget: int) -> Run:
             for described in driver.describe(assignment):
                 if len(spending.at) == len(SHARES):
                     break
-                trial = Trial(Assignment(*described), settings, dataset)
+                trial = Trial(described, settings, dataset)
                 while not driver.on_news([(assignment, [trial.advance()], False)]) and not trial.finished:
                     pass
     counts = state.count()

@@ -85,8 +85,8 @@ def no_op_trainable(last: int) -> type:
 
         def reset_config(self, new_config: Mapping[str, Any]) -> bool:
             self._alone, self._epoch = "index" in new_config, 0
-            given = [[new_config["index"]]] if self._alone else json.loads(new_config["assignment"])
-            self._indices = [fields[0] for fields in given]
+            given = [] if self._alone else new_config["assignment"]
+            self._indices = [new_config["index"]] if self._alone else [each.configuration for each in given]
             return True
 
     return NoOp
@@ -155,9 +155,13 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
         sinks=[tables],
         slots=cores,
     )
+    from trainables.training.evaluation import EvaluationSettings
+    from trainables.worker.trial_settings import TrialSettings
+
+    settings = TrialSettings({"name": "digits"}, last, (last,), "val_nll", EvaluationSettings())
     with Follower(made.paths, uri if live else None) as follower:
         driver.begin()
-        execute(driver, {}, resources={"cpu": 1, "gpu": 0}, pending=cores, trainable=no_op_trainable(last))
+        execute(driver, settings, resources={"cpu": 1, "gpu": 0}, pending=cores, trainable=no_op_trainable(last))
         assert driver.finish() == "finished"
         assert not driver.state.count()["failed"], "processes that cannot start would be measured instead"
         tables.close()

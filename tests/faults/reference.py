@@ -108,15 +108,13 @@ def undisturbed(space: Path) -> Undisturbed:
 
 def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
     """Train all trials of `spec`, with the configurations that `chosen` gives."""
-    settings = TrialSettings.from_mapping(
-        {
-            "dataset": spec.dataset,
-            "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.schedule.rungs),
-            "objective": spec.objective.metric,
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-            "packing": COHORT if spec.replicates.packing == COHORT else SEQUENTIAL,
-        }
+    settings = TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=spec.scheduler.max_epochs,
+        rungs=tuple(spec.schedule.rungs),
+        objective=spec.objective.metric,
+        evaluation=spec.evaluation.settings,
+        packing=COHORT if spec.replicates.packing == COHORT else SEQUENTIAL,
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -27,16 +27,14 @@ def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resu
     space: Path, tmp_path: Path
 ) -> None:
     spec = load_spec(space)
-    settings = TrialSettings.from_mapping(
-        {
-            "dataset": spec.dataset,
-            "max_epochs": 9,
-            "rungs": list(spec.schedule.rungs),
-            "objective": "val_nll",
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-            "checkpoints": str(tmp_path),
-            "timeout_seconds": 25.0,
-        }
+    settings = TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=9,
+        rungs=tuple(spec.schedule.rungs),
+        objective="val_nll",
+        evaluation=spec.evaluation.settings,
+        checkpoints=tmp_path,
+        timeout_seconds=25.0,
     )
     dataset = settings.load_dataset()
     assignment = Assignment(0, trial_name(0), configurations(spec)[0], [replicate_seed(spec.seed, 0, 0)])

@@ -57,15 +57,13 @@ def test_loss_families_names_every_loss_and_all_of_them_train() -> None:
     spec = load_spec("loss_families", ["scheduler.max_epochs=2", "evaluation.curvature.lanczos_steps=2"])
     drawn = configurations(spec)
     assert {values["loss"]["name"] for values in drawn} == set(LOSSES)
-    settings = TrialSettings.from_mapping(
-        {
-            "dataset": spec.dataset,
-            "max_epochs": 2,
-            "rungs": [2],
-            "objective": "val_nll",
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-            "report_seconds": math.inf,  # the first report comes with the rung, however busy the machine
-        }
+    settings = TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=2,
+        rungs=(2,),
+        objective="val_nll",
+        evaluation=spec.evaluation.settings,
+        report_seconds=math.inf,  # the first report comes with the rung, however busy the machine
     )
     dataset = settings.load_dataset()
     for index in range(len(LOSSES)):

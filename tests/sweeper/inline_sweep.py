@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sweeper.tables.writer import ParquetSink
 from tests.faults.reference import SMALL
 from tests.running import write_space
 from trainables.worker.trial import Trial
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import TrialSettings
 
 
 class Inline:
@@ -36,20 +37,20 @@ class Inline:
     def run(self, name: str, *overrides: str) -> Sweep:
         """Run a sweep to its end."""
         spec = load_spec(self._space, overrides)
-        settings = {
-            "dataset": spec.dataset,
-            "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.schedule.rungs),
-            "objective": spec.objective.metric,
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-        }
-        self.dataset = self.dataset or TrialSettings.from_mapping(settings).load_dataset()
+        settings = TrialSettings(
+            dataset=spec.dataset,
+            max_epochs=spec.scheduler.max_epochs,
+            rungs=tuple(spec.schedule.rungs),
+            objective=spec.objective.metric,
+            evaluation=spec.evaluation.settings,
+        )
+        self.dataset = self.dataset or settings.load_dataset()
         manifest = build_manifest(spec, dataset_facts(self.dataset))
         sweep = create_sweep(spec, "small", name, self.output, manifest)
         self.drive(sweep, settings)
         return sweep
 
-    def drive(self, sweep: Sweep, settings: dict[str, Any]) -> None:
+    def drive(self, sweep: Sweep, settings: TrialSettings) -> None:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.schedule.begin()
         searcher = None
         if spec.searcher.learns:
@@ -76,9 +77,9 @@ class Inline:
         assert driver.finish() == "finished"
         tables.close()
 
-    def _train(self, driver: Driver, tables: ParquetSink, settings: dict[str, Any]) -> None:
-        chosen = TrialSettings.from_mapping({**settings, "tables": str(tables.incoming)})
+    def _train(self, driver: Driver, tables: ParquetSink, settings: TrialSettings) -> None:
+        chosen = replace(settings, tables=tables.incoming)
         while (assignment := driver.next_assignment()) is not None:
-            trial = Trial(Assignment(*driver.describe(assignment)[0]), chosen, self.dataset)
+            trial = Trial(driver.describe(assignment)[0], chosen, self.dataset)
             while not driver.on_news([(assignment, [trial.advance()], False)]):
                 pass

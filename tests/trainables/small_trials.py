@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from tests.running import same
+from trainables.training.evaluation import EvaluationSettings
+from trainables.worker.trial_settings import TrialSettings
 
 VALUES: dict[str, Any] = {
     "loss": {"name": "focal", "gamma": 2.0},
     "architecture": {"name": "mlp", "width": 16},
     "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "batch_size": 64},
 }
-SETTINGS: dict[str, Any] = {
-    "dataset": {"name": "digits"},
-    "max_epochs": 3,
-    "rungs": [1, 3],
-    "objective": "val_nll",
-    "evaluation": {"bins": 15, "posthoc": [{"name": "temperature"}], "curvature": None, "bootstrap": 10},
-}
+SETTINGS = TrialSettings(
+    dataset={"name": "digits"},
+    max_epochs=3,
+    rungs=(1, 3),
+    objective="val_nll",
+    evaluation=EvaluationSettings(posthoc=({"name": "temperature"},), bootstrap=10),
+)
 TIMES = {"wall_seconds", "seconds"}
 
 

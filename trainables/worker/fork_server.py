@@ -75,7 +75,6 @@ def work(connection: Connection) -> None:
     """Serve the driver until it wants no more, or is gone, as `trainables.worker.trial_reports` says."""
     from threadpoolctl import threadpool_limits
 
-    from trainables.worker.trial_settings import TrialSettings
     from trainables.worker.workers import CohortWorker, Worker
 
     try:
@@ -84,9 +83,8 @@ def work(connection: Connection) -> None:
         for output in (1, 2):  # what libraries print
             os.dup2(log, output)
         os.close(log)
-        settings = TrialSettings.from_mapping(opening.settings)
-        threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
-        worker = (CohortWorker if opening.together else Worker)(settings)
+        threadpool_limits(opening.settings.threads)  # of numpy's products; torch has its own number
+        worker = (CohortWorker if opening.together else Worker)(opening.settings)
         while (command := connection.recv()) is not None:
             if (report := worker.follow(command)) is not None:
                 connection.send(report)

@@ -8,11 +8,10 @@ train together as lanes of a cohort, it is a process that the driver keeps fille
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NotRequired, TypedDict
@@ -22,7 +21,7 @@ from ray import tune
 from ray._private.state import state as ray_state
 
 from trainables.worker.trial_reports import WorkerCommand, WorkerReport
-from trainables.worker.trial_settings import TrialSettings
+from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import CohortWorker, Worker
 
 #: A process asks this often whether its node is to leave: clouds warn 30 s (spot, GCP) to 120 s (AWS) ahead. Of 1,000
@@ -69,9 +68,9 @@ class LeavingNode:
 
 
 class TuneConfig(TypedDict):
-    """What Tune hands to a trial: its assignment as JSON text, and its share of a GPU where it has one."""
+    """What Tune hands to a trial: its assignment, and its share of a GPU where it has one."""
 
-    assignment: str
+    assignment: list[Assignment]
     gpu: NotRequired[float | None]
 
 
@@ -80,18 +79,16 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
 
     A step ends with a report, as one of `trainables.worker.trial_reports`; `direct` says what the next one is to do.
 
-    `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`, empty where trials train
-    together. It is text so that Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the
-    share of a GPU that is this process's; a process is reused only for the same share.
+    `config` holds `assignment`, empty where trials train together: a list, into which Tune does not look. `gpu`, where
+    it is given, is the share of a GPU that is this process's; a process is reused only for the same share.
     """
 
-    def setup(self, config: TuneConfig, settings: Mapping[str, object] | None = None, together: bool = False) -> None:
-        """Load the data set and start the assignment. `settings` are `TrialSettings` as plain values."""
-        given = TrialSettings.from_mapping(settings or {})
+    def setup(self, config: TuneConfig, settings: TrialSettings, together: bool = False) -> None:
+        """Load the data set and start the assignment; `settings` are those of all trials."""
         share = config.get("gpu")
         self._leaving = LeavingNode()
         with _full_disk_of(self._leaving.node):
-            settled = given if share is None else replace(given, gpu=share)
+            settled = settings if share is None else replace(settings, gpu=share)
             self._worker = (CohortWorker if together else Worker)(settled, self._leaving)
             self._take(config)
 
@@ -126,5 +123,5 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
 
     def _take(self, config: TuneConfig) -> None:
         self._worker.leave()
-        assignment = json.loads(config["assignment"])
+        assignment = config["assignment"]
         self._command = WorkerCommand(new=(assignment,) if assignment else ())

@@ -2,7 +2,6 @@
 
 First comes `WorkerInit`; then each `WorkerCommand` is answered by a `WorkerReport`, but for one that leaves nothing to
 train, until there is `None` in the place of a command. `WorkerFailed` is the last that a process says where it raises.
-Assignments and settings are plain values.
 """
 
 from __future__ import annotations
@@ -10,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainables.registry.names import measured_as
+
+if TYPE_CHECKING:
+    from trainables.worker.trial_settings import Assignment, TrialSettings
 
 #: The kinds of failure that a trial finds in itself.
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
@@ -138,12 +140,12 @@ class WorkerInit:
     """The first message to a process.
 
     Attributes:
-        settings: `trainables.worker.trial_settings.TrialSettings` of all trials.
+        settings: of all trials.
         log: the file that takes what libraries print.
         together: trials train as a cohort.
     """
 
-    settings: Mapping[str, object]
+    settings: TrialSettings
     log: str
     together: bool = False
 
@@ -154,13 +156,13 @@ class WorkerCommand:
 
     Attributes:
         over: configurations that have ended or pause.
-        new: assignments to take up, each a list of `trainables.worker.trial_settings.Assignment` as values.
+        new: assignments to take up, one after the other; one trial each where trials train together.
         most_lanes: of any cohort from now on; 0 for no limit.
         report_all: every trial reports after the next epoch.
     """
 
     over: tuple[int, ...] = ()
-    new: tuple[Sequence[Sequence[object]], ...] = ()
+    new: tuple[Sequence[Assignment], ...] = ()
     most_lanes: int = 0
     report_all: bool = False
 

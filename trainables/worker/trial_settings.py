@@ -1,4 +1,7 @@
-"""Inputs of a trial: settings shared by all trials of a sweep, its own assignment, and a process that suits both."""
+"""Inputs of a trial: settings shared by all trials of a sweep, its own assignment, and a process that suits both.
+
+The driver builds both and sends them pickled; processes take them as they are.
+"""
 
 from __future__ import annotations
 
@@ -90,17 +93,6 @@ class TrialSettings:
     own_names: Sequence[str] | None = None
     loop: str | None = None
     loop_columns: Sequence[str] | None = None
-
-    @staticmethod
-    def from_mapping(settings: Options) -> TrialSettings:
-        """Read settings made of plain values, as the driver sends them."""
-        fields = dict(settings)
-        fields["evaluation"] = EvaluationSettings.from_mapping(fields["evaluation"])
-        fields["rungs"] = tuple(fields["rungs"])
-        fields["training"] = TrainingSettings(**fields.get("training", {}))
-        for folder in ("tables", "checkpoints", "choices"):
-            fields[folder] = Path(fields[folder]) if fields.get(folder) else None
-        return TrialSettings(**fields)
 
     def suited(self, assignment: Assignment) -> TrialSettings:
         """Return the settings for an assignment: those of all trials, or of a replicate that was added."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,8 +58,8 @@ class Worker:
         if command.over:
             self.leave()
             self._waiting = []
-        for assignment in command.new:
-            self._waiting, self._trial = [Assignment(*fields) for fields in assignment], None  # type: ignore[arg-type]
+        for trials in command.new:
+            self._waiting, self._trial = [*trials], None
             prepare_process(self.settings)  # what a trial before changed in this process is set again
         return WorkerReport((self.step(),)) if self.current is not None else None
 
@@ -138,7 +138,7 @@ class CohortWorker(Worker):
             self._drop(configuration)
         self._most = min(filter(None, (self._most, command.most_lanes)), default=0)
         empty, lost = not self._slots, list[tuple[int, str, str]]()
-        new = [Assignment(*fields) for (fields,) in command.new]  # type: ignore[arg-type]  # one each, as plain values
+        new = [assignment for (assignment,) in command.new]
         given = {*self._slots, *(assignment.configuration for assignment in new)}
         try:
             for assignment in new:
@@ -324,13 +324,13 @@ STEPS = 3
 class CardProbe:
     """Measures assignments one after the other, in a process that has a GPU to itself."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
-        """Load the data set. `settings` are `TrialSettings` as plain values."""
-        self._settings = TrialSettings.from_mapping({**settings, "gpu": 1.0})
+    def __init__(self, settings: TrialSettings) -> None:
+        """Load the data set; `settings` are those of all trials."""
+        self._settings = replace(settings, gpu=1.0)
         prepare_process(self._settings)
         self._dataset = self._settings.load_dataset()
 
-    def measure(self, assignment: Sequence[object]) -> CardMemory:
+    def measure(self, assignment: Assignment) -> CardMemory:
         """Return what an assignment takes; all of the GPU where that does not suffice.
 
         What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
@@ -338,7 +338,7 @@ class CardProbe:
         """
         torch.cuda.empty_cache()
         try:
-            rehearse(Assignment(*assignment), self._settings, self._dataset)  # type: ignore[arg-type]
+            rehearse(assignment, self._settings, self._dataset)
             free, total = torch.cuda.mem_get_info()
         except torch.OutOfMemoryError:
             free, total = 0, torch.cuda.mem_get_info()[1]

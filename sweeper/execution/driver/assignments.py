@@ -31,6 +31,7 @@ from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
 from trainables.training.lanes.packing import cohort_key
 from trainables.worker.checkpoints import replicate_folder
+from trainables.worker.trial_settings import Assignment
 
 #: A configuration and, where replicates have separate processes, the number of one; `None` for all of them.
 Unit: TypeAlias = tuple[int, int | None]
@@ -189,22 +190,19 @@ class Assignments(ABC):
         """Return whether a trial was in a process that died, and has not trained since: it has a process to itself."""
         return index in self._alone
 
-    def describe(self, assignment: Sequence[int]) -> list[list[object]]:
-        """Return an assignment as plain values for the worker: `trainables.worker.trial_settings.Assignment`.
-
-        Of one replicate with a separate process there is its seed alone, and its number besides.
-        """
-        described: list[list[object]] = []
+    def describe(self, assignment: Sequence[int]) -> list[Assignment]:
+        """Return an assignment for the worker: one of a replicate with a separate process has its seed alone."""
+        described = []
         for index, number in self._units(assignment):
             values, added = self._values.of(index), self.state.trials[index].added
             if added is not None:
                 place = place_of_unit((index, number))
                 name = trial_name(added.trial)
-                described.append([index, name, values, [added.seed], added.replicate, place, True])
+                described.append(Assignment(index, name, values, [added.seed], added.replicate, place, final=True))
                 continue
             seeds = self.settings.seeds.of(index)
-            replicate = [seeds] if number is None else [[seeds[number]], number]
-            described.append([index, trial_name(index), values, *replicate])
+            own = seeds if number is None else [seeds[number]]
+            described.append(Assignment(index, trial_name(index), values, own, number))
         return described
 
     def share_of(self, assignment: Sequence[int]) -> float | None:

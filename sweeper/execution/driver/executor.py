@@ -18,8 +18,8 @@ To add an executor, write `sweeper/execution/<name>.py`, or a folder of that nam
             resources = {"cpu": 1.0, "gpu": 0.0}
             yield Session(resources, 1, partial(execute, settings=job.settings(resources)))
 
-    def execute(driver: Driver, settings: Mapping[str, Any]) -> None:
-        slot, worker = WorkerSlot(), Worker(TrialSettings.from_mapping(settings))
+    def execute(driver: Driver, settings: TrialSettings) -> None:
+        slot, worker = WorkerSlot(), Worker(settings)
         dispatcher = Dispatcher(driver, [slot])
         while (assignment := dispatcher.offer(None)) is not None:
             command = dispatcher.begin(slot, assignment)
@@ -37,7 +37,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
@@ -49,6 +49,7 @@ from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.space.parts import Resources
 from sweeper.storage.sweeps import Sweep
 from trainables.worker.trial_reports import WorkerCommand, WorkerReport
+from trainables.worker.trial_settings import TrialSettings
 
 if TYPE_CHECKING:
     from sweeper.execution.fork_server import ForkServer
@@ -63,7 +64,7 @@ class Job:
         sweep: whose trials are to run.
         progress: takes sentences for the user.
         interrupts: what is told of Ctrl-C.
-        settings: returns `trainables.worker.trial_settings.TrialSettings` as plain values, from a worker's resources.
+        settings: returns the settings of all trials, from a worker's resources.
         metrics: returns a sink of the sweep's metrics, from what publishes them and a trial's resources.
         prepare_end: imports what the sweep's end needs; to be called while trials train and a core is free.
     """
@@ -71,7 +72,7 @@ class Job:
     sweep: Sweep
     progress: Progress
     interrupts: Interrupts
-    settings: Callable[[dict[str, float]], dict[str, Any]]
+    settings: Callable[[dict[str, float]], TrialSettings]
     metrics: Callable[[Publish, Mapping[str, float]], MetricsSink]
     prepare_end: Callable[[], object]
 

@@ -19,6 +19,7 @@ from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import kept_choice
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.trial_reports import CardMemory
+from trainables.worker.trial_settings import Assignment
 
 #: Where memory could not be measured. Our choice: small networks use far less, and what needs more gets more.
 DEFAULT_SHARE = 0.25
@@ -122,7 +123,7 @@ class CardShares:
 
 
 def shares_of(
-    sweep: Sweep, gpu: float, probe: Callable[[Sequence[object]], CardMemory | None]
+    sweep: Sweep, gpu: float, probe: Callable[[Assignment], CardMemory | None]
 ) -> Callable[[int], float] | None:
     """Return configuration → share of a GPU, or `None` where trials take whole cards or none.
 
@@ -143,6 +144,6 @@ def shares_of(
 
     def measure(index: int) -> CardMemory | None:
         seeds = spec.replicate_seeds.of(index)[:replicates]
-        return probe([index, trial_name(index), looked_at[index], seeds])
+        return probe(Assignment(index, trial_name(index), looked_at[index], seeds))
 
     return CardShares(sweep.configurations, facts, sweep.paths.card_memory, measure, looked_at)

@@ -13,7 +13,6 @@ Ray reads its environment when it is imported: call `sweeper.core.processes.prep
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -43,6 +42,7 @@ from sweeper.monitoring.live import in_notebook
 from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable
 from trainables.worker.trial_reports import WorkerCommand, WorkerReport
+from trainables.worker.trial_settings import TrialSettings
 
 
 class OutOfMemoryActorError(RayActorError):
@@ -160,7 +160,7 @@ class _Told:
 
 def execute(
     driver: Driver,
-    settings: Mapping[str, object],
+    settings: TrialSettings,
     *,
     resources: Mapping[str, float],
     pending: int,
@@ -172,7 +172,7 @@ def execute(
 
     Args:
         driver: decides.
-        settings: `trainables.worker.trial_settings.TrialSettings` as plain values, the same for all trials.
+        settings: of all trials.
         resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         autoscales: the cluster may grow beyond what fits now.
@@ -183,13 +183,13 @@ def execute(
     for name in _ADVISORS:
         logging.getLogger(name).addFilter(_no_advice)
     token = secrets.token_hex(8)
-    together, lanes = driver.settings.together, int(str(settings.get("lanes", 0)))
+    together, lanes = driver.settings.together, settings.lanes
     each = max(1, lanes // driver.settings.seeds.count) if lanes else 0
     _RUNNING[token] = Workers(driver, interrupts, autoscales, each)
     if interrupts is not None:
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     prepared = tune.with_resources(
-        tune.with_parameters(trainable, settings=dict(settings), together=together), partial(_bundle, dict(resources))
+        tune.with_parameters(trainable, settings=settings, together=together), partial(_bundle, dict(resources))
     )
     with Scratch("sweeper-tune-") as scratch, amended_tune():
         try:
@@ -253,7 +253,7 @@ class AssignmentSearcher(_Told, Searcher):
             if slot is not None:
                 described = [each for assignment in slot.assignments for each in workers.driver.describe(assignment)]
                 avoided = sorted(workers.driver.full_disks.nodes)
-                return {"assignment": json.dumps(described), "gpu": slot.share, "avoid": avoided}
+                return {"assignment": described, "gpu": slot.share, "avoid": avoided}
             return Searcher.FINISHED if workers.driver.exhausted else None
 
     def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -32,6 +32,7 @@ from sweeper.execution.driver.gpu_shares import CardShares, shares_of
 from sweeper.execution.ray.executor import execute
 from sweeper.monitoring.snapshot import METRICS
 from trainables.worker.trial_reports import CardMemory
+from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import CardProbe
 
 if TYPE_CHECKING:
@@ -112,28 +113,28 @@ PROBE_PATIENCE_SECONDS = 120.0
 
 @contextmanager
 def card_probe(
-    settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
-) -> Iterator[Callable[[Sequence[object]], CardMemory | None]]:
+    settings: TrialSettings, cpus: float, measurer: type = CardProbe
+) -> Iterator[Callable[[Assignment], CardMemory | None]]:
     """Give what measures an assignment's memory in a process that has a GPU to itself; it ends with this.
 
     What is given returns `None` where no GPU could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
     whatever is the matter, trials will meet it themselves and tell.
 
     Args:
-        settings: `trainables.worker.trial_settings.TrialSettings` as plain values.
+        settings: of all trials.
         cpus: for the process.
         measurer: what runs in it.
     """
     processes: list[Any] = []
     in_vain = False
 
-    def probe(assignment: Sequence[object]) -> CardMemory | None:
+    def probe(assignment: Assignment) -> CardMemory | None:
         nonlocal in_vain
         if in_vain:
             return None
         try:
             if not processes:
-                processes.append(ray.remote(num_gpus=1, num_cpus=cpus)(measurer).remote(dict(settings)))
+                processes.append(ray.remote(num_gpus=1, num_cpus=cpus)(measurer).remote(settings))
                 ray.get(processes[0].__ray_ready__.remote(), timeout=PROBE_PATIENCE_SECONDS)
             measured: CardMemory = ray.get(processes[0].measure.remote(assignment), timeout=PROBE_PATIENCE_SECONDS)
             return measured
@@ -176,7 +177,7 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
         if isinstance(shares, CardShares):
             resources["gpu"] = shares.smallest
             slots = cluster.trials_at_once(resources)
-        settings["most_lanes"] = job.most_lanes(slots)
+        settings = replace(settings, most_lanes=job.most_lanes(slots))
         # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait. Processes for
         # cohorts are asked for by the lanes that they would fill.
         pending = capacity.PENDING_TRIALS if cluster.autoscales else 1
@@ -218,7 +219,7 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
 
 
 def _shares(
-    job: Job, settings: Mapping[str, Any], resources: Mapping[str, float], together: bool
+    job: Job, settings: TrialSettings, resources: Mapping[str, float], together: bool
 ) -> Callable[[int], float] | None:
     if together:  # a cohort takes as many lanes as its share of a card holds
         return (lambda index: resources["gpu"]) if 0 < resources["gpu"] < 1 else None

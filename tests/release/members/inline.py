@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
@@ -26,9 +25,9 @@ class Inline(Executor):
         yield Session(resources, 1, partial(execute, settings=job.settings(resources)))
 
 
-def execute(driver: Driver, settings: Mapping[str, Any]) -> None:
+def execute(driver: Driver, settings: TrialSettings) -> None:
     """Run the driver's assignments."""
-    slot, worker = WorkerSlot(), Worker(TrialSettings.from_mapping(settings))
+    slot, worker = WorkerSlot(), Worker(settings)
     dispatcher = Dispatcher(driver, [slot])
     while (assignment := dispatcher.offer(None)) is not None:
         command = dispatcher.begin(slot, assignment)

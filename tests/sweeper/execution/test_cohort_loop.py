@@ -53,7 +53,7 @@ class Lanes(TrialProcess):
         """Nothing is open."""
 
     def recv(self) -> WorkerReport:
-        empty, new = not self._seats, [int(str(values[0])) for (values,) in self._orders.new]
+        empty, new = not self._seats, [assignment.configuration for (assignment,) in self._orders.new]
         for index in new:
             if self._short and len(self._seats) == 2:
                 self._short = False
@@ -177,7 +177,7 @@ class InStep(Lanes):
 
     def recv(self) -> WorkerReport:
         empty = not self._seats
-        for index in (int(str(values[0])) for (values,) in self._orders.new):
+        for index in (assignment.configuration for (assignment,) in self._orders.new):
             worker = self._seats[index] = self._sweep.worker([index], np.random.default_rng(0))
             worker.rng = Never()  # type: ignore[assignment]  # it reports at rungs alone
             worker._begin(worker.left.pop())

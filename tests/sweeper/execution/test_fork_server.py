@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +18,12 @@ from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.worker.trial import Trial
 from trainables.worker.trial_reports import WorkerCommand, WorkerFailed, WorkerInit, WorkerReport
-from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
+from trainables.worker.trial_settings import Assignment, prepare_process
 
-ASSIGNMENT = [[0, "c00000", VALUES, [7, 8]], [1, "c00001", {**VALUES, "loss": {"name": "cross_entropy"}}, [9, 10]]]
+ASSIGNMENT = [
+    Assignment(0, "c00000", VALUES, [7, 8]),
+    Assignment(1, "c00001", {**VALUES, "loss": {"name": "cross_entropy"}}, [9, 10]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +32,8 @@ def server() -> Iterator[ForkServer]:
         yield running
 
 
-def _opening(folder: Path, **settings: object) -> WorkerInit:
-    return WorkerInit({**SETTINGS, **settings}, str(folder / "log"))
+def _opening(folder: Path, **settings: Any) -> WorkerInit:
+    return WorkerInit(replace(SETTINGS, **settings), str(folder / "log"))
 
 
 def _end(server: ForkServer, process: TrialProcess) -> int:
@@ -49,12 +54,12 @@ def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer
         if exhausted:
             break
     assert _end(server, process) == 0, "it ends by itself when the driver has gone"
-    settings, before = TrialSettings.from_mapping(SETTINGS), torch.get_num_threads()
-    dataset, expected = settings.load_dataset(), []
+    before = torch.get_num_threads()
+    dataset, expected = SETTINGS.load_dataset(), []
     with threadpool_limits(1):
-        prepare_process(settings)
-        for fields in ASSIGNMENT:
-            trial = Trial(Assignment(*fields), settings, dataset)
+        prepare_process(SETTINGS)
+        for assignment in ASSIGNMENT:
+            trial = Trial(assignment, SETTINGS, dataset)
             while not trial.finished:
                 expected.append(trial.advance())
     torch.set_num_threads(before)

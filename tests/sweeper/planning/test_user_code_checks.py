@@ -13,8 +13,8 @@ from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.planning.user_code_checks import (
     LoopData,
     difference,
+    loop_columns,
     loop_part,
-    loop_settings,
     measured_columns,
     predicted_before,
 )
@@ -108,7 +108,7 @@ def test_a_sound_loop_is_known_by_what_it_predicts(space):
     assert isinstance(found, LoopData) and found.classes == 3 and len(found.test) == 60
     manifest = {"dataset": dataset_facts(found), **loop_part(found)}
     assert manifest["loop"] == {"columns": ["drawn"], "measures": []}
-    assert loop_settings(spec, manifest) == {"loop": "checked:Loop", "loop_columns": ["drawn"]}
+    assert loop_columns(manifest) == ["drawn"]
     again = prepare_dataset(spec, manifest)
     assert (again.classes, len(again.val), again.split_hash) == (3, 60, found.split_hash)
     assert dataset_facts(predicted_before(manifest)) == manifest["dataset"]

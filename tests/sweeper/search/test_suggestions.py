@@ -230,7 +230,7 @@ def test_failed_trials_run_again_with_the_configuration_they_had(tmp_path):
     driver = sweep.driver(failed_too=True)
     driver.begin()
     assert driver.next_assignment() == [failed[0]]
-    assert driver.describe([failed[0]])[0][2] == before[failed[0]][1]
+    assert driver.describe([failed[0]])[0].values == before[failed[0]][1]
     assert _suggestions(sweep) == before
 
 

@@ -16,6 +16,7 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import code_of, set_code_root
 from tests.remote.services import can_hide
+from trainables.worker.trial_settings import TrialSettings
 
 ROOT = Path(search_spaces.__file__).parents[1]
 
@@ -24,10 +25,9 @@ import json, pickle, sys
 from pathlib import Path
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import prepare_process
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment
 folder, settings, values = pickle.load(sys.stdin.buffer)
 seen = sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
-settings = TrialSettings.from_mapping(settings)
 prepare_process(settings)
 report = Trial(Assignment(0, "c00000", values, [1, 2]), settings, settings.load_dataset()).advance()
 row = next(row for row in report.evaluations if row["split"] == "test")
@@ -44,16 +44,16 @@ def test_what_travels_is_all_that_a_trial_needs(tmp_path, monkeypatch):
     spec = load_spec("own_components.yaml", [*changes, "evaluation.curvature=false", "evaluation.bootstrap=0"])
     code = code_of(spec)
     assert code is not None
-    settings = {
-        "dataset": spec.dataset,
-        "max_epochs": 2,
-        "rungs": [2],
-        "objective": "val_worst_class_gap",
-        "evaluation": spec.evaluation.model_dump(mode="json"),
-        "packing": "fused",
-        "report_seconds": 1e9,
-        "extensions": code.archive,
-    }
+    settings = TrialSettings(
+        dataset=spec.dataset,
+        max_epochs=2,
+        rungs=(2,),
+        objective="val_worst_class_gap",
+        evaluation=spec.evaluation.settings,
+        packing="fused",
+        report_seconds=1e9,
+        extensions=code.archive,
+    )
     command = [sys.executable, "-c", PROGRAM]
     if can_hide():
         command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(files), *command]

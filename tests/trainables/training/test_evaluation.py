@@ -363,9 +363,7 @@ def test_an_evaluation_without_validation_data_is_refused():
 
 
 def test_the_defaults_are_those_of_a_search_space():
-    assert EvaluationSettings.from_mapping({}) == replace(
-        EvaluationSettings.from_mapping(Evaluation().model_dump()), curvature=None
-    )
+    assert EvaluationSettings.from_mapping({}) == replace(Evaluation().settings, curvature=None)
 
 
 def test_one_method_twice_has_columns_by_label_and_is_fitted_on_the_split_it_names(dataset):

@@ -257,16 +257,14 @@ def test_a_split_without_finite_outputs_gives_no_values() -> None:
 @pytest.mark.parametrize("packing", ["sequential", "fused"])
 def test_a_trial_reports_it_every_epoch_for_every_replicate(packing: str, tmp_path: Path) -> None:
     asked = {"splits": ["test"], "every": 2, "gradient_norms": [1, 3]}
-    settings = TrialSettings.from_mapping(
-        {
-            "dataset": {"name": "digits"},
-            "max_epochs": 4,
-            "rungs": [4],
-            "objective": "val_nll",
-            "evaluation": {"curvature": False, "bootstrap": 0, "trajectory": asked},
-            "packing": packing,
-            "report_seconds": 1e9,
-        }
+    settings = TrialSettings(
+        dataset={"name": "digits"},
+        max_epochs=4,
+        rungs=(4,),
+        objective="val_nll",
+        evaluation=EvaluationSettings.from_mapping({"curvature": False, "bootstrap": 0, "trajectory": asked}),
+        packing=packing,
+        report_seconds=1e9,
     )
     trial = Trial(Assignment(0, "c00000", CONFIGURATION, [1, 2]), settings, settings.load_dataset())
     report = trial.advance()

@@ -403,24 +403,6 @@ def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_continues(tmp_path
     assert pq.read_table(tmp_path / "failed" / "spectra").num_rows == 0
 
 
-def test_settings_travel_as_plain_values(tmp_path):
-    plain = {
-        "dataset": {"name": "digits"},
-        "max_epochs": 27,
-        "rungs": [3, 9, 27],
-        "objective": "val_nll",
-        "evaluation": {"bins": 10, "posthoc": ["temperature"], "curvature": {"samples": 128}},
-        "tables": str(tmp_path),
-        "checkpoints": None,
-        "threads": 2,
-    }
-    settings = TrialSettings.from_mapping(json.loads(json.dumps(plain)))
-    assert settings.rungs == (3, 9, 27) and settings.tables == tmp_path and settings.checkpoints is None
-    assert settings.evaluation.bins == 10 and settings.evaluation.curvature.samples == 128
-    assert settings.evaluation.posthoc == ({"name": "temperature"},)
-    assert settings.load_dataset().name == "digits"
-
-
 def test_a_reused_process_is_set_up_again():
     torch.set_num_threads(2)
     torch.set_default_dtype(torch.float64)

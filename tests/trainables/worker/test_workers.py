@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from trainables.worker.trial_reports import TrialReport, WorkerCommand
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import CohortWorker
 
-COHORT = {**SETTINGS, "packing": "cohort", "lanes": 4}
+COHORT = replace(SETTINGS, packing="cohort", lanes=4)
 
 
 @pytest.fixture(autouse=True)
@@ -25,62 +27,62 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def _settings(**changes: object) -> TrialSettings:
-    return TrialSettings.from_mapping({**COHORT, **changes})
+def _settings(**changes: Any) -> TrialSettings:
+    return replace(COHORT, **changes)
 
 
-def _fields(index: int, **changes: object) -> list[object]:
-    return [index, f"c{index:05d}", {**VALUES, **changes}, [index, 100 + index]]
+def _given(index: int, **changes: object) -> Assignment:
+    return Assignment(index, f"c{index:05d}", {**VALUES, **changes}, [index, 100 + index])
 
 
 def test_lanes_report_what_their_trials_report_alone() -> None:
     """As a cohort of their own, to the bit: a resumed trial, one on Ray and a lane are the same trial."""
     process = CohortWorker(_settings())
-    first = process.follow(WorkerCommand(new=([_fields(0)],)))
+    first = process.follow(WorkerCommand(new=([_given(0)],)))
     assert first.room == 1 and not first.reports, "it says how many more fit before it trains"
     found: dict[int, list[object]] = {0: [], 1: [], 2: []}
-    news = process.follow(WorkerCommand(new=([_fields(1)],)))
+    news = process.follow(WorkerCommand(new=([_given(1)],)))
     replaced = False
     while True:
         over = []
         for (report,), exhausted in news.reports:
             found[report.configuration].append(untimed(report.to_dict()))
             over += [report.configuration] if exhausted or report.configuration == 1 else []
-        new = () if replaced else ([_fields(2, loss={"name": "cross_entropy"})],)
+        new = () if replaced else ([_given(2, loss={"name": "cross_entropy"})],)
         replaced = True
         if {r.configuration for (r,), last in news.reports if last} == {2}:
             break
         news = process.follow(WorkerCommand(over=tuple(over), new=new))
     assert [len(reports) for reports in found.values()] == [2, 1, 2], "the second trial was over after a rung"
     for index, loss in ((0, VALUES["loss"]), (2, {"name": "cross_entropy"})):
-        trial = Trial(Assignment(*_fields(index, loss=loss)), _settings(), process._datasets.own)
+        trial = Trial(_given(index, loss=loss), _settings(), process._datasets.own)
         alone = [untimed(trial.advance().to_dict()) for _ in range(2)]
         assert equal(alone, found[index])
 
 
 def test_a_restarted_trial_repeats_its_last_report_before_it_trains(tmp_path: Path) -> None:
-    settings = _settings(checkpoints=str(tmp_path))
+    settings = _settings(checkpoints=tmp_path)
     before = CohortWorker(settings)
-    before.follow(WorkerCommand(new=([_fields(0)],)))
+    before.follow(WorkerCommand(new=([_given(0)],)))
     ((told,), _), *_ = before.follow(WorkerCommand()).reports
-    again = CohortWorker(settings).follow(WorkerCommand(new=([_fields(0)],)))
+    again = CohortWorker(settings).follow(WorkerCommand(new=([_given(0)],)))
     assert again.room == 1
     assert equal([report.to_dict() for (report,), _ in again.reports], [told.to_dict()])
 
 
 def test_a_process_whose_trials_are_over_waits_and_takes_others_up() -> None:
     process = CohortWorker(_settings())
-    process.follow(WorkerCommand(new=([_fields(0)],)))
+    process.follow(WorkerCommand(new=([_given(0)],)))
     assert process.follow(WorkerCommand()) is not None
     assert process.follow(WorkerCommand(over=(0,))) is None, "there is nothing to report"
-    again = process.follow(WorkerCommand(new=([_fields(1)],)))
+    again = process.follow(WorkerCommand(new=([_given(1)],)))
     assert again is not None and again.room == 1
 
 
 def test_a_checkpoint_holds_its_own_trial_alone(tmp_path: Path) -> None:
     for lanes in (4, 64):
-        process = CohortWorker(_settings(checkpoints=str(tmp_path / str(lanes)), lanes=lanes))
-        process.follow(WorkerCommand(new=([_fields(0)],)))
+        process = CohortWorker(_settings(checkpoints=tmp_path / str(lanes), lanes=lanes))
+        process.follow(WorkerCommand(new=([_given(0)],)))
         process.follow(WorkerCommand())
     sizes = [sum(path.stat().st_size for path in (tmp_path / name).rglob("e*.pt")) for name in ("4", "64")]
     assert sizes[0] == sizes[1] > 0
@@ -88,16 +90,16 @@ def test_a_checkpoint_holds_its_own_trial_alone(tmp_path: Path) -> None:
 
 def test_a_cohort_that_runs_out_of_memory_gives_all_back_and_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     process = CohortWorker(_settings())
-    process.follow(WorkerCommand(new=([_fields(0)],)))
+    process.follow(WorkerCommand(new=([_given(0)],)))
 
     def too_much(cohort: Cohort) -> list[dict[str, object]]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(Cohort, "train_epoch", too_much)
-    news = process.follow(WorkerCommand(new=([_fields(1)],)))
+    news = process.follow(WorkerCommand(new=([_given(1)],)))
     assert (news.gave_up, news.most_lanes, news.reports) == (True, 2, ())
     monkeypatch.undo()
-    assert process.follow(WorkerCommand(new=([_fields(0)],), most_lanes=2)).reports, (
+    assert process.follow(WorkerCommand(new=([_given(0)],), most_lanes=2)).reports, (
         "now the cohort is full with one trial"
     )
 
@@ -113,28 +115,28 @@ def test_memory_that_runs_out_while_lanes_are_filled_keeps_what_was_lost_before(
         join(trial, cohort)
 
     monkeypatch.setattr(Trial, "join", too_much)
-    process.follow(WorkerCommand(new=([_fields(0)],)))
-    broken = _fields(1, loss={"name": "focal", "gamma": -1.0})
-    news = process.follow(WorkerCommand(new=([broken], [_fields(2)], [_fields(3)])))
+    process.follow(WorkerCommand(new=([_given(0)],)))
+    broken = _given(1, loss={"name": "focal", "gamma": -1.0})
+    news = process.follow(WorkerCommand(new=([broken], [_given(2)], [_given(3)])))
     assert (news.gave_up, news.most_lanes) == (True, 4) and [index for index, _, _ in news.lost] == [1]
     assert not process._slots
 
 
 def test_memory_that_an_evaluation_beside_others_exceeds_is_no_trials_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     process = CohortWorker(_settings())
-    process.follow(WorkerCommand(new=([_fields(0)],)))
+    process.follow(WorkerCommand(new=([_given(0)],)))
 
     def too_much(trial: Trial) -> dict[int, object]:
         raise MemoryError
 
     monkeypatch.setattr(Trial, "evaluations", too_much)
-    news = process.follow(WorkerCommand(new=([_fields(1)],)))
+    news = process.follow(WorkerCommand(new=([_given(1)],)))
     assert (news.gave_up, news.lost) == (True, ())
 
 
 def test_checkpoints_of_one_batch_are_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between two must not leave the later trial ahead of the earlier one: it would come to its rung first."""
-    process, save, written = CohortWorker(_settings(checkpoints=str(tmp_path), lanes=6)), Trial.save, []
+    process, save, written = CohortWorker(_settings(checkpoints=tmp_path, lanes=6)), Trial.save, []
 
     def slow_at_first(trial: Trial, report: TrialReport, **options: bool) -> None:
         time.sleep(0.1 / (1 + 4 * trial.assignment.configuration))
@@ -142,14 +144,14 @@ def test_checkpoints_of_one_batch_are_written_in_order(tmp_path: Path, monkeypat
         written.append(trial.assignment.configuration)
 
     monkeypatch.setattr(Trial, "save", slow_at_first)
-    process.follow(WorkerCommand(new=([_fields(0)],)))
-    process.follow(WorkerCommand(new=([_fields(1)], [_fields(2)])))
+    process.follow(WorkerCommand(new=([_given(0)],)))
+    process.follow(WorkerCommand(new=([_given(1)], [_given(2)])))
     assert written == [0, 1, 2]
 
 
 def test_memory_that_one_trial_alone_exceeds_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     process = CohortWorker(_settings())
-    process.follow(WorkerCommand(new=([_fields(0)],)))
+    process.follow(WorkerCommand(new=([_given(0)],)))
 
     def too_much(cohort: Cohort) -> list[dict[str, object]]:
         raise MemoryError
@@ -161,14 +163,14 @@ def test_memory_that_one_trial_alone_exceeds_is_its_own_failure(monkeypatch: pyt
 
 def test_a_trial_that_cannot_be_built_costs_no_other(tmp_path: Path) -> None:
     process = CohortWorker(_settings())
-    process.follow(WorkerCommand(new=([_fields(0)],)))
-    broken = _fields(1, loss={"name": "focal", "gamma": -1.0})
+    process.follow(WorkerCommand(new=([_given(0)],)))
+    broken = _given(1, loss={"name": "focal", "gamma": -1.0})
     news = process.follow(WorkerCommand(new=([broken],)))
     assert [(index, kind) for index, kind, _ in news.lost] == [(1, "ValueError")] and not news.reports
     assert [report.configuration for (report,), _ in process.follow(WorkerCommand()).reports] == [0]
 
 
 def test_a_width_is_measured_once_for_a_sweep(tmp_path: Path) -> None:
-    settings = _settings(lanes=0, most_lanes=8, choices=str(tmp_path))
-    rooms = [CohortWorker(settings).follow(WorkerCommand(new=([_fields(0)],))).room for _ in range(2)]
+    settings = _settings(lanes=0, most_lanes=8, choices=tmp_path)
+    rooms = [CohortWorker(settings).follow(WorkerCommand(new=([_given(0)],))).room for _ in range(2)]
     assert rooms[0] == rooms[1] and len(list(tmp_path.glob("*.json"))) == 1

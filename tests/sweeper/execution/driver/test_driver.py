@@ -20,6 +20,7 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
 from tests.sweeper.records import fields, record_names
+from trainables.worker.trial_settings import Assignment
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
@@ -432,9 +433,11 @@ def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
     assert fields(list(sweep.records())[-1])["reason"] == f"{COUNT} of {COUNT} trials are unfinished"
 
 
-def test_workers_get_plain_values_and_their_replicates_seeds(tmp_path):
+def test_workers_get_a_configuration_and_their_replicates_seeds(tmp_path):
     driver = _sweep(tmp_path).driver()
-    assert driver.describe([7]) == [[7, "c00007", {"index": 7}, [replicate_seed(0, 7, 0), replicate_seed(0, 7, 1)]]]
+    assert driver.describe([7]) == [
+        Assignment(7, "c00007", {"index": 7}, [replicate_seed(0, 7, 0), replicate_seed(0, 7, 1)])
+    ]
 
 
 def test_checkpoints_left_by_a_driver_that_died_before_tidying_are_removed(tmp_path):

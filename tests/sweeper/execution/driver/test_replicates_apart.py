@@ -126,9 +126,9 @@ def test_a_replicate_at_a_rung_frees_its_process_and_all_go_on_when_the_last_has
     for number in range(COUNT):
         assignment = driver.next_assignment()
         assert assignment == [0, number]
-        [[configuration, trial, _, seeds, replicate]] = driver.describe(assignment)
-        assert (configuration, trial, replicate) == (0, trial_name(0), number)
-        assert seeds == [replicate_seed(0, 0, number)]
+        [given] = driver.describe(assignment)
+        assert (given.configuration, given.trial, given.replicate) == (0, trial_name(0), number)
+        assert given.seeds == [replicate_seed(0, 0, number)]
         driver.on_started(assignment)
         assert driver.state.trials[0].status == "running"
         if number < COUNT - 1:

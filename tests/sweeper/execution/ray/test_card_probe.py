@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from sweeper.core.processes import prepare
 from tests.faults.processes import wait_until
 from tests.shared_card import HUNGRY, run_on_one_card
+from tests.trainables.small_trials import SETTINGS
 from trainables.worker.trial_reports import CardMemory
+from trainables.worker.trial_settings import Assignment
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,6 +47,13 @@ def test_a_trial_that_runs_out_gets_more_of_the_card_and_its_neighbours_end_well
     ]  # fmt: skip
 
 
+CUDA = replace(SETTINGS, device="cuda")
+
+
+def _assignment(index):
+    return Assignment(index, f"c{index:05d}", {}, [0])
+
+
 class _Measurer:
     """Says what it was given; fails where it is told to."""
 
@@ -54,9 +64,9 @@ class _Measurer:
         self.settings = settings
 
     def measure(self, assignment):
-        if assignment[0] == 1:
+        if assignment.configuration == 1:
             raise ValueError("a network that suits no data")
-        return CardMemory(len(self.cards), assignment[0], self.settings["device"])
+        return CardMemory(len(self.cards), assignment.configuration, self.settings.device)
 
 
 @pytest.mark.integration
@@ -67,16 +77,16 @@ def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
 
     # The processes of the test before may still be giving the card back.
     wait_until(lambda: ray.available_resources().get("GPU") == 1.0)
-    with session.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
+    with session.card_probe(CUDA, 1.0, _Measurer) as probe:
         assert ray.available_resources()["GPU"] == 1.0, "nothing to measure yet"
-        assert probe([7]) == CardMemory(1, 7, "cuda")
-        assert probe([1]) is None
-        assert probe([8]).total_bytes == 8
-    with session.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
-        assert probe([9]).total_bytes == 9, "the card is free again"
+        assert probe(_assignment(7)) == CardMemory(1, 7, "cuda")
+        assert probe(_assignment(1)) is None
+        assert probe(_assignment(8)).total_bytes == 8
+    with session.card_probe(CUDA, 1.0, _Measurer) as probe:
+        assert probe(_assignment(9)).total_bytes == 9, "the card is free again"
     monkeypatch.setattr(session, "PROBE_PATIENCE_SECONDS", 0.5)
-    with session.card_probe({"device": "cuda"}, 99.0, _Measurer) as probe:
-        assert probe([7]) is None and probe([7]) is None, "no such node"
+    with session.card_probe(CUDA, 99.0, _Measurer) as probe:
+        assert probe(_assignment(7)) is None and probe(_assignment(7)) is None, "no such node"
 
 
 def test_what_is_reserved_for_a_trial_lies_on_no_node_that_is_to_be_avoided():
