@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from sweeper.cli.main import main
+from cyclopts.argument import Argument
+
+from sweeper.cli.main import app, main
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.fork_server import ForkServer
 from sweeper.journal.journal import read_journal
@@ -90,24 +92,47 @@ def _shared_server(executor: str, address: str | None) -> Iterator[ForkServer | 
     yield None if executor == "ray" or address is not None else _server()
 
 
-def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def typed(*arguments: str | Path, answers: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command in this process, which saves the imports; for tests of what it does and not of how it starts.
 
     Progress, which goes to the terminal's own descriptor while a sweep runs, is not in what it printed.
     """
     words, code = ["sweeper", *map(str, arguments)], 0
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
-        mock.patch("sweeper.api.commands.early_server", _shared_server),
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "stdin", io.StringIO(answers)),
         mock.patch.object(sys, "argv", words),
     ):
         try:
             main()
         except SystemExit as end:
             code = int(end.code or 0)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+    printed = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(words, code, *printed)
+
+
+def arguments_of(command: str) -> Sequence[Argument]:
+    """Return what a command takes, such as `manage delete`; nothing of a group of commands."""
+    made = app
+    for word in command.split():
+        made = made[word]
+    if made.default_command is None:
+        return []
+    return made.assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
+
+
+def completions(*words: str) -> list[str]:
+    """Return what the TAB key offers after words, the last of which has begun."""
+    _, _, offered = typed("__complete", *words).stdout.partition("\x1fbegin\n")
+    return [line.partition("\t")[0] for line in offered.splitlines() if line.startswith(words[-1])]
+
+
+def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as `typed` does, in a folder, and on the fork server that all sweeps of this process share."""
+    with mock.patch("sweeper.api.commands.early_server", _shared_server), contextlib.chdir(cwd):
+        return typed(*arguments)
 
 
 def command(*arguments: str | Path, program: str = "sweeper") -> list[str]:

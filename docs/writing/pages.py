@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-import typer
 import yaml
 from pydantic import BaseModel
 
 import sweeper
+from sweeper.api import SUBCOMMANDS
 from sweeper.cli.main import app
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.spec import SweepSpec
+from sweeper.text.display import SafeConsole
 from trainables.curvature.statistics import STATISTICS
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
@@ -147,19 +149,16 @@ def write_all(folder: Path) -> None:
 
 def commands() -> str:
     """Return the page of all commands: their help, as the terminal shows it at 100 columns."""
-    group: Any = typer.main.get_command(app)
+    names = [[name] for name in app if not name.startswith("-")]
     parts = [
         "# Commands",
         "Each is also a function of [Python](api.md) with the same options. Shown as `--help` shows it.",
     ]
-    listed = {
-        f"{name} {inner}".strip(): made
-        for name, command in group.commands.items()
-        for inner, made in getattr(command, "commands", {"": command}).items()
-    }
-    for name, command in sorted(listed.items()):
-        context = command.context_class(command, info_name=f"sweeper {name}", max_content_width=100, terminal_width=100)
-        parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
+    names += [[group, name] for group in SUBCOMMANDS for name in app[group] if not name.startswith("-")]
+    for words in sorted(names):
+        shown = SafeConsole(file=io.StringIO(), width=100)
+        app.help_print(words, console=shown)
+        parts += [f"## {' '.join(words)}", f"```text\n{shown.file.getvalue()}```"]  # type: ignore[attr-defined]
     return "\n\n".join(parts) + "\n"
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.text import Text
 
 from search_spaces import packaged_files
 from sweeper.api import arguments, commands
-from sweeper.api.arguments import CommandOption, local_sweep, opened, output_folder
+from sweeper.api.arguments import local_sweep, opened, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lookup import sweep_names
@@ -122,13 +123,13 @@ def paper(
     name: str,
     *,
     rehearse: arguments.Rehearse = False,
-    run: Annotated[bool, CommandOption(("--no-run",), negated=True)] = True,
+    run: Annotated[bool, Parameter(negative="--no-run")] = True,
     items: bool = False,
-    to: Annotated[str | Path | None, CommandOption(("--to",))] = None,
-    sweep: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
+    to: str | Path | None = None,
+    sweep: arguments.Names = (),
     gamma: Sequence[float] = (),
     classes: int | None = None,
-    form: Annotated[str | None, CommandOption(("--format", "-f"))] = None,
+    form: arguments.Form | None = None,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
     mlflow: arguments.Mlflow = True,
@@ -137,15 +138,16 @@ def paper(
     executor: arguments.RunsOn = "auto",
     say: arguments.Say = lambda sentence: None,
 ) -> Shown[PaperPage] | Shown[list[Item]] | Shown[ComputedFigure] | str:
-    """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
+    """Reproduce a paper on one page.
 
+    What is missing is run, its tables and figures are filled, its claims judged.
     Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed. A table
     (mukhoti-1) is printed, filled in from all sweeps; so are the numbers of a figure that needs no training
     (mukhoti-fig4a, temperatures).
 
     Args:
         name: Paper (curvature, properness, mukhoti, posterior, selective), or one of its tables or figures.
-        run: Run nothing; write the page from existing sweeps.
+        run: Run what is missing, or write the page from existing sweeps.
         items: Only list the paper's tables, figures and statements, what stands for each, and deviations.
         to: File to write: the page, or a figure as .html, .png, .svg or .pdf. (default: paper-NAME.html in the results)
         sweep: Sweeps to fill in a table from; repeatable. (default: all)
@@ -230,7 +232,9 @@ def _figure(
 def claims(
     name: str | None = None, *, claim: Sequence[str] = (), output: arguments.Output = None
 ) -> Shown[list[Verdict]]:
-    """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided.
+    """Judge claims of papers on a sweep by rules fixed in advance.
+
+    Each holds, does not hold, or is undecided.
 
     Args:
         name: Name or path of a sweep. (default: list every claim and its rule)

@@ -5,16 +5,19 @@ Like `sweeper.api.commands`: same names, options, defaults and messages as on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Group
 from rich.text import Text
 
 from sweeper.api import arguments
-from sweeper.api.arguments import AtLeastOne, CommandOption, listed, local_sweep, opened, output_folder, overrides
+from sweeper.api.arguments import HANDED, RESULTS, AtLeastOne, listed, local_sweep, opened, output_folder, overrides
+from sweeper.api.completion import complete_method
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown
 
@@ -22,10 +25,15 @@ if TYPE_CHECKING:
     from sweeper.analysis.certificates import Certificate
     from sweeper.analysis.comparison import Comparison
     from sweeper.analysis.predictive import Conformal, EnsembleRow
-    from sweeper.analysis.recalibrating import Progress, Recalibrated
+    from sweeper.analysis.recalibrating import Recalibrated
 
-To = CommandOption(("--to",))
-Method = CommandOption(("--method", "-m"), complete="complete_method")
+#: The query that the end of a recalibration offers.
+AFTERWARDS_SQL = (
+    "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
+    "where split = 'test' group by all order by all"
+)
+
+Method = Parameter(("--method", "-m"), completer=complete_method)
 
 
 def compare(
@@ -73,17 +81,17 @@ def recalibrate(
     name: arguments.Name,
     *,
     method: Annotated[arguments.Several, Method] = (),
-    options: Annotated[Mapping[str, object] | Sequence[str], CommandOption(("--option",), kind=list[str])] = (),
+    options: Annotated[arguments.Settings, Parameter("--option", completer=None)] = None,
     bins: int | Sequence[int] = (),
     metric: arguments.Several = (),
     trust: arguments.Trust = False,
     output: arguments.Output = None,
-    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda sweep: nullcontext(None),
+    progress: Annotated[Callable[[str], AbstractContextManager[Any]], HANDED] = lambda sweep: nullcontext(None),
 ) -> Shown[Recalibrated]:
-    """Fit post-hoc methods or recompute metrics on stored predictions. Nothing is retrained.
+    """Fit post-hoc methods or recompute metrics on stored predictions.
 
-    Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`). What
-    `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
+    Nothing is retrained. Results are rows of the table `recalibrations`, next to the uncalibrated probabilities
+    (method `none`). What `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
 
     Args:
         method: Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable. (default: none)
@@ -99,25 +107,34 @@ def recalibrate(
         SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
     """
     from sweeper.analysis.recalibrating import recalibrate_sweep
-    from sweeper.storage.places import publish
+    from sweeper.storage.places import publish, split_name
 
     place, counts = output_folder(output), [bins] if isinstance(bins, int) else list(bins)
     done = recalibrate_sweep(
         *local_sweep(name, place), listed(method), overrides(options), counts, listed(metric), progress, trust=trust
     )
     publish(name, place)
-    return Shown(done, Text("\n".join(done.lines())), notes=opened(name, output).marks)
+    marks = opened(name, output).marks
+    sweep, where = Path(split_name(name, place)[0]).name, "" if place == RESULTS else f" --output {place}"
+    words = (
+        f'results {sweep}{where} --sql "{AFTERWARDS_SQL}"',
+        f"report {sweep}{where}",
+        f"manage sync {sweep}{where}",
+    )
+    return Shown(done, notes=[*done.lines(), *marks, "next", *(f"  sweeper {command}" for command in words)])
 
 
 def ensemble(
     name: arguments.Name,
     *,
-    size: Annotated[int, CommandOption(least=1, most=1000)] = 10,
-    candidates: Annotated[int, AtLeastOne] = 50,
-    picture: Annotated[str | Path | None, To] = None,
+    size: Annotated[int, Parameter(validator=Number(gte=1, lte=1000))] = 10,
+    candidates: AtLeastOne = 50,
+    picture: Annotated[str | Path | None, Parameter("--to")] = None,
     output: arguments.Output = None,
 ) -> Shown[list[EnsembleRow]]:
-    """Average the predictions of finished networks: replicates, and greedy ensembles. Nothing is retrained.
+    """Average the predictions of finished networks.
+
+    Ensembles of replicates, and greedy ones. Nothing is retrained.
 
     Args:
         size: Members of the largest greedy ensemble.
@@ -142,11 +159,13 @@ def conformal(
     name: arguments.Name,
     *,
     alpha: float = 0.1,
-    method: Annotated[str | None, CommandOption(("--method", "-m"))] = None,
+    method: Annotated[str | None, Method] = None,
     crosswise: bool = False,
     output: arguments.Output = None,
 ) -> Shown[Conformal]:
-    """Measure conformal prediction sets: coverage and size of the best configuration's THR, APS and RAPS.
+    """Measure conformal prediction sets.
+
+    Coverage and size of the best configuration's THR, APS and RAPS.
 
     Args:
         alpha: Miscoverage rate, between 0 and 1.

@@ -1,130 +1,131 @@
-"""What commands take: parameters that several share, and how each is typed on the command line.
+"""What commands take: parameters that several share, and what their functions have in common.
 
-A command is one function of `sweeper.api`. Its signature gives the command line names, types and defaults, its
-docstring the help: the text before `Args:` is the command's, each argument's text is that of its option, where
-`(default: …)` at the end says in words what is done without it. What neither can say is a `CommandOption` in the
-annotation; an argument without text of its own has the one that stands there.
+A command is one function of `sweeper.api`. cyclopts reads its signature for names, types and defaults, and its
+docstring for the help: the text before `Args:` is the command's, each argument's text that of its option. A `Parameter`
+in the annotation adds what neither can say. Arguments marked `HANDED` are not typed: the command line hands them over.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from sweeper.api.completion import complete_setting, complete_space, complete_sweep
 from sweeper.core.errors import SweeperError
-from sweeper.core.json_types import Plain
+from sweeper.core.json_types import Values
 from sweeper.tracking.base import default_address, kind_of
 from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:
+    from cyclopts import Token
+
     from sweeper.monitoring.live import NotebookProgress, Progress
     from sweeper.remote.cluster import Cluster
     from sweeper.results import Results
 
+HANDED = Parameter(parse=False)
 
-@dataclass(frozen=True)
-class CommandOption:
-    """How a parameter is typed on the command line.
+RESULTS = "results"
 
-    Attributes:
-        flags: names other than the parameter's own, such as `("--output", "-o")`; a positional one with flags is typed
-            as an option.
-        help: what it is, where the docstring does not say.
-        kind: what is typed, where a function takes more; a parameter that is `negated` is true unless it is typed.
-        default: what is shown as the default, where the function finds it itself.
-        words: the default in words.
-        envvar: the environment's variable that is looked at.
-        least: smallest value.
-        most: largest value.
-        metavar: stands for the value in the help.
-        complete: the function of `sweeper.cli.main` that completes it.
-        negated: whether the flag turns off what the parameter turns on.
-        hidden: whether the help leaves it out.
-    """
-
-    flags: Sequence[str] = ()
-    help: str = ""
-    kind: object = None
-    default: object = None
-    words: str = ""
-    envvar: str | None = None
-    least: float | None = None
-    most: float | None = None
-    metavar: str | None = None
-    complete: str = ""
-    negated: bool = False
-    hidden: bool = False
-
-
-#: A count.
-AtLeastOne = CommandOption(least=1)
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 #: One text or several; on the command line the option is repeated.
-Several = str | Sequence[str]
+Several = Annotated[str | Sequence[str], Parameter(metavar="TEXT")]
 
 #: Takes text about what happens; a command prints it.
-Say = Callable[[str], None]
+Say = Annotated[Callable[[str], None], HANDED]
+Write = Annotated[Callable[[str], object], HANDED]
+
+#: How rows and tables are written; an option of every command.
+Form = Annotated[str, HANDED]
 
 #: A search space: a file, the name of a shipped one, or its contents as a mapping.
 Space = Annotated[
-    str | Path | Mapping[str, Plain],
-    CommandOption(help="Search space file, or the name of a shipped one.", kind=str, complete="complete_space"),
-]
+    str | Path | Values,
+    Parameter(
+        help="Search space file, or the name of a shipped one.",
+        accepts_keys=False, n_tokens=1, completer=complete_space,
+    ),
+]  # fmt: skip
+
+
+def _texts(_: object, tokens: Sequence[Token]) -> list[str]:
+    """Take the values of a repeated option as they are typed."""
+    return [token.value for token in tokens]
+
 
 #: Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`.
 Settings = Annotated[
     Mapping[str, object] | Sequence[str] | None,
-    CommandOption(
-        help="Override a key of the search space, e.g. seed=1; repeatable.", kind=list[str], metavar="KEY=VALUE",
-        complete="complete_setting",
+    Parameter(
+        help="Override a key of the search space, e.g. seed=1; repeatable.", metavar="KEY=VALUE",
+        accepts_keys=False, n_tokens=1, converter=_texts, completer=complete_setting,
     ),
 ]  # fmt: skip
 
-Name = Annotated[str, CommandOption(help="Name of the sweep, or path of its results.", complete="complete_sweep")]
+Name = Annotated[str, Parameter(help="Name of the sweep, or path of its results.", completer=complete_sweep)]
+OptionalName = Annotated[str | None, Parameter(completer=complete_sweep)]
+Names = Annotated[Sequence[str], Parameter(completer=complete_sweep)]
 Output = Annotated[
     str | Path | None,
-    CommandOption(
-        ("--output", "-o"), "Directory of results, s3://…, gs://… or az://….", str, "results", envvar="SWEEPER_OUTPUT"
-    ),
-]
-Tracking = Annotated[
-    str | None,
-    CommandOption(
-        help="MLflow tracking store, or tensorboard: for event files in the sweep's folder.",
-        words="a local SQLite file", envvar="MLFLOW_TRACKING_URI",
+    Parameter(
+        ("--output", "-o"), help="Directory of results, s3://…, gs://… or az://….", metavar="PLACE",
+        show_default=RESULTS, env_var="SWEEPER_OUTPUT",
     ),
 ]  # fmt: skip
-Mlflow = Annotated[bool, CommandOption(("--no-mlflow",), "Write Parquet tables only, no MLflow runs.", negated=True)]
-Rehearse = Annotated[
-    bool, CommandOption(help="Scale down to digits, small networks and a few epochs; results are marked.")
-]
+Tracking = Annotated[
+    str | None,
+    Parameter(
+        help="MLflow tracking store, or tensorboard: for event files in the sweep's folder.",
+        show_default="a local SQLite file", env_var="MLFLOW_TRACKING_URI",
+    ),
+]  # fmt: skip
+Mlflow = Annotated[bool, Parameter(negative="--no-mlflow", help="Write MLflow runs besides Parquet tables.")]
+Rehearse = Annotated[bool, Parameter(help="Scale down to digits, small networks and a few epochs; results are marked.")]
 Address = Annotated[
     str | None,
-    CommandOption(("--ray",), "Address of a Ray cluster to run on.", words="start one here", envvar="RAY_ADDRESS"),
+    Parameter("--ray", help="Address of a Ray cluster to run on.", show_default="start one", env_var="RAY_ADDRESS"),
 ]
 ClusterAddress = Annotated[
     str | None,
-    CommandOption(("--dashboard",), "Dashboard of a Ray cluster, e.g. http://head:8265.", envvar="SWEEPER_ADDRESS"),
+    Parameter("--dashboard", help="Dashboard of a Ray cluster, e.g. http://head:8265.", env_var="SWEEPER_ADDRESS"),
 ]
-Cpus = Annotated[int | None, CommandOption(help="CPU cores to use on this machine.", words="all", least=1)]
+Cpus = Annotated[
+    int | None, Parameter(help="CPU cores to use on this machine.", show_default="all", validator=Number(gte=1))
+]
 RunsOn = Annotated[
     str,
-    CommandOption(
+    Parameter(
         help="local: forked processes on this machine; ray; auto: local if there is no cluster and no GPU.",
-        envvar="SWEEPER_EXECUTOR",
+        env_var="SWEEPER_EXECUTOR",
     ),
 ]
 WaitForNodes = Annotated[
-    float, CommandOption(help="Minutes to wait for the autoscaler to add the first node that fits a trial.", least=0)
+    float,
+    Parameter(
+        help="Minutes to wait for the autoscaler to add the first node that fits a trial.", validator=Number(gte=0)
+    ),
 ]
-Trust = Annotated[bool, CommandOption(help="Run the code that came with the sweep; remembered for this code.")]
-Format = Annotated[
-    str, CommandOption(("--format",), "Output format: table, json, csv or parquet.", complete="complete_format")
-]
+Timings = Annotated[bool, Parameter(help="Print how long each phase took, in seconds.")]
+Trust = Annotated[bool, Parameter(help="Run the code that came with the sweep; remembered for this code.")]
+
+
+def readable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function without the type that it returns, which may be imported for type checkers alone."""
+
+    @functools.wraps(function)
+    def command(*given: Any, **named: Any) -> Any:
+        return function(*given, **named)
+
+    command.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    return command
 
 
 def overrides(settings: Mapping[str, object] | Sequence[str] | None) -> list[str]:
@@ -141,7 +142,7 @@ def listed(texts: Several) -> list[str]:
 
 def output_folder(output: str | Path | None) -> str:
     """Return the directory or store of results: as given, else that of SWEEPER_OUTPUT, else `results`."""
-    return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", "results")
+    return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", RESULTS)
 
 
 def progress_view() -> type[NotebookProgress] | type[Progress]:

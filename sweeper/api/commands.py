@@ -10,26 +10,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.console import Group
 
 from sweeper.api import arguments
-from sweeper.api.arguments import CommandOption, connect, local_sweep, output_folder, overrides
-from sweeper.api.finished import FinishedRun, Submitted
+from sweeper.api.arguments import connect, local_sweep, output_folder, overrides
+from sweeper.api.clusters import resume_remotely
+from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
 from sweeper.storage.lookup import entries, find_sweep
-from sweeper.storage.metadata import UNTRACKED, read_manifest, user_and_host
+from sweeper.storage.metadata import UNTRACKED, read_manifest
 from sweeper.text.display import SafeConsole, Shown, printable
-from trainables.files.regular import read_text
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
+    from sweeper.api.finished import Submitted
     from sweeper.monitoring.status import Look, SweepStatus, SweepWatch
     from sweeper.planning.plan import Plan
     from sweeper.remote.cluster import Cluster, RemoteSweep
@@ -49,9 +51,12 @@ def run(
     executor: arguments.RunsOn = "auto",
     rehearse: arguments.Rehearse = False,
     wait_for_nodes: arguments.WaitForNodes = 30.0,
-    resume_existing: Annotated[bool, CommandOption(("--continue",))] = False,
+    resume_existing: Annotated[bool, Parameter("--continue")] = False,
+    timings: arguments.Timings = False,
 ) -> FinishedRun:
-    """Run a sweep: train the search space's configurations and write tables and a report.
+    """Run a sweep.
+
+    Its configurations are trained, and tables and a report written.
 
     Args:
         name: Name of the sweep. (default: the file's name, numbered)
@@ -68,12 +73,12 @@ def run(
 
         name, known = to_continue(space, overrides(set), name, output_folder(output), rehearse=rehearse)
         if known and not (address or "").startswith("http"):  # what `resume` alone takes; `run` says so below
-            done = resume(
+            resumed = resume(
                 name, output=output, tracking_uri=tracking_uri, mlflow=mlflow, address=address, cpus=cpus,
-                executor=executor, wait_for_nodes=wait_for_nodes,
+                executor=executor, wait_for_nodes=wait_for_nodes, timings=timings,
             )  # fmt: skip
-            assert isinstance(done, FinishedRun)
-            return done
+            assert isinstance(resumed, FinishedRun)
+            return resumed
     address = address or os.environ.get("RAY_ADDRESS")
     with early_server(executor, address) as server:
         from sweeper.execution.options import RunOptions
@@ -90,29 +95,31 @@ def run(
             progress=arguments.progress_view(),
             executor=executor,
         )
-        return FinishedRun(run_sweep(space, overrides(set), name, options, server), place, options.timings)
+        done = run_sweep(space, overrides(set), name, options, server)
+        return FinishedRun(done, place, options.timings, show_timings=timings)
 
 
 def resume(
     name: arguments.Name,
     *,
     failed: bool = False,
-    set: Annotated[arguments.Settings, CommandOption(kind=list[str])] = None,
+    set: arguments.Settings = None,
     trials: str = "",
     discard_damaged: bool = False,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
     mlflow: arguments.Mlflow = True,
-    address: Annotated[
-        str | None, CommandOption(("--ray", "--dashboard"), words="start one here", envvar="RAY_ADDRESS")
-    ] = None,
+    address: Annotated[arguments.Address, Parameter(("--ray", "--dashboard"))] = None,
     cpus: arguments.Cpus = None,
     executor: arguments.RunsOn = "auto",
     wait_for_nodes: arguments.WaitForNodes = 30.0,
     trust: arguments.Trust = False,
     slurm: bool = False,
+    timings: arguments.Timings = False,
 ) -> FinishedRun | Submitted | SlurmSubmission:
-    """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints.
+    """Resume an interrupted sweep.
+
+    Finished trials are kept; the others continue from their checkpoints.
 
     Args:
         failed: Also retry failed trials.
@@ -135,7 +142,7 @@ def resume(
     address = address or os.environ.get("RAY_ADDRESS")
     settings = overrides(set) + ([f"trials={trials}"] if trials else [])
     if address is not None and address.startswith("http"):
-        return _resume_remotely(name, address, failed, settings, wait_for_nodes, trust)
+        return resume_remotely(name, address, failed, settings, wait_for_nodes, trust)
     from sweeper.storage.places import split_name
 
     name, place = split_name(name, output_folder(output))
@@ -165,7 +172,8 @@ def resume(
             progress=arguments.progress_view(),
             executor=executor,
         )
-        return FinishedRun(resume_sweep(name, options, server), place, options.timings)
+        done = resume_sweep(name, options, server)
+        return FinishedRun(done, place, options.timings, show_timings=timings)
 
 
 def _untracked(name: str, place: str) -> bool:
@@ -176,7 +184,7 @@ def _untracked(name: str, place: str) -> bool:
 
 
 def import_(
-    file: Annotated[Path | str, CommandOption(help="Parquet file of predictions.", kind=str)],
+    file: str | Path,
     *,
     set: arguments.Settings = None,
     name: str | None = None,
@@ -189,6 +197,7 @@ def import_(
     All commands that read sweeps read it.
 
     Args:
+        file: Parquet file of predictions.
         name: Name of the sweep. (default: the file's name, numbered)
 
     Raises:
@@ -203,26 +212,6 @@ def import_(
     return FinishedRun(import_predictions(Path(file), overrides(set), name, options), place, options.timings)
 
 
-def _resume_remotely(
-    name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool
-) -> Submitted:
-    """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
-    from sweeper.remote.submission import Request, submit_resume
-
-    cluster = connect(address)
-    sweep = cluster.sweep(name)
-    if not sweep.ended:
-        raise SweeperError(
-            f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --dashboard {address}`"
-        )
-    own = sweep.submitter == user_and_host()
-    request = Request(
-        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
-        trust=trust or own,
-    )  # fmt: skip
-    return Submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
-
-
 def plan(
     space: arguments.Space,
     *,
@@ -231,7 +220,7 @@ def plan(
     cluster: str | Path | None = None,
     slurm: bool = False,
     slurm_file: str | Path | None = None,
-    price_per_gpu_hour: Annotated[float | None, CommandOption(least=0)] = None,
+    price_per_gpu_hour: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
 ) -> Shown[Plan]:
     """Estimate trials, time and cost before training.
 
@@ -271,7 +260,9 @@ def plan(
 
 
 def stop(name: arguments.Name, *, output: arguments.Output = None, address: arguments.ClusterAddress = None) -> str:
-    """Ask a running sweep to stop. Results are kept; `sweeper resume` continues it.
+    """Ask a running sweep to stop.
+
+    Results are kept; `sweeper resume` continues it.
 
     Returns:
         What was asked: of a cluster through the sweep's results, or by a signal where these cannot be reached.
@@ -300,10 +291,10 @@ def stop(name: arguments.Name, *, output: arguments.Output = None, address: argu
 
 
 def status(
-    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
+    name: arguments.OptionalName = None,
     *,
     audit: bool = False,
-    watch: Annotated[bool, CommandOption(("--watch", "-w"))] = False,
+    watch: Annotated[bool, Parameter(alias="-w")] = False,
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
 ) -> Shown[list[SweepStatus]] | Shown[list[RemoteSweep]] | Shown[list[str]] | Shown[Look | None]:
@@ -402,128 +393,3 @@ def _remote_look(cluster: Cluster, name: str | None) -> Look:
     lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
     over = all(sweep.ended for sweep in sweeps)
     return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
-
-
-def submit(
-    space: arguments.Space,
-    address: Annotated[arguments.ClusterAddress, CommandOption(("--dashboard",), envvar="SWEEPER_ADDRESS")] = None,
-    *,
-    output: arguments.Output = None,
-    slurm: bool = False,
-    slurm_file: str | Path | None = None,
-    print_only: Annotated[bool, CommandOption(("--print",))] = False,
-    set: arguments.Settings = None,
-    name: str | None = None,
-    tracking_uri: arguments.Tracking = None,
-    mlflow: arguments.Mlflow = True,
-    ship_code: bool = True,
-    wait_for_nodes: arguments.WaitForNodes = 30.0,
-) -> Submitted | SlurmSubmission:
-    """Run a sweep on a remote cluster. Results go to an object store or a shared directory.
-
-    Args:
-        address: Dashboard of the Ray cluster, e.g. http://head:8265.
-        output: Where results go: s3://…, gs://…, az://…, a shared directory.
-        slurm: Submit to Slurm, from a login node; slurm.yaml says what to ask for.
-        slurm_file: What to ask Slurm for. (default: slurm.yaml beside the space)
-        print_only: Print Slurm's scripts and submit nothing.
-        name: Name of the sweep. (default: the file's name, numbered)
-        tracking_uri: MLflow server, as seen from the cluster. (default: the cluster's MLFLOW_TRACKING_URI)
-        ship_code: Ship the local code with the job, or run the code in the cluster's image.
-
-    Returns:
-        The job, and the commands that follow it.
-
-    Raises:
-        SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
-    """
-    from sweeper.remote.submission import Request, submit as submit_sweep
-
-    address = address or os.environ.get("SWEEPER_ADDRESS")
-    if isinstance(space, Mapping):
-        raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
-    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes)
-    if slurm:
-        from sweeper.slurm.submission import submit_sweep as submit_to_slurm
-
-        asked = None if slurm_file is None else Path(slurm_file)
-        return submit_to_slurm(str(space), asked, name, request, print_only=print_only)
-    if slurm_file is not None or print_only:
-        raise SweeperError("--slurm-file and --print go with --slurm", "add --slurm, or omit them")
-    if address is None:
-        raise SweeperError(
-            "no cluster was named",
-            "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS; --slurm submits to the Slurm of this machine",
-        )
-    cluster = connect(address)
-    known = {sweep.name for sweep in cluster.sweeps()}
-    return Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
-
-
-def logs(
-    name: str,
-    *,
-    address: arguments.ClusterAddress = None,
-    follow: Annotated[bool, CommandOption(("--follow", "-f"))] = False,
-    output: arguments.Output = None,
-    write: Callable[[str], object] = lambda text: sys.stdout.write(text),  # looked up late: it may be closed
-) -> Shown[None]:
-    """Print a sweep's log: the driver's log on a cluster (--dashboard), the log of Ray and torch on this machine.
-
-    Args:
-        name: Name of the sweep.
-        follow: Follow the log until the sweep ends.
-        output: Directory of local results.
-        write: takes the log's text as it comes.
-
-    Returns:
-        Nothing: the log is printed.
-    """
-    if address is None:
-        from sweeper.monitoring.status import local_log
-        from sweeper.slurm.submission import job_logs
-
-        place = output_folder(output)
-        for file in (jobs := job_logs(place, name)):
-            write(f"# {file}\n{printable(read_text(file, 'replace'))}")
-        if jobs and not (Path(place) / name).exists():
-            return Shown(None)
-        for text in local_log(name, output_folder(output), follow=follow):
-            write(text)
-        return Shown(None)
-    cluster = connect(address)
-    sweep = cluster.sweep(name)
-    if follow:
-        return followed(cluster, sweep.job, write)
-    write(cluster.logs(sweep.job))
-    return Shown(None)
-
-
-def followed(cluster: Cluster, job: str, write: Callable[[str], object]) -> Shown[None]:
-    """Write a driver's log until it ends; the answer has its exit status, 1 where it was killed."""
-    for text in cluster.follow(job):
-        write(text)
-    ended = cluster.sweep(job)
-    killed = ended.exit_code is None and ended.state != "finished"
-    notes = [f"the job {job} {ended.state}: {ended.message.strip()}"] if killed else []
-    return Shown(None, notes=notes, exit_code=ended.exit_code if ended.exit_code is not None else int(killed))
-
-
-def token(file: str | Path) -> Shown[Path]:
-    """Create a token for a Ray cluster. It is never printed; copy the file to the cluster and its users.
-
-    Args:
-        file: File to write; only you can read it.
-
-    Returns:
-        The file with the token.
-    """
-    from sweeper.remote.cluster import create_token
-
-    create_token(Path(file))
-    notes = [
-        f"wrote a new token to {file}; every machine of the cluster and every user needs it:",
-        f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={Path(file).resolve()}",
-    ]
-    return Shown(Path(file), notes=notes)

@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
 from sweeper.api import analyses, arguments, commands
-from sweeper.api.arguments import CommandOption, local_sweep, local_tracking, opened, output_folder, remote_output
+from sweeper.api.arguments import local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.storage.lookup import find_sweep
@@ -30,26 +33,24 @@ WIDTH = 100
 #: Rows of a query that a table shows.
 MOST_ROWS = 10_000
 
-#: What `--columns` asks for without names: what columns there are, and what they hold.
-DESCRIBED = "?"
-
 #: Sweeps whose links `sweeper ui` prints, the newest.
 SHOWN_SWEEPS = 5
 
 
 def results_(
-    names: Annotated[Sequence[str], CommandOption(complete="complete_sweep")],
+    names: arguments.Names,
     *,
     sql: str | None = None,
-    everything: Annotated[bool, CommandOption(("--all",))] = False,
-    columns: Annotated[Sequence[str], CommandOption(metavar="NAMES")] = (),
-    sort: Annotated[str | None, CommandOption(metavar="NAME")] = None,
-    form: Annotated[arguments.Format, CommandOption(("--format", "-f"), complete="complete_format")] = "table",
+    everything: Annotated[bool, Parameter("--all")] = False,
+    columns: Annotated[Sequence[str] | None, Parameter(metavar="NAMES", consume_multiple=(0, 1))] = None,
+    sort: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    form: arguments.Form = "table",
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
 ) -> Shown[TrialsTable] | Shown[pa.Table]:
-    """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
+    """Print the best trials, or the rows of an SQL query.
 
+    Over several sweeps, the column `sweep` names the source.
     A table shows the best ten trials, or at most 10,000 rows; json, csv and parquet contain everything, unrounded.
 
     Args:
@@ -73,7 +74,7 @@ def results_(
         raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
     sweeps = [opened(name, output, address) for name in names]
     found, marks = sweeps[0], [f"{each.name}: {mark}" for each in sweeps for mark in each.marks]
-    if [*columns] == [DESCRIBED]:
+    if columns is not None and not [*columns]:
         rows = columns_table(found)
     elif sql is not None:
         whole = found if len(sweeps) == 1 else load_several([each.folder for each in sweeps])
@@ -82,9 +83,9 @@ def results_(
             rows = rows.slice(0, MOST_ROWS)
             marks.append(f"the first {MOST_ROWS:,} rows; --format csv, json or parquet writes all")
     elif form != "table":
-        rows = best_trials(found, columns, sort)
+        rows = best_trials(found, columns or (), sort)
     else:
-        table = listed(found, columns, sort, everything=everything)
+        table = listed(found, columns or (), sort, everything=everything)
         count = len(table.rows) if everything else count_of_listed(found)
         note = f"{len(table.rows)} of {plural(count, 'trial')}; --all prints every one"
         return Shown(table, table, notes=[*([note] if len(table.rows) < count else []), *marks], width=WIDTH)
@@ -95,11 +96,13 @@ def show(
     name: arguments.Name,
     trial: str | None = None,
     *,
-    page: Annotated[str | Path | None, CommandOption(("--to",))] = None,
+    page: Annotated[str | Path | None, Parameter("--to")] = None,
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
 ) -> Shown[Results] | Path:
-    """Show one trial: configuration, rungs and decisions, metrics with intervals, files.
+    """Show one trial.
+
+    Its configuration, rungs and decisions, metrics with intervals, and files.
 
     Args:
         trial: Trial, e.g. c00039, or its number. (default: the best)
@@ -121,8 +124,8 @@ def show(
 
 
 def report(
-    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
-    more: Annotated[Sequence[str], CommandOption(complete="complete_sweep")] = (),
+    name: arguments.OptionalName = None,
+    more: arguments.Names = (),
     *,
     to: str | Path | None = None,
     output: arguments.Output = None,
@@ -163,7 +166,9 @@ def report(
 def sync(
     name: arguments.Name, *, output: arguments.Output = None, tracking_uri: arguments.Tracking = None
 ) -> Shown[None]:
-    """Update MLflow from a sweep's journal. Safe to repeat.
+    """Update MLflow from a sweep's journal.
+
+    Safe to repeat.
 
     Returns:
         Nothing: what was written is said.
@@ -175,18 +180,20 @@ def sync(
 
 
 def ui(
-    name: Annotated[str | None, CommandOption(complete="complete_sweep")] = None,
+    name: arguments.OptionalName = None,
     *,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
-    port: Annotated[int, CommandOption(least=1, most=65535)] = 5000,
+    port: Annotated[int, Parameter(validator=Number(gte=1, lte=65535))] = 5000,
     host: str = "127.0.0.1",
     say: arguments.Say = lambda line: None,
 ) -> Shown[None]:
-    """Browse sweeps in MLflow. Each opens in a view with all its trials.
+    """Browse sweeps in MLflow.
+
+    Each opens in a view with all its trials.
 
     Args:
-        name: Sweep to open. [default: the newest]
+        name: Sweep to open. (default: the newest)
         port: Port of this machine.
         host: Address to listen on; 0.0.0.0 lets everybody in who reaches this machine.
         say: takes the addresses and search filters.
@@ -214,10 +221,12 @@ def ui(
 def serve(
     *,
     output: arguments.Output = None,
-    port: Annotated[int, CommandOption(least=0, most=65535)] = 8337,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8337,
     say: arguments.Say = lambda line: None,
 ) -> Shown[None]:
-    """Show all sweeps in a browser, live. The page is read-only, and this machine's own.
+    """Show all sweeps in a browser, live.
+
+    The page is read-only, and this machine's own.
 
     Args:
         port: Port of this machine; 0 for any that is free.
@@ -241,7 +250,9 @@ def serve(
 
 
 def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> Shown[None]:
-    """Offer commands to an agent: the Model Context Protocol, on standard input and output. They only read.
+    """Offer commands to an agent, over the Model Context Protocol.
+
+    It speaks on standard input and output. The commands only read.
 
     Args:
         allow_run: Also let the agent start and stop sweeps.
@@ -253,7 +264,7 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> Shown[No
         SweeperError: the extra `mcp` is not installed.
     """
     try:
-        from sweeper.serving.agent import serve_tools
+        from sweeper.api.agent import serve_tools
     except ModuleNotFoundError as error:
         raise _lacks("mcp", error) from error
     tools: dict[str, Callable[..., Any]] = {
@@ -273,10 +284,10 @@ def _lacks(extra: str, error: ModuleNotFoundError) -> SweeperError:
 
 def export(
     name: arguments.Name,
-    to: Annotated[str | Path, CommandOption(("--to",))],
+    to: str | Path,
     *,
     trial: str = "best",
-    replicate: Annotated[str | int, CommandOption(kind=str)] = "0",
+    replicate: str | int = "0",
     posthoc: str = "temperature",
     onnx: bool = False,
     retrain: bool = False,
@@ -287,7 +298,9 @@ def export(
     output: arguments.Output = None,
     say: arguments.Say = lambda line: None,
 ) -> Exported:
-    """Export a trained network as a calibrated program: weights, torch.export program, model card.
+    """Export a trained network as a calibrated program.
+
+    Written are weights, a torch.export program and a model card.
 
     Args:
         to: Folder to create.
@@ -349,12 +362,14 @@ def load_model(path: str | Path) -> ExportedModel:
 def figure(
     name: arguments.Name,
     figure: str,
-    to: Annotated[str | Path | None, CommandOption(("--to",))] = None,
+    to: str | Path | None = None,
     *,
-    form: Annotated[str, CommandOption(("--format", "-f"))] = "markdown",
+    form: arguments.Form = "markdown",
     output: arguments.Output = None,
 ) -> Path | DrawnFigure | str:
-    """Draw a figure of a sweep's report, or print its table: the best of each loss on each network.
+    """Draw a figure of a sweep's report, or print its table.
+
+    The table has the best of each loss on each network, as markdown, latex, csv or json.
 
     Args:
         figure: Figure of the report, e.g. learning_curves, or table.

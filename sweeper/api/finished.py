@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sweeper.text.display import as_html, as_text
+from sweeper.text.display import Shown, as_html, as_text
 
 if TYPE_CHECKING:
     from sweeper.execution.options import Settled
@@ -27,6 +27,7 @@ class FinishedRun:
         notes: things to know, one sentence each.
         seconds: wall time, Ray's start included.
         timings: how long each phase took.
+        show_timings: whether the command prints them.
         folder: the results folder on this machine.
         results: its tables, for SQL, Arrow, pandas and Polars.
         report: the page.
@@ -35,11 +36,11 @@ class FinishedRun:
         retriable: how many failed trials may end otherwise if retried; one that diverged diverges again.
     """
 
-    def __init__(self, outcome: Settled, output: str, timings: Timings) -> None:
+    def __init__(self, outcome: Settled, output: str, timings: Timings, *, show_timings: bool = False) -> None:
         """Take over a run's outcome; `output` is where its sweeps are."""
         from sweeper.results import Results  # DuckDB and Arrow, which the list of commands does not need
 
-        paths, self.timings = outcome.paths, timings
+        paths, self.timings, self.show_timings = outcome.paths, timings, show_timings
         self.name, self.folder, self.output = paths.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
         self.results = Results(paths.root)
@@ -122,12 +123,24 @@ class Submitted:
         job: Ray's id of its driver.
         address: of the cluster.
         cluster: what is asked of it.
+        ended: how its driver ended, where the command waited for that.
     """
 
     def __init__(self, cluster: Cluster, name: str, job: str) -> None:
         """Stand for `job`, which drives the sweep `name`."""
         self.name, self.job, self.address = name, job, cluster.address
         self.cluster = cluster
+        self.ended: Shown[None] | None = None
+
+    def lines(self) -> list[str]:
+        """Return what was submitted, and the next commands."""
+        words = ("status", f"cluster logs {self.name} --follow", f"results {self.name}", f"stop {self.name}")
+        commands = [f"  sweeper {each} --dashboard {self.address}" for each in words]
+        return [f"submitted {self.name} as job {self.job}", "next", *commands]
+
+    def shown(self) -> Shown[None]:
+        """Return what the command prints."""
+        return self.ended or Shown(None, notes=self.lines())
 
     def to_dict(self) -> dict[str, str]:
         """Return what `--format json` prints."""

@@ -15,11 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from rich.console import Group
 
 from search_spaces import FOLDER
 from sweeper.api import arguments
-from sweeper.api.arguments import AtLeastOne, CommandOption, local_tracking, output_folder, overrides
+from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_folder, overrides
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.storage import lookup
 from sweeper.text.display import Shown
@@ -38,10 +39,10 @@ def init(
     target: str | None = None,
     loss: Sequence[str] = (),
     network: Sequence[str] = (),
-    grid: Annotated[Sequence[str], CommandOption(metavar="PATH=VALUES")] = (),
+    grid: Annotated[Sequence[str], Parameter(metavar="PATH=VALUES")] = (),
     objective: str = "val_nll",
-    epochs: Annotated[int, AtLeastOne] = 27,
-    replicates: Annotated[int, AtLeastOne] = 2,
+    epochs: AtLeastOne = 27,
+    replicates: AtLeastOne = 2,
     tutorial: bool = False,
 ) -> Shown[Path] | Shown[list[Path]]:
     """Write a commented search space to start from.
@@ -104,7 +105,9 @@ def _tutorial(folder: Path) -> Shown[list[Path]]:
 def validate(
     space: arguments.Space, *, set: arguments.Settings = None, rehearse: arguments.Rehearse = False
 ) -> Shown[SweepSpec]:
-    """Check a search space and report all errors at once. Each network takes one step if the data are here.
+    """Check a search space and report all errors at once.
+
+    Each network takes one step if the data are here.
 
     Returns:
         The search space, checked and complete.
@@ -132,11 +135,11 @@ def validate(
 def delete(
     name: arguments.Name,
     *,
-    yes: Annotated[bool, CommandOption(("--yes", "-y"))] = False,
+    yes: Annotated[bool, Parameter(alias="-y")] = False,
     runs: bool = False,
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
-    ask: Callable[[str], object] = lambda question: None,
+    ask: Annotated[Callable[[str], object], HANDED] = lambda question: None,
 ) -> Shown[Path]:
     """Delete a sweep's results folder, and its MLflow runs with --runs.
 
@@ -173,7 +176,9 @@ def delete(
 
 
 def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> Shown[Path]:
-    """Rename a sweep. MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
+    """Rename a sweep.
+
+    MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
 
     Args:
         new: New name.
@@ -190,7 +195,9 @@ def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -
 
 
 def archive(name: arguments.Name, *, to: str | Path | None = None, output: arguments.Output = None) -> Shown[Path]:
-    """Pack a sweep's results folder into a .tar.gz file. The folder stays.
+    """Pack a sweep's results folder into a .tar.gz file.
+
+    The folder stays.
 
     Args:
         to: File to write. (default: NAME.tar.gz beside the sweep)
@@ -237,7 +244,9 @@ def spaces(
 
 
 def doctor() -> Shown[list[Check]]:
-    """Check that this machine can run sweeps. Every problem comes with a fix.
+    """Check that this machine can run sweeps.
+
+    Every problem comes with a fix.
 
     Returns:
         A check for each thing that a sweep needs, with its fix.

@@ -2,9 +2,8 @@
 
 Exit status: 0 done; 1 the sweep has failed trials or was stopped; 2 bad input.
 
-Commands are made of the functions of `sweeper.api`: options, help and types from one signature and docstring, as
-`sweeper.api.arguments` says. What a function returns is printed by `display`, or by what `sweeper.cli.printing` has
-for it, whose own keyword arguments are further options of the command.
+Commands are the functions of `sweeper.api`; cyclopts reads their signatures and docstrings, as `sweeper.api.arguments`
+says. What a function returns is printed by `sweeper.cli.printing`.
 """
 
 from __future__ import annotations
@@ -12,101 +11,34 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import glob
 import importlib.metadata
-import inspect
 import io
 import os
-import re
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from types import ModuleType
+from typing import Annotated, Any
 
-import typer
-import typer.core
+from cyclopts import App, CycloptsError, Group, Parameter
 
-from search_spaces import packaged_files
-from sweeper.api import GROUPS, SUBCOMMANDS, analyses, commands, exports, housekeeping
-from sweeper.api.arguments import CommandOption
-from sweeper.cli.printing import BAD_INPUT, DONE, GIVEN, PRINTED, discard_output, display, display_json
+from sweeper.api import COMMANDS, GROUPS, SUBCOMMANDS, function_of
+from sweeper.api.arguments import readable
+from sweeper.cli.printing import BAD_INPUT, DONE, HANDED, discard_output, display
 from sweeper.core.errors import SweeperError
-from sweeper.storage.lookup import sweep_names
 from sweeper.text.display import FORMATS, SafeConsole
-from trainables.files.stores.base import StoreError, is_store_address
-
-#: An argument of a docstring whose section is indented by four columns.
-ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-
-SECTION = re.compile(r"\n(Args|Returns|Raises):\n")
-WORDS = re.compile(r" \(default: (.+)\)$")
-
-
-MODULES = {each.__name__.rpartition(".")[2]: each for each in (analyses, commands, exports, housekeeping)}
-
-
-class Command(typer.core.TyperCommand):
-    """A command whose `--columns` may stand without names."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what was typed."""
-        words = [*args]
-        for at, word in enumerate(words):
-            if word == "--columns" and (at + 1 == len(words) or words[at + 1].startswith("-")):
-                words[at] = "--columns=?"  # without names: what columns there are
-        return super().parse_args(ctx, words)
-
-
-#: Characters of a command's sentence in the list of commands; of a longer one only what stands before a colon.
-MOST_WORDS = 64
-
-
-class Program(typer.core.TyperGroup):
-    """The program, whose help lists commands by group."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write every command that is not hidden, with what it does."""
-        groups = {title: [_words(name) for name in names] for title, names in GROUPS.items()}
-        groups["After training"] += plugins()
-        groups["More"] = [*SUBCOMMANDS]
-        width = max(len(name) for names in groups.values() for name in names) + 2
-        for title, names in groups.items():
-            formatter.write(f"\n{title}:\n" if title == "Start" else f"{title}:\n")
-            for name in names:
-                formatter.write(f"  {name:{width}}{self.commands[name].get_short_help_str(100)}\n")
+from trainables.files.stores.base import StoreError
 
 
 def _words(function: str) -> str:
     return function.rstrip("_").replace("_", "-")
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add every command to the program."""
-    for names in GROUPS.values():
-        _add(app, names)
-    for title, (said, names) in SUBCOMMANDS.items():
-        group = typer.Typer(help=said, no_args_is_help=True)
-        _add(group, names)
-        app.add_typer(group, name=title)
-    for name, function in plugins().items():
-        _add_one(app, name, function)
-
-
-def _add(app: typer.Typer, names: Mapping[str, str]) -> None:
-    for name, module in names.items():
-        _add_one(app, name, getattr(MODULES[module], name))
-
-
-def _add_one(app: typer.Typer, name: str, function: Callable[..., Any]) -> None:
-    made = command(function, PRINTED.get(name.rstrip("_"), display))
-    # In full: a list of commands would cut it at 45 characters.
-    short = (made.__doc__ or "").split("\n")[0].partition(". ")[0].removesuffix(".")
-    short = f"{short if len(short) <= MOST_WORDS else short.partition(': ')[0]}."
-    app.command(_words(name), cls=Command, short_help=short)(made)
+def _shown_default(value: object) -> str | None:
+    return None if value in (None, False, "", ()) else str(value)
 
 
 def _refuse(message: str) -> None:
@@ -139,146 +71,57 @@ def plugins() -> dict[str, Callable[..., Any]]:
     return added
 
 
-def command(function: Callable[..., Any], printed: Callable[..., None]) -> Callable[..., None]:
-    """Return a command: its parameters are those of a function and the keyword arguments of what prints its answer."""
-    own, further = parameters(function), parameters(printed)
-    if "form" not in own:
-        further |= parameters(display_json)
-    negated = {name for name, (_, option) in own.items() if option.negated}
-
-    @functools.wraps(function)
-    def run(**typed: Any) -> None:
-        shown = {name: typed.pop(name) for name in further}
-        given = {name: value for name, value in typed.items() if value is not None and value != []}
-        given |= {name: not given[name] for name in negated}
-        form = shown.pop("form", typed.get("form"))
-        if "form" not in own and form not in ("table", "json"):  # before anything is done
-            raise SweeperError(f"unknown format {form!r}", "formats: table, json")
-        helpers = {name: GIVEN[name] for name in inspect.signature(function).parameters.keys() & GIVEN.keys()}
-        answer = function(**given, **helpers)
-        if form == "json" and not (isinstance(answer, str) and "form" in own):
-            display_json(answer)
-        else:
-            printed(answer, given, **shown)
-
-    merged = [each for each, _ in (*own.values(), *further.values())]
-    run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]  # what typer reads
-    run.__annotations__ = {}
-    run.__doc__ = SECTION.split(inspect.getdoc(function) or "")[0].strip()
-    return run
+def program() -> App:
+    """Return the command line with every command."""
+    app = App(
+        "sweeper",
+        help="Which loss, γ, coverage and ν give calibrated confidences on which network.",
+        version=lambda: f"sweeper {importlib.metadata.version('calibration-sweeper')}",
+        help_format="plaintext",
+        default_parameter=Parameter(negative=(), show_default=_shown_default),
+        group_commands=(options := Group("Options", sort_key=len(GROUPS) + 1)),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    groups = {title: Group(title, sort_key=place) for place, title in enumerate((*GROUPS, "More"))}
+    for title, names in GROUPS.items():
+        _add(app, names, groups[title])
+    for name, function in plugins().items():
+        app.command(readable(function), name=name, group=groups["After training"], sort_key=len(COMMANDS))
+    for name, (said, names) in SUBCOMMANDS.items():
+        app.command(group := App(name, help=said, group=groups["More"], group_commands=options))
+        _add(group, names, Group("Commands"))
+    app.register_install_completion_command()
+    app.meta.group_parameters = options
+    app.meta.default(launch)
+    return app
 
 
-def parameters(function: Callable[..., Any]) -> dict[str, tuple[inspect.Parameter, CommandOption]]:
-    """Return the parameters of a function as typer expects them, without what the command line gives by itself."""
-    texts = argument_texts(inspect.getdoc(function) or "")
-    found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        # What prints an answer takes it and what was typed first; those are no options.
-        if name not in GIVEN and name not in ("found", "given", "answer"):
-            # Text, as every file has `from __future__ import annotations`. One at a time: other annotations, of values
-            # that are returned, are known to type checkers alone.
-            hint = eval(parameter.annotation, function.__globals__)
-            found[name] = _as_typed(parameter, hint, texts.get(name, ""))
-    return found
+def _add(app: App, names: Iterable[str], group: Group) -> None:
+    for place, name in enumerate(names):
+        app.command(readable(function_of(name)), name=_words(name), group=group, sort_key=place)
 
 
-def argument_texts(doc: str) -> dict[str, str]:
-    """Return what a docstring says of each argument, in one line."""
-    _, *sections = SECTION.split(f"\n{doc}")
-    listed = dict(zip(sections[::2], sections[1::2], strict=True)).get("Args", "")
-    return {name: " ".join(text.split()) for name, text in ARGUMENT.findall(listed)}
+def launch(
+    *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    form: Annotated[str | None, Parameter(("--format", "-f"), completer=lambda context: FORMATS)] = None,
+) -> int:
+    """Run the command that was typed.
+
+    Args:
+        form: Output format: table or json; of rows also csv and parquet, of papers' tables markdown, latex and csv.
+    """
+    function, bound, handed = app.parse_args(words)
+    own = "form" in handed
+    if not own and form not in (None, "table", "json"):  # before anything is done
+        raise SweeperError(f"unknown format {form!r}", "formats: table, json")
+    given = {name: HANDED[name] for name in handed if name in HANDED} | ({"form": form} if own and form else {})
+    answer = function(*bound.args, **bound.kwargs, **given)
+    return display(answer, as_json=form == "json" and not (own and isinstance(answer, str)))
 
 
-def _as_typed(parameter: inspect.Parameter, hint: object, text: str) -> tuple[inspect.Parameter, CommandOption]:
-    """Return a parameter with typer's annotation and default, and what is said of how it is typed."""
-    kind, option = hint, CommandOption()
-    if get_origin(hint) is Annotated:
-        kind, *said = get_args(hint)
-        option = [each for each in said if isinstance(each, CommandOption)][-1]
-    text = text or option.help
-    words = WORDS.search(text)
-    shared: dict[str, Any] = {
-        "help": WORDS.sub("", text),
-        "show_default": words[1] if words else option.words or True,
-        "envvar": option.envvar,
-        "metavar": option.metavar,
-        "min": option.least,
-        "max": option.most,
-        "hidden": option.hidden,
-        "autocompletion": globals()[option.complete] if option.complete else None,
-    }
-    typed = typed_as(option.kind or kind)
-    required = parameter.default is parameter.empty
-    default = option.default if option.default is not None else parameter.default
-    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not option.flags:
-        if required and not words:
-            shared["show_default"] = False
-        annotation = typer.Argument(**shared)
-    else:
-        flag = f"--{parameter.name.replace('_', '-')}"
-        flags = option.flags or ((flag,) if typed is not bool or not default else ())
-        annotation = typer.Option(*flags, **shared)
-    if get_origin(typed) is list and not required:
-        typed, default = typed | None, None
-    elif default is None:
-        typed = typed | None
-    elif option.negated:
-        default = not default
-    default = parameter.empty if required else default
-    made = parameter.replace(kind=parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, annotation])
-    return made, option
-
-
-def typed_as(kind: Any) -> Any:
-    """Return the type in which the command line takes what a function takes in several."""
-    union = get_origin(kind) in (Union, UnionType)
-    kinds = [each for each in get_args(kind) if each is not NoneType] if union else [kind]
-    several = next((each for each in kinds if get_origin(each) is get_origin(Sequence[str])), None)
-    if several is not None:
-        return list[get_args(several)[0]]  # type: ignore[misc]  # made for typer, which reads it
-    return Path if Path in kinds else kinds[0]
-
-
-def complete_space(incomplete: str) -> list[str]:
-    """Return the shipped search spaces, YAML files and folders whose names begin with `incomplete`."""
-    shipped = [name for name in packaged_files() if name.startswith(incomplete)]
-    folder, _, beginning = incomplete.rpartition("/")
-    place = Path(folder or ("/" if incomplete.startswith("/") else "."))
-    found = sorted(place.glob(f"{glob.escape(beginning)}*")) if place.is_dir() else []
-    near = [path for path in found if path.is_dir() or path.suffix in (".yaml", ".yml")]
-    prefix = incomplete[: len(incomplete) - len(beginning)]
-    return shipped + [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in near]
-
-
-def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the sweeps below `--output` (or its variable) whose names begin with `incomplete`."""
-    output = str(context.params.get("output") or "results")
-    if is_store_address(output) or not Path(output).is_dir():
-        return []
-    return sorted(name for name in sweep_names(output) if name.startswith(incomplete))
-
-
-def complete_format(incomplete: str) -> list[str]:
-    """Return the output formats of rows."""
-    return [name for name in FORMATS if name.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Return the post-hoc methods whose names begin with `incomplete`."""
-    from trainables.posthoc import POSTHOC
-
-    return sorted(name for name in POSTHOC if name.startswith(incomplete))
-
-
-def complete_setting(context: typer.Context, incomplete: str) -> list[str]:
-    """Return `key=` for each key of the search space that begins with `incomplete`; names of components as values."""
-    from sweeper.space.catalogue import keys_of, values_of
-
-    key, equals, begun = incomplete.partition("=")
-    space = context.params.get("space")
-    if equals:
-        return [f"{key}={value}" for value in values_of(key) if value.startswith(begun)]
-    return [f"{name}=" for name in keys_of(space) if name.startswith(incomplete)]
+app = program()
 
 
 #: What to do about errors of the operating system that are no fault of this program.
@@ -294,18 +137,6 @@ REFUSED = {
 }
 
 
-app = typer.Typer(
-    name="sweeper",
-    cls=Program,
-    help="Which loss, γ, coverage and ν give calibrated confidences on which network.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"max_content_width": 100},
-)
-add_commands(app)
-
-
 def main() -> None:
     """Run the command line; a `SweeperError` becomes a message and an exit status, never a traceback.
 
@@ -317,9 +148,12 @@ def main() -> None:
     try:
         try:
             refuse_what_is_no_text(sys.argv[1:])
-            app()
+            status = app.meta(sys.argv[1:])
         finally:
             sys.stdout.flush()  # a full disk behind it shows here, and not when the interpreter ends
+    except CycloptsError as error:
+        _refuse(str(error))
+        raise SystemExit(BAD_INPUT) from None
     except (SweeperError, StoreError) as error:
         _refuse(str(error))
         raise SystemExit(error.exit_code) from None
@@ -336,6 +170,7 @@ def main() -> None:
     except MemoryError:
         _refuse("there is too little memory for this command\n  raise its limit (ulimit -v), or free memory")
         raise SystemExit(BAD_INPUT) from None
+    raise SystemExit(status)
 
 
 def refuse_what_is_no_text(arguments: Sequence[str]) -> None:
@@ -393,20 +228,3 @@ class _SpaceForBlas(MetaPathFinder):
             if left < self.NEEDED:
                 raise MemoryError(f"{name} needs {self.NEEDED >> 20} MiB of address space and {left >> 20} are left")
         return None
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"sweeper {version('calibration-sweeper')}")
-        raise typer.Exit(DONE)
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Accept the options that come before a command."""

@@ -3,56 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
+import json
 import os
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.prompt import Confirm
 
-from sweeper.api.arguments import CommandOption, output_folder
-from sweeper.api.commands import followed
-from sweeper.api.finished import FinishedRun, Submitted
+from sweeper.api.arguments import RESULTS
+from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.text.display import SafeConsole, Shown, as_data, printable
-from sweeper.text.labels import plural
-
-if TYPE_CHECKING:
-    from sweeper.slurm.submission import SlurmSubmission
+from sweeper.text.labels import near_path, plural
 
 DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
-RESULTS = "results"
 
 #: Seconds between two lines of progress without a terminal.
 PLAIN_LINE_SECONDS = 10.0
 
-AFTERWARDS_SQL = (
-    "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
-    "where split = 'test' group by all order by all"
-)
-
-#: What was typed, by the function's parameters.
-Given = Mapping[str, Any]
-
 
 def say(line: str) -> None:
     """Print a line on the standard error."""
-    typer.echo(line, err=True)
+    print(line, file=sys.stderr, flush=True)
 
 
 def write(text: str) -> None:
     """Print text as it comes."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def ask(question: str) -> None:
+    """Ask for confirmation; end the command where the answer is no, or there is none."""
+    with contextlib.suppress(EOFError):
+        if Confirm.ask(question, console=SafeConsole(stderr=True), default=False):
+            return
+    say("nothing was done")
+    raise SystemExit(INCOMPLETE)
 
 
 def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
@@ -63,64 +57,53 @@ def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> Non
     console.print(content, soft_wrap=not wrap)
 
 
-def display(found: object, given: Given) -> None:
-    """Print an answer, then its notes, and end with its exit status."""
-    if not isinstance(found, Shown):
-        typer.echo(printable(str(found)))
-        return
-    if isinstance(found.look, bytes):
-        sys.stdout.buffer.write(found.look)
-    elif isinstance(found.look, str):
-        typer.echo(printable(found.look) if sys.stdout.isatty() else found.look)
-    elif found.look is not None:
-        show(found.look, found.width, wrap=found.wrap)
-    for note in found.notes:
-        say(note)
-    if found.fault is not None:
-        raise found.fault
-    raise typer.Exit(found.exit_code)
-
-
-def display_json(answer: object, *, form: Annotated[str, CommandOption(("--format", "-f"))] = "table") -> None:
-    """Print an answer's values as JSON, then its notes, and end with its exit status.
-
-    Args:
-        form: Output format: table or json.
-    """
-    if not isinstance(answer, Shown) or answer.value is not None:
-        typer.echo(json_module.dumps(as_data(answer), indent=2, ensure_ascii=False))
-    if isinstance(answer, Shown):
-        answer.look = None
-        display(answer, {})
+def display(answer: Any, *, as_json: bool = False) -> int:
+    """Print an answer, or its values as JSON, then its notes; return the command's exit status."""
+    if answer is None:  # help was printed
+        return DONE
+    if as_json and (not isinstance(answer, Shown) or answer.value is not None):
+        print(json.dumps(as_data(answer), indent=2, ensure_ascii=False))
     if isinstance(answer, FinishedRun):
-        raise typer.Exit(DONE if answer.complete else INCOMPLETE)
+        if not as_json:
+            print_run(answer)
+        return DONE if answer.complete else INCOMPLETE
+    shown: Shown[Any] = answer if isinstance(answer, Shown) else _shown(answer)
+    if not as_json:
+        _print_look(shown)
+    for note in shown.notes:
+        say(note)
+    if shown.fault is not None:
+        raise shown.fault
+    return shown.exit_code
 
 
-def told(found: str, given: Given) -> None:
-    """Print a sentence about what was done."""
-    say(found)
+def _shown(answer: Any) -> Shown[Any]:
+    """Return how an answer is printed: as it says itself, or its text."""
+    return answer.shown() if hasattr(answer, "shown") else Shown(answer, str(answer))
 
 
-def finished(found: FinishedRun | Submitted | SlurmSubmission, given: Given, *, timings: bool = False) -> None:
+def _print_look(answer: Shown[Any]) -> None:
+    if isinstance(answer.look, bytes):
+        sys.stdout.buffer.write(answer.look)
+    elif isinstance(answer.look, str):
+        print(printable(answer.look) if sys.stdout.isatty() else answer.look)
+    elif answer.look is not None:
+        show(answer.look, answer.width, wrap=answer.wrap)
+
+
+def print_run(done: FinishedRun) -> None:
     """Print a run's summary, the paths of its results, and the next commands, ready to paste.
 
     The sweep's success does not depend on it: where it cannot be read or printed, a sentence on stderr says so.
-
-    Args:
-        timings: Print how long each phase took, in seconds.
     """
-    if not isinstance(found, FinishedRun):
-        submitted(found, given)
-        return
     try:
-        _print_finished(found, timings)
+        _print_run(done)
         sys.stdout.flush()
     except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for a library
         discard_output()
         with contextlib.suppress(OSError):
             why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "too little memory"
-            say(f"the summary could not be printed: {why}; see `sweeper results {found.name}`")
-    raise typer.Exit(DONE if found.complete else INCOMPLETE)
+            say(f"the summary could not be printed: {why}; see `sweeper results {done.name}`")
 
 
 def discard_output() -> None:
@@ -129,24 +112,23 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_finished(done: FinishedRun, timings: bool) -> None:
+def _print_run(done: FinishedRun) -> None:
     from sweeper.reporting.summary import summary
     from sweeper.storage.places import DRIVING, place_of
 
     show(summary(done.results))
-    tell: Callable[[str], None] = typer.echo
     store = place_of(done.output, DRIVING).store
     if store is None:
-        tell(f"\nresults  {_short(done.folder)}")
+        print(f"\nresults  {near_path(done.folder)}")
         if done.report.path.exists():  # a second Ctrl-C leaves none
-            tell(f"report   {_short(done.report.path)}")
+            print(f"report   {near_path(done.report.path)}")
     else:
-        tell(f"\nresults  {store.child(done.name).uri}")
+        print(f"\nresults  {store.child(done.name).uri}")
     for note in done.notes:
-        tell(f"note     {note}")
+        print(f"note     {note}")
     if done.counts["failed"] > done.retriable:
         diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
-        tell(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
+        print(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
     where = "" if done.output == RESULTS else f" --output {done.output}"
     next_commands = [
         f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
@@ -154,14 +136,14 @@ def _print_finished(done: FinishedRun, timings: bool) -> None:
         f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
     ]
     if done.outcome != "finished":
-        tell(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
+        print(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
         next_commands.insert(0, f"sweeper resume {done.name}{where}")
     elif done.retriable:
         next_commands.insert(0, f"sweeper resume {done.name}{where} --failed")
-    tell("\nnext")
+    print("\nnext")
     for command in next_commands:
-        tell(f"  {command}")
-    if timings:
+        print(f"  {command}")
+    if done.show_timings:
         _print_phases(done)
 
 
@@ -173,62 +155,6 @@ def _print_phases(done: FinishedRun) -> None:
     done.timings.read(read_journal(SweepPaths(done.folder).journal))
     done.timings.note("summary printed")
     show(done.timings.table())
-
-
-def _short(path: Path) -> str:
-    """Return a path relative to the current folder where that is shorter."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-def submitted(found: Submitted | SlurmSubmission, given: Given, *, wait: bool = False) -> None:
-    """Print what was submitted and the next commands.
-
-    Args:
-        wait: Follow the log until the sweep ends, and exit with its status.
-    """
-    if not isinstance(found, Submitted):
-        given_to_slurm(found)
-        return
-    say(f"submitted {found.name} as job {found.job}")
-    say("next")
-    for words in ("status", f"cluster logs {found.name} --follow", f"results {found.name}", f"stop {found.name}"):
-        say(f"  sweeper {words} --dashboard {found.address}")
-    if wait:
-        display(followed(found.cluster, found.job, write), given)
-
-
-def given_to_slurm(found: SlurmSubmission) -> None:
-    """Print a sweep's jobs and the next commands; its scripts where nothing was submitted."""
-    if not found.jobs:
-        typer.echo("\n".join(f"# {found.folder / file}\n{text}" for file, text in found.scripts.items()))
-        say(f"nothing was submitted: these are the scripts that {_short(found.asked or found.folder)} makes")
-        return
-    where = f"--output {shlex.quote(str(found.folder.parent.parent))}"
-    by = f", as {_short(found.asked)} says" if found.asked is not None else ""
-    say(f"submitted {found.name} as {plural(len(found.jobs), 'job')} {', '.join(found.jobs)}{by}")
-    say("next")
-    for words in ("status", "cluster logs", "results", "stop"):
-        say(f"  sweeper {words} {found.name} {where}")
-
-
-def exported(found: Any, given: Given) -> None:
-    """Print where an exported model is."""
-    typer.echo(found.sentence())
-
-
-def recalibrated(found: Shown[Any], given: Given) -> None:
-    """Print what was computed, and the next commands."""
-    from sweeper.storage.places import split_name
-
-    for line in found.lines():
-        say(line)
-    output = output_folder(given.get("output"))
-    sweep, where = Path(split_name(given["name"], output)[0]).name, "" if output == RESULTS else f" --output {output}"
-    say(f'next\n  sweeper results {sweep}{where} --sql "{AFTERWARDS_SQL}"')
-    say(f"  sweeper report {sweep}{where}\n  sweeper manage sync {sweep}{where}")
 
 
 @contextlib.contextmanager
@@ -252,19 +178,10 @@ def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[i
         yield advance
 
 
-#: What prints the answers of a command that is not simply displayed.
-PRINTED: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("run", "resume"), finished),
-    "submit": submitted,
-    "stop": told,
-    "export": exported,
-    "recalibrate": recalibrated,
-}
-
-#: Arguments of functions that are no options: the command line gives them.
-GIVEN: dict[str, Callable[..., Any]] = {
+#: Arguments of functions that are not typed: the command line hands them over.
+HANDED: dict[str, Callable[..., Any]] = {
     "say": say,
     "write": write,
-    "ask": partial(typer.confirm, abort=True, err=True),
+    "ask": ask,
     "progress": partial(recalibration_progress, SafeConsole(stderr=True)),
 }

@@ -98,7 +98,7 @@ class Exported:
     again: float | None = None
     logged: str | None = None
 
-    def sentence(self) -> str:
+    def __str__(self) -> str:
         """Return what was written, and how closely the program reproduces the sweep."""
         near = f"within {self.again:.1g}" if self.again else "bit for bit"
         more = "" if self.again is None else f"; trained again, logits equal the sweep's {near}"

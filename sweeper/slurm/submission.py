@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from sweeper.space.loading import load_spec
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.storage.lease import holder
 from sweeper.storage.places import split_name
+from sweeper.text.display import Shown
+from sweeper.text.labels import near_path, plural
 from trainables.files.stores.base import is_store_address
 
 #: Minutes that a driver waits for workers, a year: the queue may be long, and waiting costs one core.
@@ -40,6 +43,18 @@ class SlurmSubmission:
     folder: Path
     scripts: dict[str, str]
     asked: Path | None
+
+    def shown(self) -> Shown[None]:
+        """Return what the command prints: the jobs and the next commands; the scripts where nothing was submitted."""
+        if not self.jobs:
+            text = "\n".join(f"# {self.folder / file}\n{script}" for file, script in self.scripts.items())
+            made_from = near_path(self.asked or self.folder)
+            return Shown(None, text, notes=[f"nothing was submitted: these are the scripts that {made_from} makes"])
+        where = f"--output {shlex.quote(str(self.folder.parent.parent))}"
+        by = f", as {near_path(self.asked)} says" if self.asked is not None else ""
+        commands = [f"  sweeper {words} {self.name} {where}" for words in ("status", "cluster logs", "results", "stop")]
+        jobs = f"{plural(len(self.jobs), 'job')} {', '.join(self.jobs)}"
+        return Shown(None, notes=[f"submitted {self.name} as {jobs}{by}", "next", *commands])
 
 
 def submit_sweep(

@@ -95,7 +95,9 @@ class Shown(Generic[T]):
 
     def __rich__(self) -> RenderableType:
         """Give rich what the command of the same name prints."""
-        return self.look if self.look is not None and not isinstance(self.look, bytes) else ""
+        if self.look is None:
+            return Text("\n".join(self.notes))
+        return "" if isinstance(self.look, bytes) else self.look
 
     def __repr__(self) -> str:
         return as_text(self.__rich__())

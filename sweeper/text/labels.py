@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from sweeper.text.cells import Row
 
@@ -77,6 +78,11 @@ def label(name: str) -> str:
 def number(value: object) -> str:
     """Return a value in three significant digits where it is a float."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def near_path(path: Path) -> str:
+    """Return a path relative to the current folder where it is below that."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def plural(count: int, noun: str) -> str:

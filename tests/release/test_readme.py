@@ -6,31 +6,30 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from sweeper.api import SUBCOMMANDS
 from sweeper.cli.main import app
 from tests.release import readme
 from tests.release.distribution import ROOT, clean_environment
+from tests.running import arguments_of
 
-TREE: Any = typer.main.get_command(app)
-COMMANDS = {**TREE.commands, **{k: v for name in SUBCOMMANDS for k, v in TREE.commands[name].commands.items()}}
+COMMANDS = {name: name for name in app if not name.startswith("-")}
+COMMANDS |= {name: f"{group} {name}" for group in SUBCOMMANDS for name in app[group] if not name.startswith("-")}
 TARGETS = set(re.findall(r"^([a-z][a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 TARGETS |= {f"bench-{path.stem[6:].replace('_', '-')}" for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
 PLACEHOLDER = re.compile(r"[A-Z]+|…|.*[…<>].*")
-UNNAMED = {"--help", "--install-completion", "--show-completion", "--version"}
+UNNAMED = {"--help", "--install-completion", "--version", "--format", "-f"}
 
 
-def options_of(command: Any) -> set[str]:
-    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | UNNAMED
+def options_of(command: str) -> set[str]:
+    return {name for argument in arguments_of(command) for name in argument.names} | UNNAMED
 
 
-def subcommand(words: list[str]) -> Any:
+def subcommand(words: list[str]) -> str:
     if not words or words[0].startswith("-"):
-        return TREE
+        return ""
     assert words[0] in COMMANDS, f"there is no command `sweeper {words[0]}`"
     return COMMANDS[words[0]]
 
@@ -72,15 +71,14 @@ def test_commands_in_blocks_exist_and_parse(command: readme.Command, monkeypatch
     monkeypatch.setenv("SWEEPER_ADDRESS", "http://head:8265")  # a line of the same block sets it
     for words in command.parts:
         check(words)
-        words = plain(words)
         if words[0] == "sweeper" and not PLACEHOLDER.fullmatch(words[-1]):
-            subcommand(words[1:]).make_context("sweeper", words[2:], resilient_parsing=False)
+            app.parse_args(app.meta.parse_args(words[1:])[1].arguments["words"])
 
 
 @pytest.mark.parametrize("words", readme.mentioned(), ids=lambda words: " ".join(words)[:60])
 def test_commands_in_the_text_exist(words: list[str]) -> None:
     if words[0].startswith("--"):
-        everywhere = set().union(*(options_of(each) for each in (TREE, *TREE.commands.values())))
+        everywhere = set().union(*map(options_of, COMMANDS.values()))
         assert words[0].partition("=")[0] in everywhere, words
     else:
         check(words)

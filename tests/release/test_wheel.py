@@ -83,7 +83,8 @@ def test_the_command_works_from_anywhere(run: Run) -> None:
 @pytest.mark.integration
 def test_completion_knows_commands_and_shells(run: Run) -> None:
     for shell in ("bash", "zsh", "fish"):
-        assert "_SWEEPER_COMPLETE" in run("sweeper", "--show-completion", shell).stdout
+        run("sweeper", "--install-completion", "--shell", shell, "--output", "completion")
+        assert "recalibrate" in run("cat", "completion").stdout
 
 
 @pytest.mark.slow

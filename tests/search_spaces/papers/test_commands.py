@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from search_spaces import packaged_files
 from search_spaces.papers import commands as papers
-from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
+from tests.running import typed
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
 
 SPACE = "posterior_figures_5_6_cifar10_tenth"
@@ -97,8 +96,8 @@ def test_a_rehearsal_runs_what_is_missing_once(tmp_path: Path, monkeypatch: pyte
 
 def test_the_command_prints_cells_and_verdicts(tmp_path: Path) -> None:
     ideal_sweep(tmp_path, SPACE)
-    done = CliRunner().invoke(app, ["paper", "posterior", "--no-run", "--output", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    done = typed("paper", "posterior", "--no-run", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 26 cells filled; {tmp_path}" in lines[-1]
     assert any(line.startswith(f"focal_map_lowers_ece on {SPACE}: ") for line in lines)
@@ -133,15 +132,15 @@ def test_what_a_rehearsal_prints_or_writes_is_marked(tmp_path: Path) -> None:
     name = rehearsal("mukhoti_figures_7_8", tmp_path).name
     where = [name, "--output", str(tmp_path)]
     for command in (["results", *where], ["results", *where, "--sql", "SELECT 1"]):
-        assert "REHEARSAL, not a result" in CliRunner().invoke(app, command).stderr
-    csv = CliRunner().invoke(app, ["results", *where, "--format", "csv"]).stdout
+        assert "REHEARSAL, not a result" in typed(*command).stderr
+    csv = typed("results", *where, "--format", "csv").stdout
     assert csv.splitlines()[0].endswith(",rehearsal") and csv.splitlines()[1].lower().endswith(",true")
-    table = CliRunner().invoke(app, ["figure", name, "table", *where[1:], "--format", "csv"]).stdout
+    table = typed("figure", name, "table", *where[1:], "--format", "csv").stdout
     assert "rehearsal" in table.splitlines()[0]
     ideal_sweep(tmp_path, "mukhoti_figures_7_8")
     for command in (["results", "mukhoti_figures_7_8"], ["figure", "mukhoti_figures_7_8", "table"]):
-        done = CliRunner().invoke(app, [*command, "--format", "csv", "--output", str(tmp_path)])
-        assert done.exit_code == 0 and "rehears" not in (done.stdout + done.stderr).lower()
+        done = typed(*command, "--format", "csv", "--output", str(tmp_path))
+        assert done.returncode == 0 and "rehears" not in (done.stdout + done.stderr).lower()
 
 
 def test_a_rehearsal_counts_for_its_own_search_space_alone(tmp_path: Path) -> None:

@@ -7,18 +7,17 @@ import io
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from search_spaces.papers.focal_map_figures import map_figure
-from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
+from tests.running import typed
 
 
 def test_the_command_prints_rows_and_draws_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "fits.html"
     arguments = ["paper", "temperatures", "--classes", "2", "--gamma", "0", "--gamma", "2", "--format", "csv"]
-    result = CliRunner().invoke(app, [*arguments, "--to", str(picture)])
-    assert result.exit_code == 0, result.output
+    result = typed(*arguments, "--to", str(picture))
+    assert result.returncode == 0, result.stderr
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [float(row["gamma"]) for row in rows] == [0.0, 2.0]
     assert float(rows[0]["temperature"]) == pytest.approx(1.0, abs=1e-4)

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from search_spaces.papers import prediction_pictures, trained_pictures
 from search_spaces.papers.claims import CLAIMS
@@ -16,7 +15,7 @@ from search_spaces.papers.commands import PAPERS
 from search_spaces.papers.focal_map_figures import FIGURES
 from search_spaces.papers.page import DEVIATION, FOLDER, items
 from search_spaces.papers.published_numbers import published_tables
-from sweeper.cli.main import app
+from tests.running import typed
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {"cells": set(published_tables()), "drawn": set(FIGURES), "claim": set(CLAIMS),
@@ -47,10 +46,10 @@ def test_every_deviation_belongs_to_an_item_and_says_what_and_why() -> None:
 
 
 def test_the_command_prints_the_items_of_a_paper() -> None:
-    done = CliRunner().invoke(app, ["paper", "mukhoti", "--items"])
-    assert done.exit_code == 0 and "Fig. 9" in done.stdout and "not identified" in done.stdout
+    done = typed("paper", "mukhoti", "--items")
+    assert done.returncode == 0 and "Fig. 9" in done.stdout and "not identified" in done.stdout
     assert "26.36 for" in done.stdout, "a deviation's quote"
-    listed = json.loads(CliRunner().invoke(app, ["paper", "posterior", "--items", "--format", "json"]).stdout)
+    listed = json.loads(typed("paper", "posterior", "--items", "--format", "json").stdout)
     (second,) = [each for each in listed if each["item"] == "Fig. 2"]
     assert second == {
         "paper": "posterior", "item": "Fig. 2", "status": "1 cell by formula", "note": "", "deviations": []

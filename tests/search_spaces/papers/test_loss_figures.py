@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from search_spaces.papers import focal_map_figures, loss_figures
 from search_spaces.papers.focal_map_figures import map_figure
 from search_spaces.papers.loss_figures import ComputedFigure, distinct_looks
-from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.html import write_figure
+from tests.running import typed
 from trainables.losses import build_loss
 from trainables.posthoc.confidence_regions import region_thresholds
 from trainables.posthoc.focal_map import focal_map
@@ -74,8 +73,8 @@ def test_the_smoothed_distribution_comes_nearer_as_nu_falls() -> None:
 @pytest.mark.parametrize("name", sorted(focal_map_figures.BY_GAMMA))
 def test_every_figure_is_one_command_with_a_picture(tmp_path: Path, name: str) -> None:
     picture = tmp_path / "figure.html"
-    result = CliRunner().invoke(app, ["paper", name.replace("-", "-fig", 1), "--format", "csv", "--to", str(picture)])
-    assert result.exit_code == 0, result.output
+    result = typed("paper", name.replace("-", "-fig", 1), "--format", "csv", "--to", str(picture))
+    assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) > 20 and "plotly.js v" in picture.read_text()
     found = map_figure(name)
     for x, y in found.curves.values():
@@ -182,8 +181,8 @@ def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix:
 def test_another_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(SweeperError, match=r"cannot be written as 'p.bmp'"):
         write_figure(map_figure("posterior-1").figure("posterior-1"), tmp_path / "p.bmp")
-    done = CliRunner().invoke(app, ["paper", "posterior-1", "--to", str(tmp_path / "p.bmp")])
-    assert done.exit_code != 0
+    done = typed("paper", "posterior-1", "--to", str(tmp_path / "p.bmp"))
+    assert done.returncode != 0
 
 
 def test_curves_that_differ_look_different() -> None:

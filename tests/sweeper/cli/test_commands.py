@@ -1,116 +1,73 @@
-"""A command is made of one function: its signature gives options, types and defaults, its docstring the help."""
+"""A command is one function: its signature gives options, types and defaults, its docstring the help."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from sweeper.api import COMMANDS
-from sweeper.api.arguments import CommandOption, Mlflow, Name, Output, RunsOn, Say, Settings, Several
-from sweeper.cli.main import app, argument_texts, command
-from sweeper.cli.printing import GIVEN, display
-from sweeper.text.display import Shown
+from sweeper.api import COMMANDS, GROUPS, SUBCOMMANDS, function_of
+from sweeper.cli.main import app
+from sweeper.cli.printing import HANDED
+from tests.running import arguments_of, typed
 
-PROGRAM = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-LISTED = PROGRAM | {name: made for each in PROGRAM.values() for name, made in getattr(each, "commands", {}).items()}
-PRINTING = {"timings", "form", "wait"}
-"""Options of what prints answers."""
+PATHS = {name: name.rstrip("_") for names in GROUPS.values() for name in names} | {
+    name: f"{group} {name}" for group, (_, names) in SUBCOMMANDS.items() for name in names
+}
 
 
-def example(
-    name: Name,
-    to: Annotated[str | Path, CommandOption(("--to",))],
-    more: Sequence[int] = (),
-    *,
-    set: Settings = None,
-    output: Output = None,
-    mlflow: Mlflow = True,
-    executor: RunsOn = "auto",
-    size: Annotated[int, CommandOption(least=2)] = 3,
-    loss: Several = (),
-    fast: bool = False,
-    say: Say = lambda line: None,
-) -> Shown[dict[str, Any]]:
-    """Do what is asked. And more.
-
-    Nothing else.
-
-    Args:
-        to: File to write; its folder
-            is created.
-        more: Numbers. (default: none)
-        size: How many.
-        loss: Loss family; repeatable. (default: all)
-        fast: Hurry.
-
-    Raises:
-        SweeperError: never.
-    """
-    values = {key: value for key, value in locals().items() if key != "say"}
-    say("said")
-    return Shown(values, "done", notes=["noted"], complete=not fast)
-
-
-def typed(*words: str) -> tuple[int, str, dict[str, Any]]:
-    answers: list[Shown[dict[str, Any]]] = []
-
-    def keep(found: Shown[dict[str, Any]], given: dict[str, Any], *, loud: bool = False) -> None:
-        """Print.
-
-        Args:
-            loud: Shout.
-        """
-        answers.append(found)
-        display(found, given)
-
-    program = typer.Typer()
-    program.command()(command(example, keep))
-    done = CliRunner().invoke(program, list(words))
-    return done.exit_code, done.output, answers[0].value if answers else {}
-
-
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("SWEEPER_OUTPUT", "SWEEPER_EXECUTOR", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
-        monkeypatch.delenv(variable, raising=False)
+def parsed(*words: str) -> dict[str, Any]:
+    """Return what a command's function gets of what is typed."""
+    return dict(app.parse_args(words)[1].arguments)
 
 
 def test_a_function_gets_what_is_typed() -> None:
-    code, said, values = typed("mine", "--to", "f.txt")
-    assert (code, said.split()) == (0, ["said", "done", "noted"])
-    usual = {"more": (), "set": None, "output": "results", "mlflow": True, "executor": "auto", "size": 3}
-    assert values == {"name": "mine", "to": Path("f.txt"), **usual, "loss": (), "fast": False}
-    code, _, values = typed(
-        "mine", "1", "2", "--to", "f", "-o", "elsewhere", "--no-mlflow", "--executor", "local", "--set", "a=1",
-        "--set", "b=2", "--loss", "focal", "--fast", "--loud",
-    )  # fmt: skip
-    changed = {"more": [1, 2], "set": ["a=1", "b=2"], "output": "elsewhere", "mlflow": False, "executor": "local"}
-    assert code == 1 and values == {
-        "name": "mine", "to": Path("f"), **changed, "size": 3, "loss": ["focal"], "fast": True
+    assert parsed("run", "mine") == {"space": "mine"}
+    assert parsed(
+        "run", "mine", "-o", "elsewhere", "--no-mlflow", "--executor", "local", "--set", "a=1", "--set", "b=2",
+        "--rehearse", "--continue",
+    ) == {
+        "space": "mine", "output": "elsewhere", "mlflow": False, "executor": "local", "set": ["a=1", "b=2"],
+        "rehearse": True, "resume_existing": True,
+    }  # fmt: skip
+    assert parsed("report", "a", "b", "c", "--to", "page.html") == {
+        "name": "a", "more": ["b", "c"], "to": "page.html"
+    }  # fmt: skip
+    assert parsed("recalibrate", "a", "-m", "temperature", "-m", "vector", "--bins", "5", "--bins", "10") == {
+        "name": "a", "method": ["temperature", "vector"], "bins": [5, 10]
+    }  # fmt: skip
+    assert parsed("results", "a", "--columns") == {"names": ["a"], "columns": []}
+    assert parsed("results", "a", "--columns", "ece,nll", "--columns", "lr") == {
+        "names": ["a"], "columns": ["ece,nll", "lr"]
     }  # fmt: skip
 
 
-def test_what_is_not_understood_is_refused() -> None:
-    assert typed("mine")[0] == typed("mine", "--to", "f", "--size", "1")[0] == typed("--to", "f")[0] == 2
-
-
-def test_the_docstring_is_the_help() -> None:
-    flat = " ".join(typed("--help")[1].replace("│", " ").split())
-    for text in ("File to write; its folder is created.", "[default: (all)]", "--no-mlflow", "Shout.", "KEY=VALUE"):
-        assert text in flat, text
-    assert "SweeperError" not in flat and "--say" not in flat
-    assert argument_texts(inspect.getdoc(example) or "")["to"] == "File to write; its folder is created."
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("statu", "status"),
+        ("run a --outpt b", "--output"),
+        ("run", "--space"),
+        ("run a --cpus 0", ">= 1"),
+        ("run a --cpus some", "some"),
+        ("stop a b", "b"),
+        ("manage delet a", "delete"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_the_nearest(words: str, said: str) -> None:
+    done = typed(*words.split())
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_parameter_of_a_function_is_an_option(name: str) -> None:
-    module = __import__(f"sweeper.api.{COMMANDS[name]}", fromlist=[name])
-    taken = set(inspect.signature(getattr(module, name)).parameters) - set(GIVEN)
-    options = {parameter.name for parameter in LISTED[name.rstrip("_").replace("_", "-")].params}
-    assert taken <= options and options - taken <= PRINTING
+def test_every_parameter_of_a_function_is_an_option_with_its_help(name: str) -> None:
+    arguments = {argument.field_info.name: argument for argument in arguments_of(PATHS[name])}
+    handed = {"form", *HANDED}
+    assert set(inspect.signature(function_of(name)).parameters) - handed == set(arguments) - handed
+    shown = " ".join(typed(*PATHS[name].split(), "--help").stdout.replace("│", " ").split())
+    assert "--format" in shown
+    for option in (option for key, argument in arguments.items() if key not in handed for option in argument.names):
+        assert option in shown, option
+    assert shown.count("SweeperError") == 0

@@ -153,7 +153,7 @@ def test_weights_that_are_gone_are_trained_again_bit_for_bit(which, replicate, r
         retrain=True, say=lines.append,
     )  # fmt: skip
     assert done.again == 0.0, "logits differ from those that the sweep stored"
-    assert "trained again, logits equal the sweep's bit for bit" in done.sentence()
+    assert "trained again, logits equal the sweep's bit for bit" in str(done)
     assert lines[-1].startswith(lost) and lines[-1].endswith("epoch 2 of 2")
     assert done.difference < 1e-5 and done.description["source"]["trained_again"] == {"largest_logit_difference": 0.0}
     assert {path.name for path in paths.checkpoints.iterdir()} == kept, "the sweep stays as it was"
@@ -187,10 +187,10 @@ def test_a_method_that_validation_data_do_not_determine_is_not_exported_silently
     posthoc = {"method": "temperature", "parameters": {"temperature": 0.3, "at_bound": 1.0}}
     done = Exported(tmp_path, "c00000", [0], "temperature", 0.0, 36, {"posthoc": posthoc})
     assert done.at_bound
-    assert "warning: validation data do not determine temperature" in done.sentence()
-    assert "export with --posthoc none" in done.sentence()
+    assert "warning: validation data do not determine temperature" in str(done)
+    assert "export with --posthoc none" in str(done)
     sure = replace(done, description={"posthoc": {**posthoc, "parameters": {"at_bound": 0.0}}})
-    assert not sure.at_bound and "warning" not in sure.sentence()
+    assert not sure.at_bound and "warning" not in str(sure)
 
 
 def test_networks_that_agree_in_being_wrong_keep_the_size_of_their_error():

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.table import Table
-from typer.testing import CliRunner
 
-from sweeper.cli.main import app
 from sweeper.journal.journal import Journal
 from sweeper.monitoring.status import UNDRIVEN_LOOKS, Look, SweepWatch, look_at_all, watch
 from sweeper.space.loading import load_spec
 from sweeper.storage.lease import Lease
 from sweeper.storage.sweeps import create_sweep
+from tests.running import typed
 from tests.sweeper.journal.test_state import Script
 from tests.sweeper.storage.test_sweeps import SPACE
 
@@ -146,14 +145,13 @@ def test_the_command_watches_one_sweep_or_all_and_says_how_it_ended(driven):
         finished.report(index, 9, "completed")
     driven.write(finished.add("ended", attempt=1, outcome="finished", reason=""))
     where = ["--output", str(driven.output)]
-    runner = CliRunner()
-    done = runner.invoke(app, ["status", "small", "--watch", *where])
-    assert done.exit_code == 0 and "6 completed" in done.stdout
-    done = runner.invoke(app, ["status", "--watch", *where])
-    assert done.exit_code == 0 and "no sweep is running" in done.stdout
+    done = typed("status", "small", "--watch", *where)
+    assert done.returncode == 0 and "6 completed" in done.stdout
+    done = typed("status", "--watch", *where)
+    assert done.returncode == 0 and "no sweep is running" in done.stdout
     shutil.rmtree(driven.paths.journal)
     driven.write(Script().attempt(1).add("ended", attempt=1, outcome="stopped", reason=""))
-    assert runner.invoke(app, ["status", "small", "-w", *where]).exit_code == 1
+    assert typed("status", "small", "-w", *where).returncode == 1
 
 
 def test_all_sweeps_of_a_folder_are_shown_until_no_driver_runs(tmp_path: Path) -> None:

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
-from sweeper.cli.main import app
-from sweeper.core.errors import SweeperError
 from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
 from sweeper.planning.plan import Cost, Range, architecture_shares, plan, takes
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.parts import Resources
+from tests.running import typed
 from tests.sweeper.searches import searched_spec
 from tests.sweeper.simulated_plans import simulate
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
@@ -215,9 +213,8 @@ def test_missing_data_are_an_obstacle_and_the_commands_exit_status(monkeypatch, 
     )
     planned = measured_plan(load_spec(file))
     assert "nothing" in planned.obstacle and planned.note.startswith("No estimate")
-    done = CliRunner().invoke(app, ["plan", str(file)])
-    assert isinstance(done.exception, SweeperError) and done.exception.exit_code == 2
-    assert "the sweep cannot start here" in str(done.exception) and "total epochs" in done.output
+    done = typed("plan", str(file))
+    assert done.returncode == 2 and "the sweep cannot start here" in done.stderr and "total epochs" in done.stdout
 
 
 def test_the_hessians_share_of_the_work_is_named(monkeypatch):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
+from sweeper.api import function_of
 from sweeper.cli.main import app
 from sweeper.remote.submission import Request, submit, submit_resume
 
@@ -31,9 +32,7 @@ def _understood(command: Sequence[str]) -> dict[str, Any]:
     """Return what the command line's own parser makes of a driver's command."""
     python, dash, module, name, *arguments = command
     assert (python, dash, module) == ("python", "-m", "sweeper")
-    parser: Any = typer.main.get_command(app)
-    context = parser.commands[name].make_context(name, list(arguments))
-    return dict(context.params)
+    return dict(app.parse_args([name, *arguments])[1].arguments)
 
 
 def test_the_driver_waits_for_nodes_as_long_as_the_submitter_said(tmp_path: Path) -> None:
@@ -44,13 +43,13 @@ def test_the_driver_waits_for_nodes_as_long_as_the_submitter_said(tmp_path: Path
     for command in jobs.commands:
         understood = _understood(command)
         assert understood["wait_for_nodes"] == minutes
-        assert understood["output"] == str(tmp_path) and understood["mlflow"] is True  # the flag --no-mlflow
+        assert understood["output"] == str(tmp_path) and understood["mlflow"] is False
         assert understood["set"] == ["seed=3"]
 
 
 @pytest.mark.parametrize("command", ["run", "submit", "resume"])
 def test_every_command_waits_equally_long_by_default(command: str) -> None:
-    parser: Any = typer.main.get_command(app)
-    commands = {**parser.commands, **parser.commands["cluster"].commands}
-    (option,) = [each for each in commands[command].params if each.name == "wait_for_nodes"]
-    assert option.default == Request("s3://sweeps").wait_for_nodes
+    assert (
+        inspect.signature(function_of(command)).parameters["wait_for_nodes"].default
+        == Request("s3://sweeps").wait_for_nodes
+    )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from sweeper.cli.main import app
 from sweeper.results.listing import columns_table, meaning
+from tests.running import typed
 from tests.sweeper.held import held
 
 
@@ -29,5 +27,5 @@ def test_a_column_is_described_by_its_declaration() -> None:
 
 
 def test_columns_without_names_are_described_on_the_command_line(quickstart_folder: Path) -> None:
-    done = CliRunner().invoke(app, ["results", str(quickstart_folder), "--columns"])
-    assert done.exit_code == 0 and "negative log-likelihood, in [0, inf)" in done.output
+    done = typed("results", str(quickstart_folder), "--columns")
+    assert done.returncode == 0 and "negative log-likelihood, in [0, inf)" in done.stdout

@@ -19,9 +19,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results import Results, UnknownSweepError, load
@@ -29,6 +27,7 @@ from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
 from sweeper.text.display import format_table
+from tests.running import typed
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
 from tests.sweeper.synthetic_sweep import write_sweep
 from trainables.worker.trial_tables import SPECTRA_SCHEMA
@@ -284,9 +283,9 @@ def test_a_strangers_column_name_is_refused_and_never_run(tmp_path: Path, comman
     name = column.format(reads=READS.format(secret=tmp_path / "secret.txt"))
     folder = stranger(tmp_path, lambda table: table.append_column(name, pa.array(range(len(table)))))
     arguments = [command[0], str(folder), *(word.format(sweep=folder) for word in command[1:])]
-    done = CliRunner().invoke(app, arguments)
-    said = done.output + str(done.exception)
-    assert "which no sweep writes" in said and "the reader's own" not in said and done.exit_code
+    done = typed(*arguments)
+    said = done.stdout + done.stderr
+    assert "which no sweep writes" in said and "the reader's own" not in said and done.returncode
 
 
 def test_a_strangers_cells_are_values(tmp_path: Path) -> None:
@@ -296,9 +295,8 @@ def test_a_strangers_cells_are_values(tmp_path: Path) -> None:
         tmp_path, lambda table: table.set_column(table.schema.get_field_index("trial"), "trial", [[name] * len(table)])
     )
     for arguments in (["results", str(folder)], ["report", str(folder)], ["show", str(folder), name]):
-        done = CliRunner().invoke(app, arguments)
-        assert "the reader's own" not in done.output + str(done.exception)
-        assert done.exception is None or isinstance(done.exception, SweeperError | SystemExit), done.exception
+        done = typed(*arguments)
+        assert "the reader's own" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("where", ["'{file}'", "read_csv('{file}')", "read_text('{file}')", "glob('/etc/*')"])

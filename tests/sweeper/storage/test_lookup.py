@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from sweeper import results
 from sweeper.analysis.recalibrating import recalibrate_sweep
-from sweeper.cli.main import app, complete_sweep
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.fork_server import ForkServer
@@ -32,6 +29,7 @@ from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.storage.store_journal import INDEX
 from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.projection import Projection
+from tests.running import completions, typed
 from tests.sweeper.journal.test_state import Script
 from tests.sweeper.monitoring.test_status import Driven
 from tests.sweeper.records import made_body
@@ -49,9 +47,7 @@ def write(folder: Path, created: str | None, age: float = 0.0) -> Path:
 
 
 def completed(output: Path) -> list[str]:
-    context = typer.Context(typer.main.get_command(app))
-    context.params = {"output": str(output)}
-    return complete_sweep(context, "")
+    return completions("status", "--output", str(output), "")
 
 
 def test_the_latest_is_the_one_that_began_last(tmp_path: Path) -> None:
@@ -98,7 +94,7 @@ def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
     assert sorted(sweep_names(tmp_path)) == completed(tmp_path) == ["bare", "whole"]
     assert is_sweep(bare) and find_sweep("bare", tmp_path).root == results.load("bare", tmp_path).folder == bare
     shutil.rmtree(tmp_path / "whole")
-    runner, where = CliRunner(), ["--output", str(tmp_path)]
+    where = ["--output", str(tmp_path)]
     for command in (
         ["results", "bare"],
         ["report", "bare"],
@@ -106,8 +102,8 @@ def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
         ["status", "bare"],
         ["status"],
     ):
-        done = runner.invoke(app, [*command, *where])
-        assert done.exit_code == 0, (command, done.exception)
+        done = typed(*command, *where)
+        assert done.returncode == 0, (command, done.stderr)
         assert command[0] != "status" or "tables only" in done.stdout
     with pytest.raises(SweeperError, match=r"has no sweep\.yaml: only its tables can be read"):
         Projection(bare, "sqlite:///unused")
@@ -150,8 +146,8 @@ def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: s
         with pytest.raises(SweeperError, match="cannot be a folder"):
             place_of(tmp_path / name, use)
     for command in (["status", "small"], ["results", "small"], ["report", "small"]):
-        done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / name)])
-        assert isinstance(done.exception, SweeperError), (command, done.exception)
+        done = typed(*command, "--output", str(tmp_path / name))
+        assert done.returncode == 2, (command, done.stderr)
 
 
 @pytest.mark.parametrize("output", ["ftp://host/results", "file:///results", "S3://bucket", Path("ftp://host/x")])

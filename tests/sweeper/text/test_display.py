@@ -11,10 +11,9 @@ import yaml
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
-from typer.testing import CliRunner
 
-from sweeper.cli.main import app
 from sweeper.text.display import SafeConsole, as_html, as_text, printable, text_table
+from tests.running import typed
 
 EVIL = "[/x] [red]a[/] :bomb: \x1b[31m\x1b]0;title\x07\x9b1m\u202eabc\r"
 
@@ -51,6 +50,6 @@ def test_names_of_a_strangers_folder_end_no_command(quickstart_folder: Path, tmp
     values["dataset"]["name"] = "[/x] \x1b[31mred"
     (root / "sweep.yaml").write_text(yaml.safe_dump(values))
     for command in (["status"], ["show", "received"], ["results", "received"]):
-        done = CliRunner().invoke(app, [*command, "--output", str(root.parent)])
-        assert done.exception is None, (command, done.exception)
-        assert "\x1b" not in done.output
+        done = typed(*command, "--output", str(root.parent))
+        assert done.returncode == 0, (command, done.stderr)
+        assert "\x1b" not in done.stdout + done.stderr

@@ -8,11 +8,12 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_origin, get_type_hints
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
+from sweeper.api.arguments import Settings, Space, overrides, readable
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
 from sweeper.space.loading import load_spec
@@ -27,14 +28,13 @@ LEFT_OUT = {"output", "to", "page", "picture", "form", "address", "slurm", "clus
 
 def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
     """Return a command's function as a tool: its answer as data, its errors as sentences."""
-    parameters = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        kind, *options = get_args(hint := eval(parameter.annotation, function.__globals__)) or (hint,)
-        kind, options = (kind, options) if get_origin(hint) is Annotated else (hint, [])
-        if name not in LEFT_OUT and get_origin(kind) is not get_origin(Callable[..., Any]):
-            typed = next((option.kind for option in options if option.kind is not None), kind)
-            parameters.append(parameter.replace(annotation=typed, kind=parameter.KEYWORD_ONLY))
-    fixed = {"output": output} if "output" in inspect.signature(function).parameters else {}
+    hints, taken = get_type_hints(readable(function)), inspect.signature(function).parameters
+    parameters = [
+        parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
+        for name, parameter in taken.items()
+        if name not in LEFT_OUT and get_origin(hints[name]) is not get_origin(Callable[..., Any])
+    ]
+    fixed = {"output": output} if "output" in taken else {}
 
     @functools.wraps(function)
     def call(**given: Any) -> Any:
@@ -50,10 +50,10 @@ def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
     return call
 
 
-def require_no_code(space: str | None = None, set: Any = None, **others: object) -> None:
+def require_no_code(space: Space | None = None, set: Settings = None, **others: object) -> None:
     """Raise SweeperError where a search space that a tool is given names code of somebody's own; import none."""
     with importing_nothing():
-        names = [] if space is None else [name for _, name in own_names(load_spec(space, list(set or ())))]
+        names = [] if space is None else [name for _, name in own_names(load_spec(space, overrides(set)))]
     if names:
         raise SweeperError(
             f"{space} names code: {', '.join(names)}", "a tool runs none: ask a person to run `sweeper plan`"

@@ -1,0 +1,185 @@
+"""Commands on clusters as functions: submit a sweep to Ray or Slurm, follow its log, create a token."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from sweeper.api import arguments
+from sweeper.api.arguments import connect, output_folder, overrides
+from sweeper.api.finished import Submitted
+from sweeper.core.errors import SweeperError
+from sweeper.storage.metadata import user_and_host
+from sweeper.text.display import Shown, printable
+from trainables.files.regular import read_text
+
+if TYPE_CHECKING:
+    from sweeper.remote.cluster import Cluster
+    from sweeper.slurm.submission import SlurmSubmission
+
+
+def submit(
+    space: arguments.Space,
+    address: arguments.ClusterAddress = None,
+    *,
+    output: arguments.Output = None,
+    slurm: bool = False,
+    slurm_file: str | Path | None = None,
+    print_only: Annotated[bool, Parameter("--print")] = False,
+    set: arguments.Settings = None,
+    name: str | None = None,
+    tracking_uri: arguments.Tracking = None,
+    mlflow: arguments.Mlflow = True,
+    ship_code: Annotated[bool, Parameter(negative="--no-ship-code")] = True,
+    wait_for_nodes: arguments.WaitForNodes = 30.0,
+    wait: bool = False,
+    say: arguments.Say = lambda line: None,
+    write: arguments.Write = lambda text: None,
+) -> Submitted | SlurmSubmission:
+    """Run a sweep on a remote cluster.
+
+    Results go to an object store or a shared directory.
+
+    Args:
+        address: Dashboard of the Ray cluster, e.g. http://head:8265.
+        output: Where results go: s3://…, gs://…, az://…, a shared directory.
+        slurm: Submit to Slurm, from a login node; slurm.yaml says what to ask for.
+        slurm_file: What to ask Slurm for. (default: slurm.yaml beside the space)
+        print_only: Print Slurm's scripts and submit nothing.
+        name: Name of the sweep. (default: the file's name, numbered)
+        tracking_uri: MLflow server, as seen from the cluster. (default: the cluster's MLFLOW_TRACKING_URI)
+        ship_code: Ship the local code with the job, or run the code in the cluster's image.
+        wait: Follow the log until the sweep ends, and exit with its status.
+        say: takes the job and the next commands before the log.
+        write: takes the log's text as it comes.
+
+    Returns:
+        The job, and the commands that follow it.
+
+    Raises:
+        SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
+    """
+    from sweeper.remote.submission import Request, submit as submit_sweep
+
+    address = address or os.environ.get("SWEEPER_ADDRESS")
+    if isinstance(space, Mapping):
+        raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
+    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes)
+    if slurm:
+        from sweeper.slurm.submission import submit_sweep as submit_to_slurm
+
+        asked = None if slurm_file is None else Path(slurm_file)
+        return submit_to_slurm(str(space), asked, name, request, print_only=print_only)
+    if slurm_file is not None or print_only:
+        raise SweeperError("--slurm-file and --print go with --slurm", "add --slurm, or omit them")
+    if address is None:
+        raise SweeperError(
+            "no cluster was named",
+            "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS; --slurm submits to the Slurm of this machine",
+        )
+    cluster = connect(address)
+    known = {sweep.name for sweep in cluster.sweeps()}
+    submitted = Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
+    if wait:
+        for line in submitted.lines():
+            say(line)
+        submitted.ended = followed(cluster, submitted.job, write)
+    return submitted
+
+
+def logs(
+    name: str,
+    *,
+    address: arguments.ClusterAddress = None,
+    follow: bool = False,
+    output: arguments.Output = None,
+    write: arguments.Write = lambda text: sys.stdout.write(text),  # looked up late: it may be closed
+) -> Shown[None]:
+    """Print a sweep's log.
+
+    On a cluster (--dashboard) the driver's, on this machine that of Ray and torch.
+
+    Args:
+        name: Name of the sweep.
+        follow: Follow the log until the sweep ends.
+        output: Directory of local results.
+        write: takes the log's text as it comes.
+
+    Returns:
+        Nothing: the log is printed.
+    """
+    if address is None:
+        from sweeper.monitoring.status import local_log
+        from sweeper.slurm.submission import job_logs
+
+        place = output_folder(output)
+        for file in (jobs := job_logs(place, name)):
+            write(f"# {file}\n{printable(read_text(file, 'replace'))}")
+        if jobs and not (Path(place) / name).exists():
+            return Shown(None)
+        for text in local_log(name, output_folder(output), follow=follow):
+            write(text)
+        return Shown(None)
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if follow:
+        return followed(cluster, sweep.job, write)
+    write(cluster.logs(sweep.job))
+    return Shown(None)
+
+
+def followed(cluster: Cluster, job: str, write: arguments.Write) -> Shown[None]:
+    """Write a driver's log until it ends; the answer has its exit status, 1 where it was killed."""
+    for text in cluster.follow(job):
+        write(text)
+    ended = cluster.sweep(job)
+    killed = ended.exit_code is None and ended.state != "finished"
+    notes = [f"the job {job} {ended.state}: {ended.message.strip()}"] if killed else []
+    return Shown(None, notes=notes, exit_code=ended.exit_code if ended.exit_code is not None else int(killed))
+
+
+def token(file: str | Path) -> Shown[Path]:
+    """Create a token for a Ray cluster.
+
+    It is never printed; copy the file to the cluster and its users.
+
+    Args:
+        file: File to write; only you can read it.
+
+    Returns:
+        The file with the token.
+    """
+    from sweeper.remote.cluster import create_token
+
+    create_token(Path(file))
+    notes = [
+        f"wrote a new token to {file}; every machine of the cluster and every user needs it:",
+        f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={Path(file).resolve()}",
+    ]
+    return Shown(Path(file), notes=notes)
+
+
+def resume_remotely(
+    name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool
+) -> Submitted:
+    """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
+    from sweeper.remote.submission import Request, submit_resume
+
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if not sweep.ended:
+        raise SweeperError(
+            f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --dashboard {address}`"
+        )
+    own = sweep.submitter == user_and_host()
+    request = Request(
+        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
+        trust=trust or own,
+    )  # fmt: skip
+    return Submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
