@@ -16,12 +16,13 @@ import numpy as np
 from sweeper.analysis.statistics.spreads import Floats
 
 #: Typical spreads between a seed and the better ones beyond which it is far off. Simulated with one seed in five worse
-#: by 20 spreads, .66 to .86 of them are flagged (24 to 96 trainings), of clean values none, of values with heavy tails
-#: (t₃) .2 %, of seeds whose spreads are log-normal .3 to .7 % (`make bench-statistics`).
-FAR = 10.0
+#: by 20 spreads, .76 to .98 of them are flagged (24 to 96 trainings), of clean normal values none, of values with heavy
+#: tails (t₃) .3 %, of seeds whose spreads are log-normal 1 %. Of one very long tail (gamma, skewness 6), which is much
+#: the same as a bad optimum in one seed of ten, 6 to 28 % (150 draws each).
+FAR = 8.0
 
 #: The share of flagged trainings above which none is: values then have one long tail and no typical spread.
-MOST = 0.3
+MOST = 0.4
 
 #: Pairs of seeds below which no seed is flagged.
 LEAST_PAIRS = 12

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.analysis.statistics.outliers import outliers
+from sweeper.analysis.statistics.outliers import FAR, outliers
 
 
 def by_seed(table: np.ndarray) -> dict[str, dict[int, float]]:
@@ -16,12 +16,12 @@ def by_seed(table: np.ndarray) -> dict[str, dict[int, float]]:
 
 
 def naive(table: np.ndarray, spread: float) -> set[tuple[str, int]]:
-    """Every seed that is worse by ten spreads than the next better one, or than one that is flagged itself."""
+    """Every seed that is worse by FAR spreads than the next better one, or than one that is flagged itself."""
     flagged = set()
     for at, row in enumerate(table):
         for seed, value in enumerate(row):
             better = sorted(v for v in row if v <= value)
-            if any(b - a > 10 * spread for a, b in itertools.pairwise(better)):
+            if any(b - a > FAR * spread for a, b in itertools.pairwise(better)):
                 flagged.add((f"c{at}", seed))
     return flagged
 
@@ -73,9 +73,9 @@ def test_one_in_five_is_found_and_clean_ones_are_left_alone(k: int, n: int) -> N
     assert found >= 0.5 * bad and false <= 0.002 * 40 * k * n and clean == 0
 
 
-def test_one_long_tail_has_no_outliers() -> None:
+def test_of_one_long_tail_few_are_flagged() -> None:
+    """Log-normal values, skewness 3.7."""
     rng, flagged = np.random.default_rng(2), 0
     for _ in range(40):
-        table = np.exp(0.6 * (rng.gamma(1 / 9, 1, (24, 3)) - 1 / 9))
-        flagged += len(outliers(by_seed(table), "min").flagged)
-    assert flagged <= 0.07 * 40 * 72
+        flagged += len(outliers(by_seed(np.exp(0.8 * rng.normal(size=(24, 3))) - 5), "min").flagged)
+    assert flagged <= 0.03 * 40 * 72
