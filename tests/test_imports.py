@@ -31,19 +31,7 @@ PROGRAMS = {
     f"search_spaces/examples/{name}.py" for name in ("own_loop", "own_lightning", "own_trainer", "serve_with_ray")
 }
 """Examples that use the packages instead of being used by them."""
-SLOW = {
-    "torchvision",
-    "timm",
-    "scipy",
-    "sklearn",
-    "ray",
-    "mlflow",
-    "pandas",
-    "duckdb",
-    "plotly",
-    "matplotlib",
-    "optuna",
-}
+SLOW = {"torchvision", "timm", "scipy", "sklearn", "ray", "mlflow", "pandas", "duckdb", "vl_convert", "optuna"}
 
 
 def test_the_graph_of_folders_has_no_cycle():

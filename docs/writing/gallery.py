@@ -2,7 +2,7 @@
 
     python -m docs.writing.gallery [--no-run]
 
-Pages share one copy of plotly's script, which each report.html holds by itself; with chromium there are pictures, too.
+Pages share one copy of Vega's script, which each report.html holds by itself; with chromium there are pictures, too.
 Without `--no-run`, about forty minutes on two cores. Exit status 1 where a page is missing or all are too large.
 """
 
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plotly.offline import get_plotlyjs
+from sweeper.figures.drawing import javascript
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "gallery"
@@ -98,9 +98,7 @@ def make(entry: Entry, *, run: bool) -> Path | None:
         subprocess.run([*words, "--output", str(RESULTS), "--no-mlflow"], cwd=ROOT, check=False)
     if not entry.made.is_file():
         return None
-    page = entry.made.read_text("utf-8").replace(
-        f"<script>{get_plotlyjs()}</script>", '<script src="plotly.js"></script>'
-    )
+    page = entry.made.read_text("utf-8").replace(f"<script>{javascript()}</script>", '<script src="vega.js"></script>')
     target = PAGES / f"{entry.name}.html"
     target.write_text(without_dead_links(page), "utf-8")
     return target
@@ -144,7 +142,7 @@ def main() -> None:
     """Make every page."""
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir(parents=True)
-    (PAGES / "plotly.js").write_text(get_plotlyjs(), "utf-8")
+    (PAGES / "vega.js").write_text(javascript(), "utf-8")
     missing = []
     for entry in ENTRIES:
         page = make(entry, run="--no-run" not in sys.argv)

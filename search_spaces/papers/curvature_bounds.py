@@ -24,7 +24,7 @@ from search_spaces.papers.claims.numbers import by_network, number, of_split, tr
 from search_spaces.papers.claims.posthoc import plain_gamma
 from search_spaces.papers.judging import claim_rows
 from search_spaces.papers.loss_figures import Floats
-from sweeper.figures.base import Axis, Curve, Figure, Panel
+from sweeper.figures.base import Figure, Panel, curves, quantity
 from sweeper.results import Results
 from sweeper.text.cells import Row, Rows, int_of
 from trainables.metrics.base import softmax64
@@ -152,12 +152,11 @@ def curvature_bounds(results: Results) -> list[Figure]:
 
 
 def _panel(network: str, found: Sequence[Evaluated], kind: str) -> Panel:
-    marks = []
-    for at, (label, (field, of)) in enumerate(LINES.items()):
-        points = [(each.gamma, value) for each in found if (value := getattr(each, field)) is not None]
-        if of == kind and points:
-            marks.append(Curve([x for x, _ in points], [y for _, y in points], at, line=1.6, size=4, group=label))
-    return Panel(network, [], marks, Axis("γ"), Axis(kind, from_zero=kind != "entropy"))
+    lines = {
+        label: [(each.gamma, getattr(each, field)) for each in found]
+        for label, (field, of) in LINES.items() if of == kind
+    }  # fmt: skip
+    return Panel(network, curves(lines, [*LINES]), quantity("x", "γ"), quantity("y", kind, zero=kind != "entropy"))
 
 
 def loose(found: Sequence[Evaluated]) -> str:

@@ -11,7 +11,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import Axis, Curve, Figure, Panel, Scale
+from sweeper.figures.base import (
+    Channel,
+    Figure,
+    Json,
+    Panel,
+    colour,
+    dash,
+    mark,
+    paint,
+    points,
+    quantity,
+    shade,
+    unseen,
+)
 from sweeper.text.cells import Row
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map
@@ -21,8 +34,6 @@ Points = tuple[Sequence[float], Sequence[float]]
 
 #: Of the triangle of three classes' probabilities.
 CORNERS = {(0.0, 0.0): "class 1", (1.0, 0.0): "class 2", (0.5, 0.866): "class 3"}
-
-DASHES = ("", "dash", "dot", "dashdot")
 
 #: Up to so many points of a curve are marked.
 FEW_POINTS = 15
@@ -53,47 +64,49 @@ class ComputedFigure:
 
     def figure(self, name: str) -> Figure:
         """Return it to be drawn, under its name."""
-        looks, colours, dashes = distinct_looks([*self.curves])
-        marks = []
-        for label, (x, y) in self.curves.items():
-            colour, dash = looks[label]
-            few = len(x) <= FEW_POINTS
-            said = f"{label}<br>%{{x:.4g}}, %{{y:.4g}}"
-            group = colours[colour] if colours else ""
-            marks.append(Curve(x, y, colour, line=1.6, dash=dash, size=5 * few, hover=said, group=group))
-            if label in self.ends:
-                marks.append(Curve(*self.ends[label], colour, size=5, hover=said, group=group))
-        panels = [self._panel("", marks)] if marks else []
-        for label, (x, y, values) in self.shaded.items():
-            points = Curve(x, y, size=6, symbol="hexagon", values=values, text=values, hover="%{text:.4g}")
-            panels.append(self._panel(label, [points], Scale(min(values), max(values))))
-        return Figure(name, name, f"{'; '.join(self.remarks)}.", [], panels, [], legend=colours, dashes=dashes)
+        kinds = {label: label.rpartition(", ")[::2] for label in self.curves}
+        values = [list(dict.fromkeys(pair[side] for pair in kinds.values())) for side in (0, 1)]
+        coloured = int(len(values[1]) > len(values[0]))
+        colours, dashes = values[coloured], values[1 - coloured]
+        by: dict[str, Channel] = {"color": colour("by", colours), "detail": {"field": "part", "type": "quantitative"}}
+        rows = {
+            side: [{**row, "by": kinds[label][coloured], "dashed": kinds[label][1 - coloured]}
+                   for label, points in held.items() for row in placed(label, points)]
+            for side, held in (("curves", self.curves), ("ends", self.ends))
+        }  # fmt: skip
+        if len(dashes) > 1:
+            by["strokeDash"] = dash("dashed", dashes)
+        few = all(len(x) <= FEW_POINTS for x, _ in self.curves.values())
+        look: Json = {"clip": True, "point": {"size": 20} if few else "transparent"}
+        layers = [
+            mark("line", rows["curves"], look=look, **by),
+            points(rows["ends"], size=20, color=colour("by", colours)),
+        ]
+        panels = [self._panel("", layers)] if self.curves else []
+        for label, (x, y, shades) in self.shaded.items():
+            hexagons = [{**row, "value": value} for row, value in zip(placed(label, (x, y)), shades, strict=True)]
+            scale = shade("value", min(shades), max(shades))
+            panels.append(self._panel(label, [points(hexagons, size=30, color=scale)]))
+        several = dashes if len(dashes) > 1 else []
+        return Figure(name, name, f"{'; '.join(self.remarks)}.", [], panels, [], legend=colours, dashes=several)
 
-    def _panel(self, heading: str, marks: list[Curve], scale: Scale | None = None) -> Panel:
+    def _panel(self, heading: str, layers: list[Json]) -> Panel:
         if self.axes is not None:
-            x, y = Axis(self.axes[0]), Axis(self.axes[1], limits=self.limits)
-            return Panel(heading, [], marks, x, y, scale)
-        sides = [*CORNERS, next(iter(CORNERS))]
-        outline = Curve([x for x, _ in sides], [y for _, y in sides], "axis", line=1, hover="")
-        return Panel(heading, [], [*marks, outline], scale=scale, corners=CORNERS)
+            return Panel(heading, layers, quantity("x", self.axes[0]), quantity("y", self.axes[1], limits=self.limits))
+        corners = [{"x": x, "y": y, "words": words} for (x, y), words in CORNERS.items()]
+        outline = mark("line", [*corners, corners[0]], look={"strokeWidth": 1}, color=paint("axis"))
+        words = mark("text", corners, look={"dy": {"expr": "datum.y ? -10 : 12"}}, text={"field": "words"})
+        return Panel(heading, [*layers, outline, words], unseen("x", (-0.1, 1.1)), unseen("y", (-0.1, 1)))
 
 
-def distinct_looks(labels: Sequence[str]) -> tuple[dict[str, tuple[int, str]], list[str], dict[str, str]]:
-    """Return colour and dash of each curve by its label `what, which`: the part with more values has the colours.
-
-    Returns:
-        Label → colour and dash; what the colours stand for; and the dashes, where there are several.
-    """
-    parts = {label: label.rpartition(", ")[::2] for label in labels}
-    values = [list(dict.fromkeys(pair[side] for pair in parts.values())) for side in (0, 1)]
-    coloured = int(len(values[1]) > len(values[0]))
-    colours, dashed = values[coloured], values[1 - coloured]
-    looks = {
-        label: (colours.index(pair[coloured]), DASHES[dashed.index(pair[1 - coloured]) % len(DASHES)])
-        for label, pair in parts.items()
-    }
-    words = {DASHES[at % len(DASHES)]: text for at, text in enumerate(dashed) if text}
-    return looks, colours, words if len(dashed) > 1 else {}
+def placed(label: str, points: Points) -> list[Json]:
+    """Return points as rows with what they say; `part` counts the parts of a curve that not-a-number separates."""
+    rows: list[Json] = []
+    part = 0
+    for x, y in zip(*points, strict=True):
+        part += x != x
+        rows += [] if x != x else [{"x": x, "y": y, "part": part, "says": f"{label}\n{x:.4g}, {y:.4g}"}]
+    return rows
 
 
 #: Points of a curve over probabilities, evenly inside (0, 1).

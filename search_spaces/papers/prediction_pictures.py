@@ -7,7 +7,6 @@ replicate. A sweep without these predictions has no such picture.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from search_spaces.papers.loss_figures import gradients_by_true_class
 from sweeper.analysis.predictions import MEASURED_ON, StoredPredictions, members_of
 from sweeper.core.errors import SweeperError
 from sweeper.figures import coverage_nu_map
-from sweeper.figures.base import Axis, Curve, Figure, Panel
+from sweeper.figures.base import Figure, Json, Panel, colour, curves, diagonal, full_where, names, points, quantity
 from sweeper.results import Results
 from sweeper.text.cells import Row, float_of, grouped, int_of, text_of
 from trainables.datasets import load_dataset
@@ -91,12 +90,16 @@ def posterior_scores(results: Results) -> list[Figure]:
             q = member.probabilities(MEASURED_ON, method, **({"gamma": gamma} if method == "focal_map" else {}))
             found = evaluate_probabilities(q, member.targets[MEASURED_ON], 10, ("accuracy", "ece"))
             away = float((truth * np.log(truth / q)).sum(1).mean())
-            marks = []
-            for place in range(q.shape[1]):
-                marks.append(Curve(x[order].tolist(), q[order, place].tolist(), place, line=1.6))
-                marks.append(Curve(x[order].tolist(), truth[order, place].tolist(), place, line=1, dash="dash"))
+            classes = [f"class {place}" for place in range(q.shape[1])]
+            layers = []
+            for values, dashed in ((q, False), (truth, True)):
+                lines = {
+                    name: [*zip(x[order].tolist(), values[order, at].tolist(), strict=True)]
+                    for at, name in enumerate(classes)
+                }
+                layers += curves(lines, classes, dashed=dashed)
             said = f"γ {gamma:g}, {words}: ERR {1 - found['accuracy']:.3f}, KLD {away:.4f}, ECE {found['ece']:.3f}"
-            panels.append(Panel(said, [], marks, Axis("x"), Axis("score", limits=(0, 1))))
+            panels.append(Panel(said, layers, quantity("x", "x"), quantity("y", "score", limits=(0, 1))))
     words = "scores of three classes by the input, true probabilities dashed"
     return picture(results, "posterior-scores", "Scores", words, panels)
 
@@ -120,15 +123,15 @@ def reliability_with_map(results: Results) -> list[Figure]:
             ways: list[tuple[str | None, Options]] = [(None, {}), ("focal_map", {"gamma": gamma})]
             if words == "TS_FL":
                 ways = [("temperature", fitted), ("temperature", {**fitted, "apply_focal_map": True})]
-            marks, errors = [Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash")], []
+            lines, errors = {}, []
             for at, (method, options) in enumerate(ways):
                 q, targets = member.probabilities(MEASURED_ON, method, **options), member.targets[MEASURED_ON]
                 filled = [row for row in reliability_bins(q, targets, bins) if row["n"]]
-                across, up = ([row[key] for row in filled] for key in ("confidence", "accuracy"))
-                marks.append(Curve(across, up, at, line=1.6, size=4, group=legend[at]))
+                lines[legend[at]] = [(row["confidence"], row["accuracy"]) for row in filled]
                 errors.append(evaluate_probabilities(q, targets, bins, ("ece",))["ece"])
             said = f"{words}, γ {gamma:g}: ECE {errors[0]:.3f} raw, {errors[1]:.3f} with Ψ"
-            panels.append(Panel(said, [], marks, Axis("confidence", limits=(0, 1)), Axis("accuracy", limits=(0, 1))))
+            axes = quantity("x", "confidence", limits=(0, 1)), quantity("y", "accuracy", limits=(0, 1))
+            panels.append(Panel(said, [diagonal(), *curves(lines, legend)], *axes))
     words = f"test accuracy by confidence, {bins} bins, without and with the focal map"
     return picture(results, "reliability-map", "Reliability", words, panels, legend)
 
@@ -140,9 +143,9 @@ def confidences_of_images(results: Results) -> list[Figure]:
     """
     if not _fills(results, "mukhoti-fig9"):
         return []
-    names = ", ".join(f"'{name}'" for name in FOUR)
+    losses = ", ".join(f"'{name}'" for name in FOUR)
     found: dict[str, StoredPredictions] = {}
-    for row, member in networks(results, f"config_loss_name IN ({names})"):
+    for row, member in networks(results, f"config_loss_name IN ({losses})"):
         found.setdefault(FOUR[text_of(row, "config_loss_name")], member)
     if len(found) < len(FOUR):
         return []
@@ -152,14 +155,16 @@ def confidences_of_images(results: Results) -> list[Figure]:
     kinds = {"right": np.flatnonzero(right.all(0))[:IMAGES], "wrong": np.flatnonzero(~right.any(0))[:IMAGES]}
     panels = []
     for words, places in kinds.items():
-        marks, labels = [], [f"{at} ({targets[at]})" for at in places]
-        for colour, (loss, member) in enumerate(found.items()):
+        rows: list[Json] = []
+        for loss, member in found.items():
             scaled = member.probabilities(MEASURED_ON, "temperature", objective="ece", grid="mukhoti")
-            for q, symbol in ((raw[loss], "circle"), (scaled, "circle-open")):
-                marks.append(Curve(labels, q[places].max(1).tolist(), colour, size=6, symbol=symbol, group=loss))
-        if labels:
-            x, y = Axis("test sample (class)", names=True), Axis("confidence", limits=(0, 1.03))
-            panels.append(Panel(f"{words} by all", [], marks, x, y))
+            for q in (raw[loss], scaled):
+                held = {"loss": loss, "scaled": q is scaled}
+                rows += [{**held, "sample": f"{at} ({targets[at]})", "confidence": float(q[at].max())} for at in places]
+        if rows:
+            by = colour("loss", [*found])
+            axes = names("sample", "test sample (class)"), quantity("confidence", "confidence", limits=(0, 1.03))
+            panels.append(Panel(f"{words} by all", [points(rows, color=by, shape=full_where("!datum.scaled"))], *axes))
     words = "confidence before (full) and after temperature scaling (open); the samples are ours"
     return picture(results, "image-confidences", "Confidences", words, panels, [*found])
 
@@ -185,11 +190,14 @@ def gradients_in_training(results: Results) -> list[Figure]:
         p, found = gradients_by_true_class(logs, table["target"].to_numpy(), (2,))
         some = np.argsort(p)[np.linspace(0, len(p) - 1, min(len(p), MOST_POINTS)).astype(int)]
         legend = [*found]
-        marks = [
-            Curve(p[some].tolist(), np.clip(values[some], -12, 2).tolist(), at, size=2.5, opacity=0.7, group=loss)
-            for at, (loss, values) in enumerate(found.items())
+        rows: list[Json] = [
+            {"x": x, "y": y, "loss": loss}
+            for loss, values in found.items()
+            for x, y in zip(p[some].tolist(), np.clip(values[some], -12, 2).tolist(), strict=True)
         ]
-        panels.append(Panel(f"epoch {epoch}", [], marks, Axis("p_y", limits=(0, 1)), Axis("derivative of the loss")))
+        drawn = points(rows, size=6, color=colour("loss", legend), opacity={"value": 0.7})
+        axes = quantity("x", "p_y", limits=(0, 1)), quantity("y", "derivative of the loss")
+        panels.append(Panel(f"epoch {epoch}", [drawn], *axes))
     words = f"derivative of each loss by p_y, at {MOST_POINTS} training samples, within −12 and 2"
     return picture(results, "gradients-in-training", "Gradients", words, panels if len(panels) > 1 else [], legend)
 
@@ -203,14 +211,15 @@ def gamma_selection(results: Results) -> list[Figure]:
         "avg(nll) AS nll FROM final WHERE status = 'completed' AND split = 'val' AND config_loss_name IN "
         "('inverse_focal', 'dual_focal') GROUP BY ALL ORDER BY loss DESC, network, gamma"
     )
-    legend, lines = sorted({text_of(row, "network") for row in rows}), grouped(rows, itemgetter("loss", "network"))
-    panels: dict[str, Panel] = {}
-    for (loss, network), mine in lines.items():
-        x, y = ([float_of(row, key) for row in mine] for key in ("gamma", "nll"))
-        line = Curve(x, y, legend.index(network), line=1.6, size=4, group=network)
-        before = panels[loss].marks if loss in panels else []
-        panels[loss] = Panel(loss, [], [*before, line], Axis("γ"), Axis("validation NLL"))
-    found = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", [*panels.values()], legend)
+    legend = sorted({text_of(row, "network") for row in rows})
+    panels = []
+    for loss, of_it in grouped(rows, lambda row: text_of(row, "loss")).items():
+        lines = {
+            network: [(float_of(row, "gamma"), float_of(row, "nll")) for row in mine]
+            for network, mine in grouped(of_it, lambda row: text_of(row, "network")).items()
+        }
+        panels.append(Panel(loss, curves(lines, legend), quantity("x", "γ"), quantity("y", "validation NLL")))
+    found = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", panels, legend)
     return [*found, *filter(None, [coverage_nu_map.draw(results)])]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from search_spaces.papers.curvature_bounds import curvature_bounds
 from search_spaces.papers.prediction_pictures import data_of, networks, picture, prediction_pictures
 from search_spaces.papers.translation.tokens import TEMPERATURES, column_at
-from sweeper.figures.base import Axis, Bars, Colour, Curve, Figure, Panel
+from sweeper.figures.base import Figure, Json, Panel, colour, curves, diagonal, mark, paint, points, quantity
 from sweeper.results import Results
 from sweeper.text.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
 from trainables.metrics.base import softmax64
@@ -29,8 +29,6 @@ WRONG_BINS = 10
 
 #: Test points drawn in Fig. 8b and c.
 MOST_POINTS = 400
-#: The category whose colour is the palette's grey.
-GREY = 7
 
 Line = Sequence[tuple[float, float | None]]
 
@@ -113,14 +111,14 @@ def gradient_norms(results: Results) -> list[Figure]:
     inner = prediction.GRADIENT_NORM_EDGES[1:-1]
     middles = [float(inner[0]), *np.sqrt(inner[:-1] * inner[1:]).tolist(), float(inner[-1])]
     losses = sorted({row["loss"] for row in counted})
-    x, y = Axis("norm of the last layer's gradient", log=True), Axis("share of samples")
+    axes = quantity("x", "norm of the last layer's gradient", log=True), quantity("y", "share of samples")
     panels = []
     for epoch, of_epoch in shares.items():
-        marks = [
-            Curve(middles, (held / max(1.0, held.sum())).tolist(), losses.index(loss), line=1.6, group=loss)
+        lines = {
+            loss: [*zip(middles, (held / max(1.0, held.sum())).tolist(), strict=True)]
             for loss, held in of_epoch.items()
-        ]
-        panels.append(Panel(f"after epoch {epoch}", [], marks, x, y))
+        }
+        panels.append(Panel(f"after epoch {epoch}", curves(lines, losses), *axes))
     words = "training samples by the norm of the last layer's gradient"
     return picture(results, "gradient-norms", "Gradient norms", words, panels, losses)
 
@@ -146,18 +144,14 @@ def errors_by_gamma(results: Results) -> list[Figure]:
     )
     panels = []
     for network, of_it in grouped(rows, lambda row: text_of(row, "network")).items():
-        marks = []
-        for at, (label, column) in enumerate(MAPPED.items()):
-            for gamma, held in grouped(of_it, lambda row: float_of(row, "gamma")).items():
-                if not (errors := measured_values(held, column)):
-                    continue
-                x = gamma + 0.24 * (at - 0.5)
-                least, low, middle, high, most = np.percentile(errors, range(0, 101, 25))
-                marks.append(Curve([x, x], [least, most], at, line=1, group=label))
-                sides = [x - 0.1, x + 0.1, x + 0.1, x - 0.1], [low, low, high, high]
-                marks.append(Curve(*sides, at, fill=True, opacity=0.45, group=label))
-                marks.append(Curve(sides[0][:2], [middle, middle], at, line=2.5, group=label))
-        panels.append(Panel(network, [], marks, Axis("γ"), Axis("test ECE")))
+        boxes: list[Json] = [
+            {"gamma": gamma + 0.24 * (at - 0.5), "ece": error, "by": label}
+            for at, (label, column) in enumerate(MAPPED.items())
+            for gamma, held in grouped(of_it, lambda row: float_of(row, "gamma")).items()
+            for error in measured_values(held, column)
+        ]
+        drawn = mark("boxplot", boxes, look={"extent": "min-max", "size": 9}, color=colour("by", [*MAPPED]))
+        panels.append(Panel(network, [drawn], quantity("gamma", "γ"), quantity("ece", "test ECE")))
     words = "ECE of the replicates by γ, raw and after the focal map: median, quartiles and extremes"
     return picture(results, "ece-by-gamma", "ECE by γ", words, panels, [*MAPPED])
 
@@ -170,13 +164,9 @@ def _loss_sql(results: Results) -> str:
 
 def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) -> list[Figure]:
     """Return a column against something, a line for each loss that has values; nothing where none has."""
-    measured = {name: [(x, y) for x, y in line if y is not None] for name, line in lines.items()}
-    legend = [name for name, line in measured.items() if line]
-    marks = [
-        Curve([x for x, _ in measured[name]], [y for _, y in measured[name]], at, line=1.6, group=name)
-        for at, name in enumerate(legend)
-    ]
-    panel = Panel("", [], marks, Axis(against), Axis(column))
+    legend = [name for name, line in lines.items() if any(y is not None for _, y in line)]
+    drawn = curves({name: lines[name] for name in legend}, legend)
+    panel = Panel("", drawn, quantity("x", against), quantity("y", column))
     figure = Figure(f"{sweep}-{column}", column, f"{column}, {sweep}", [], [panel], [], legend=legend)
     return [figure] if legend else []
 
@@ -192,20 +182,28 @@ def _reliability_by_epoch(results: Results) -> list[Figure]:
     if len(panels) < 2:
         return []
     said = f"{results.name}, {rows[0]['trial']}: accuracy by confidence, training data, cross-entropy"
-    legend = ["accuracy", "share of samples"]
-    return [Figure("reliability-by-epoch", "Reliability by epoch", said, [], panels, [], legend=legend)]
+    return [Figure("reliability-by-epoch", "Reliability by epoch", said, [], panels, [], legend=SHOWN)]
+
+
+SHOWN = ("accuracy", "share of samples")
 
 
 def _diagram(rows: Sequence[Row], title: str) -> Panel:
     """Return one reliability diagram with the share of samples in each bin."""
     total = max(1, sum(int_of(row, "n") for row in rows))
-    middle, widths = [(at + 0.5) / len(rows) for at in range(len(rows))], [1 / len(rows)] * len(rows)
-    accuracy = Bars(middle, [float_or_none(row, "accuracy") or 0.0 for row in rows], widths=widths)
-    shares = [int_of(row, "n") / total for row in rows]
-    share = Curve(middle, shares, 1, line=1.6, size=4)
-    ideal = Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash")
-    x, y = Axis("confidence", limits=(0, 1), step=0.2), Axis("accuracy, share", limits=(0, 1), step=0.2)
-    return Panel(f"{title}, up to {max(shares):.0%} a bin", [], [accuracy, ideal, share], x, y)
+    bins: list[Json] = [
+        {"x": at / len(rows), "end": (at + 1) / len(rows), "y": float_or_none(row, "accuracy") or 0.0,
+         "by": "accuracy"}
+        for at, row in enumerate(rows)
+    ]  # fmt: skip
+    shares = [((at + 0.5) / len(rows), int_of(row, "n") / total) for at, row in enumerate(rows)]
+    by = colour("by", SHOWN)
+    accuracy = mark("rect", bins, x2={"field": "end"}, y2={"datum": 0}, color=by)
+    x, y = (
+        quantity(at, words, limits=(0, 1), step=0.2) for at, words in (("x", "confidence"), ("y", "accuracy, share"))
+    )
+    heading = f"{title}, up to {max(share for _, share in shares):.0%} a bin"
+    return Panel(heading, [accuracy, diagonal(), *curves({SHOWN[1]: shares}, SHOWN)], x, y)
 
 
 def _linear_networks(results: Results) -> list[Figure]:
@@ -222,13 +220,13 @@ def _linear_networks(results: Results) -> list[Figure]:
     test = data_of(results).test
     inputs, targets = test.inputs.double().flatten(1).numpy(), test.targets.numpy()
     panels, directions = [], []
-    for place, (loss, (values, held)) in enumerate(logits.items()):
+    for loss, (values, held) in logits.items():
         if len(held) != len(inputs) or not np.array_equal(held, targets):
             return found  # other data lie here now than the sweep was trained on
         solved, *_ = np.linalg.lstsq(inputs, values[:, 1] - values[:, 0], rcond=None)
         weights = np.asarray(solved, np.float64)
         directions.append(weights / np.linalg.norm(weights))
-        panels.append(_boundary(inputs, targets, weights, f"{loss}: |w| {np.linalg.norm(weights):.2f}", place))
+        panels.append(_boundary(inputs, targets, weights, loss, [*logits]))
     first, *others = directions
     angles = [f"{np.degrees(np.arccos(np.clip(first @ other, -1, 1))):.2f}°" for other in others]
     words = f"test points by class and decision boundary; boundaries {', '.join(angles)} apart" if angles else ""
@@ -239,30 +237,36 @@ def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Fi
     """Return the shares of mistakes by confidence, the losses' bars side by side."""
     edges = np.linspace(0.5, 1, WRONG_BINS + 1)
     wide = 0.9 * (edges[1] - edges[0]) / len(confidences)
-    marks, legend = [], []
+    bars: list[Json] = []
+    legend = []
     for at, (loss, values) in enumerate(confidences.items()):
         counts, _ = np.histogram(values, edges)
-        places = edges[:-1] + wide * (at + 0.6)
-        shares = counts / max(1, len(values))
-        marks.append(Bars(places.tolist(), shares.tolist(), widths=[wide] * WRONG_BINS, colour=at))
         above = float((values > 0.9).mean()) if len(values) else 0.0
         legend.append(f"{loss}, n = {len(values)}, above .9: {above:.0%}")
-    panel = Panel("", [], marks, Axis("confidence", limits=(0.5, 1)), Axis("share of misclassified test points"))
+        for left, count in zip((edges[:-1] + wide * (at + 0.1)).tolist(), counts.tolist(), strict=True):
+            bars.append({"x": left, "end": left + wide, "y": count / max(1, len(values)), "by": legend[-1]})
+    drawn = mark("rect", bars, x2={"field": "end"}, y2={"datum": 0}, color=colour("by", legend))
+    x, y = quantity("x", "confidence", limits=(0.5, 1)), quantity("y", "share of misclassified test points", zero=True)
+    panel = Panel("", [drawn], x, y)
     said = f"{sweep}: share of misclassified test points by confidence"
     return Figure("mistakes", "Confidence in mistakes", said, [], [panel], [], legend=legend)
 
 
 def _boundary(
-    inputs: NDArray[np.float64], targets: NDArray[np.int64], weights: NDArray[np.float64], title: str, place: int
+    inputs: NDArray[np.float64],
+    targets: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    loss: str,
+    losses: Sequence[str],
 ) -> Panel:
     """Return points of both classes, and the line on which a network without bias is undecided."""
     reach = float(np.abs(inputs).max())
-    shades: tuple[Colour, Colour] = (GREY, "ink")
-    marks = []
-    for target, paint in enumerate(shades):
-        x, y = inputs[:MOST_POINTS][targets[:MOST_POINTS] == target].T
-        marks.append(Curve(x.tolist(), y.tolist(), paint, size=4))
-    x, y = np.array([-weights[1], weights[0]]) / np.linalg.norm(weights) * reach
-    marks.append(Curve([-x, x], [-y, y], place, line=2))
-    limits = (-reach, reach)
-    return Panel(title, [], marks, Axis("first input", limits=limits), Axis("second input", limits=limits))
+    drawn = [*zip(inputs[:MOST_POINTS].tolist(), targets[:MOST_POINTS].tolist(), strict=True)]
+    classes = [
+        points([{"x": x, "y": y} for (x, y), of in drawn if of == target], size=12, color=paint(shade))
+        for target, shade in enumerate(("axis", "ink"))
+    ]
+    x, y = (np.array([-weights[1], weights[0]]) / np.linalg.norm(weights) * reach).tolist()
+    line = curves({loss: [(-x, -y), (x, y)]}, losses)
+    axes = (quantity(at, f"{words} input", limits=(-reach, reach)) for at, words in (("x", "first"), ("y", "second")))
+    return Panel(f"{loss}: |w| {np.linalg.norm(weights):.2f}", [*classes, *line], *axes)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from rich.console import RenderableType
 
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, finished_members
 from sweeper.analysis.statistics.basics import spread
-from sweeper.core.errors import SweeperError, writing_to
+from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.text.display import plain_table
@@ -186,27 +185,6 @@ def ensembles_view(rows: Sequence[EnsembleRow]) -> RenderableType:
         "selected more than once."
     )
     return plain_table(headings, cells, left=("ensemble", "temperature"), note=note)
-
-
-def write_picture(rows: Sequence[EnsembleRow], path: Path) -> None:
-    """Draw test NLL against the members of the greedy ensembles into one HTML file that opens offline.
-
-    Raises SweeperError where it cannot be written.
-    """
-    import plotly.graph_objects as go
-
-    drawn = go.Figure()
-    for where in TEMPERATURES:
-        line = [row for row in rows if row.ensemble == GREEDY and row.temperature == where]
-        x, y = [row.members for row in line], [row.metrics["nll"] for row in line]
-        drawn.add_scatter(x=x, y=y, name=f"greedy, temperature {where}")
-    for row in rows:
-        if row.ensemble != GREEDY and row.temperature == AFTER:
-            drawn.add_hline(row.metrics["nll"], line_dash="dot", annotation_text=row.ensemble)
-    titles = {"xaxis_title": "members", "yaxis_title": f"test {label('nll')}"}
-    drawn.update_layout(template="plotly_white", xaxis_dtick=1, **titles)
-    with writing_to(path, "give --to another path"):
-        path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
 
 
 #: What is shown of sets, and its heading.

@@ -139,7 +139,7 @@ def ensemble(
     Args:
         size: Members of the largest greedy ensemble.
         candidates: Best configurations to choose members from.
-        picture: Also write a figure, test NLL against members, to this HTML file. (default: none)
+        picture: Also write a figure, test NLL against members, to this .html, .pdf, .svg or .png file. (default: none)
 
     Returns:
         A row for each ensemble, with its metrics.
@@ -147,11 +147,14 @@ def ensemble(
     Raises:
         SweeperError: no finished trial has predictions, or they are of different samples.
     """
-    from sweeper.analysis.predictive import ensembles, ensembles_view, write_picture
+    from sweeper.analysis.predictive import ensembles, ensembles_view
 
     rows = ensembles(opened(name, output), size=size, candidates=candidates)
     if picture is not None:
-        write_picture(rows, Path(picture))
+        from sweeper.figures.ensembles import draw_ensembles
+        from sweeper.reporting.html import write_figure
+
+        write_figure(draw_ensembles(rows), Path(picture))
     return Shown(rows, ensembles_view(rows))
 
 

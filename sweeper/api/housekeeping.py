@@ -260,7 +260,7 @@ def doctor() -> Shown[list[Check]]:
 
 SHARED_MEMORY_GIB = 0.5
 DISK_GIB = 2.0
-PACKAGES = ("torch", "ray", "mlflow-skinny", "pyarrow", "duckdb", "scikit-learn", "plotly")
+PACKAGES = ("torch", "ray", "mlflow-skinny", "pyarrow", "duckdb", "scikit-learn", "vl-convert-python")
 
 
 @dataclass(frozen=True)

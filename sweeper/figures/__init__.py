@@ -1,4 +1,4 @@
-"""The figures of the report, and what draws them: on the page (`on_page`) and on paper (`on_paper`).
+"""The figures of the report, and what draws them: charts (`drawing`), and files of them (`on_paper`).
 
 `base` says what a figure is and how one is added.
 """

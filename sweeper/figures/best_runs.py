@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.figures.base import FIGURES, Axis, Bars, Curve, Figure, Panel, log_axis
+from sweeper.figures.base import (
+    FIGURES,
+    Figure,
+    Json,
+    Panel,
+    colour,
+    diagonal,
+    fields,
+    mark,
+    paint,
+    points,
+    quantity,
+    rings,
+)
 from sweeper.figures.configurations import HESSIANS
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
@@ -131,7 +144,7 @@ def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
 
 
 #: An isotonic reliability curve over its band, and the Brier score's parts in a sentence.
-Isotonic = tuple[list[Curve], str]
+Isotonic = tuple[list[Json], str]
 
 
 def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
@@ -139,12 +152,17 @@ def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
     confidence = probabilities.max(axis=1)
     correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
     levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, stored.sample)
-    around = [*band.confidence, *band.confidence[::-1]], [*band.upper, *band.lower[::-1]]
-    said = "confidence %{x:.3f}<br>accuracy %{y:.3f}"
-    x, y = (each.tolist() for each in levels)
-    curve = Curve(x, y, line=2, hover=said, name="isotonic")
+    around = [
+        {"x": float(x), "y": float(low), "upper": float(high)}
+        for x, low, high in zip(band.confidence, band.lower, band.upper, strict=True)
+    ]
+    curve = [{"x": float(x), "y": float(y)} for x, y in zip(*levels, strict=True)]
+    said = fields(x="confidence", y="accuracy")
     parts = decomposition(confidence, correct)
-    return [Curve(*around, fill=True, opacity=0.18, name="90 % band"), curve], (
+    return [
+        mark("area", around, look={"opacity": 0.18}, y2={"field": "upper"}),
+        mark("line", curve, look={"strokeWidth": 2, "point": "transparent"}, tooltip=said),
+    ], (
         f"Brier score of the confidence {parts.score:.3g} = miscalibration {parts.miscalibration:.2g} − "
         f"discrimination {parts.discrimination:.2g} + uncertainty {parts.uncertainty:.2g}."
     )
@@ -169,25 +187,31 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
 
     Without a curve, which needs stored predictions, the bins are joined by a line instead.
     """
-    filled = [row for row in bins if row["n"]]
-    total = sum(int_of(row, "n") for row in filled)
-    edges = [(float_of(row, "lower"), float_of(row, "upper")) for row in bins]
-    centre = [(lower + upper) / 2 for lower, upper in edges]
-    shares, widths = [int_of(row, "n") / total for row in bins], [upper - lower for lower, upper in edges]
-    labels = [f"{row['n']:,}" if row["n"] else "" for row in bins]
-    share = Bars(centre, shares, widths=widths, colour="shade", hover="%{y:.1%} of the samples", labels=labels)
-    ideal = Curve([0, 1], [0, 1], "axis", line=1.2, dash="dash", name="perfect calibration")
-    x, y = [row["confidence"] for row in filled], [row["accuracy"] for row in filled]
-    text = [f"({row['lower']:.2f}, {row['upper']:.2f}], n = {row['n']}" for row in filled]
-    said = "%{text}<br>confidence %{x:.3f}<br>accuracy %{y:.3f}"
-    points = Curve(x, y, 1, size=6, symbol="circle-open", text=text, hover=said, name="accuracy")
-    # Without stored predictions there is no curve: then the bins are joined by a line.
+    total = sum(int_of(row, "n") for row in bins)
+    shares = [
+        {"x": row["lower"], "upper": row["upper"], "y": int_of(row, "n") / total, "n": f"{row['n']:,}",
+         "says": f"{int_of(row, 'n') / total:.1%} of the samples"}
+        for row in bins if row["n"]
+    ]  # fmt: skip
+    means = [
+        {"x": row["confidence"], "y": row["accuracy"],
+         "says": f"({row['lower']:.2f}, {row['upper']:.2f}], n = {row['n']}\n"
+                 f"confidence {row['confidence']:.3f}\naccuracy {row['accuracy']:.3f}"}
+        for row in bins if row["n"]
+    ]  # fmt: skip
+    small: Json = {"align": "left", "baseline": "bottom", "fontSize": 9, "dx": 1}
+    layers = [
+        mark("rect", shares, x2={"field": "upper"}, y2={"datum": 0}, color=paint("shade")),
+        mark("text", shares, look=small, text={"field": "n"}), diagonal(),
+    ]  # fmt: skip
     if curve is None:
-        over, parts = [replace(points, colour=0, line=1.5, symbol="circle", size=8)], []
+        layers += [mark("line", means), points(means)]
     else:
-        over, parts = [*curve[0], points], [curve[1]]
-    across, up = Axis("confidence", limits=(0, 1.03), step=0.2), Axis("accuracy", limits=(0, 1.03), step=0.2)
-    return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], [share, ideal, *over], across, up)
+        layers += [*curve[0], rings(means, "second", size=36)]
+    x, y = (quantity(at, words, limits=(0, 1.03), step=0.2) for at, words in (("x", "confidence"), ("y", "accuracy")))
+    return Panel(
+        heading, layers, x, y, [*remarks, *([] if curve is None else [curve[1]]), f"n = {total:,} predictions."]
+    )
 
 
 #: Densities below this share of a panel's highest are drawn as this: the tails of the Gaussians say nothing there.
@@ -248,20 +272,23 @@ def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
     if highest <= 0:
         return None
     floor = LOWEST * highest
-    marks: list[Curve] = []
+    lines: list[Json] = []
     remarks: list[str] = []
-    for at, (label, rows) in enumerate(measured.items()):
+    for label, rows in measured.items():
         replicates = sorted({int_of(row, "replicate") for row in rows})
         if replicates:
             remarks.append(f"{label.partition(':')[0]}: {ends_of(rows, len(replicates))}")
-        for replicate in replicates:
-            line = [row for row in rows if row["replicate"] == replicate]
-            x, y = [row["eigenvalue"] for row in line], [max(float_of(row, "density"), floor) for row in line]
-            name = f"{label.partition(':')[0]}, replicate {replicate}"
-            said = f"{name}<br>λ = %{{x:.4g}}<br>density %{{y:.3g}}"
-            marks.append(Curve(x, y, at, line=1.5, opacity=0.8, hover=said, name=name))
-    height = log_axis("density", (floor, highest), (floor, highest * 10**0.4))
-    return Panel(HESSIANS[loss], remarks, marks, Axis("eigenvalue λ"), height)
+        lines += [
+            {"eigenvalue": row["eigenvalue"], "density": max(float_of(row, "density"), floor), "run": label,
+             "replicate": row["replicate"]}
+            for row in rows
+        ]  # fmt: skip
+    said = fields(replicate="replicate", eigenvalue="λ", density="density")
+    look: Json = {"strokeWidth": 1.5, "opacity": 0.8, "point": "transparent"}
+    by = colour("run", [*densities])
+    drawn = mark("line", lines, look=look, color=by, detail={"field": "replicate"}, tooltip=said)
+    height = quantity("density", "density", log=True, limits=(floor, highest * 10**0.4))
+    return Panel(HESSIANS[loss], [drawn], quantity("eigenvalue", "eigenvalue λ"), height, remarks)
 
 
 def ends_of(rows: Rows, replicates: int) -> str:

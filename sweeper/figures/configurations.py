@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation, spread_text
-from sweeper.figures.base import Colour, Curve
+from sweeper.figures.base import DONE, FRAME, Json, bars_to, colour, ends, full_where, mark, points
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
-from sweeper.text.cells import Row, Rows, float_of, float_or_none, measured_or_none, text_of
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, grouped, measured_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, number, plural
 from trainables.curvature.statistics.base import headline_columns
 
@@ -23,10 +22,6 @@ MEASURED = ("ece", "nll", "accuracy", *headline_columns())
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
-
-#: Marker by status; whatever has not ended is drawn as OTHER_SYMBOL.
-SYMBOLS = {"completed": "circle", "early_stopped": "circle-open", "failed": "x-thin-open"}
-OTHER_SYMBOL = "diamond-open"
 
 #: Points of trials that did not finish, drawn a panel at most: more cover each other, and take seconds to draw.
 MOST_POINTS = 1000
@@ -49,11 +44,6 @@ def counted(rows: Rows, noun: str = "configuration") -> str:
     return f"{plural(len(rows), noun)} ({', '.join(parts)})"
 
 
-def symbol(status: str, shape: str = "") -> str:
-    """Return the marker of a status; `shape` takes the circle's place."""
-    return SYMBOLS.get(status, OTHER_SYMBOL).replace("circle", shape or "circle")
-
-
 def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
     """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
 
@@ -66,38 +56,6 @@ def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
     shown = [row for at, row in enumerate(rows) if at not in left_out]
     remark = f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
     return shown, [remark]
-
-
-def points_of(
-    rows: Sequence[Row],
-    x: str,
-    y: str,
-    says: Callable[[Row], str],
-    *,
-    colour: Colour = 0,
-    size: float = 8,
-    shape: str = "",
-    faint: float = 1,
-    group: str = "",
-) -> Curve:
-    """Return points of rows of one status (one row at least): the columns x and y, and what each point says.
-
-    Args:
-        rows: with a `status`.
-        x: a column.
-        y: a column.
-        says: a point's text.
-        colour: as of a `Curve`.
-        size: as of a `Curve`.
-        shape: plotly's name; by default the status's marker.
-        faint: the opacity of what did not finish.
-        group: as of a `Curve`.
-    """
-    status = str(rows[0]["status"])
-    opacity = 1 if status == "completed" else faint
-    xs, ys, text = [row[x] for row in rows], [row[y] for row in rows], [*map(says, rows)]
-    shape = shape or symbol(status)
-    return Curve(xs, ys, colour, size=size, symbol=shape, opacity=opacity, text=text, status=status, group=group)
 
 
 def measured_hessians(results: Results) -> dict[str, str]:
@@ -186,9 +144,9 @@ ERROR_BARS_UP_TO = 300
 
 
 def configuration_points(
-    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, shape: str = ""
-) -> list[Curve]:
-    """Return points of each architecture and status: mean against mean, with standard deviations.
+    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, apart: bool = False
+) -> list[Json]:
+    """Return points coloured by architecture: mean against mean, with standard deviations of finished ones.
 
     Args:
         rows: one per configuration, with `trial status epoch architecture replicates` and the columns x and y.
@@ -196,36 +154,39 @@ def configuration_points(
         y: column of the ordinate; `<y>_sd` gives its error bar.
         architectures: all categories, in the order of their colours.
         connect: draw a line through finished trials where each x occurs once, as in a grid.
-        shape: `square` for what stands apart; by default the status's marker.
+        apart: draw squares, for what is not compared.
     """
-    found: list[Curve] = []
-    for status in reversed(statuses(rows)):
-        for index, architecture in enumerate(architectures):
-            mine = [row for row in rows if row["status"] == status and str(row["architecture"]) == architecture]
-            if not mine:
-                continue
-            mine.sort(key=lambda row: float_of(row, x))
-            deviations = [float_or_none(row, f"{y}_sd") or 0.0 for row in mine]
-            bars = (deviations, deviations) if status == FINISHED and len(rows) <= ERROR_BARS_UP_TO else None
-            distinct = len({row[x] for row in mine}) == len(mine) > 2
-            line = 1.2 if connect and status == FINISHED and distinct and len(mine) <= 30 else 0
-            said = partial(hover, columns=(x, y))
-            points = points_of(
-                mine, x, y, said, colour=index, shape=symbol(status, shape), faint=0.65, group=architecture
-            )
-            found.append(replace(points, line=line, dash="dot", error_y=bars))
-    return found
+    by, finished = colour("architecture", architectures), [row for row in rows if row["status"] == FINISHED]
+    layers = []
+    if connect:
+        at = grouped(finished, lambda row: str(row["architecture"]))
+        lines = [
+            {x: row[x], y: row[y], "architecture": name}
+            for name, mine in at.items() if is_grid([row[x] for row in mine])
+            for row in sorted(mine, key=lambda row: float_of(row, x))
+        ]  # fmt: skip
+        layers.append(mark("line", lines, look={"strokeDash": [2, 3], "strokeWidth": 1.2}, color=by))
+    if len(rows) <= ERROR_BARS_UP_TO:
+        spreads = [(row, float_of(row, y), float_or_none(row, f"{y}_sd") or 0.0) for row in finished]
+        layers.append(bars_to([{**row, **ends((mean - d, mean + d))} for row, mean, d in spreads], color=by))
+    shape = {"shape": full_where(DONE, "square", FRAME)} if apart else {}
+    return [*layers, points(rows, partial(hover, columns=(x, y)), color=by, **shape)]
+
+
+def is_grid(values: Sequence[object]) -> bool:
+    """Return whether a line through points says something: at least three, at most thirty, each at its own place."""
+    return len(set(values)) == len(values) and 2 < len(values) <= 30
 
 
 def hover(row: Row, columns: Sequence[str] = ()) -> str:
     """Return what a point says of itself: the configuration, and what it has in columns."""
     family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
     lines = [
-        f"<b>{row['trial']}</b> {family} · {row['architecture']}",
+        f"{row['trial']} {family} · {row['architecture']}",
         f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
         *(f"{label(name)} {with_deviation(row, name)}" for name in columns if name != "gamma"),
     ]
-    return "<br>".join(lines)
+    return "\n".join(lines)
 
 
 def with_deviation(row: Row, name: str) -> str:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, HeatMap, Mark, Panel, Scale, log_axis
-from sweeper.figures.configurations import (
-    categories,
-    configuration_rows,
-    counted,
-    hover,
-    points_of,
-    statuses,
-    with_deviation,
-)
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, mark, names, points, quantity, shade
+from sweeper.figures.configurations import categories, configuration_rows, counted, hover, statuses, with_deviation
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, Rows, float_of, floats, grouped
@@ -74,13 +65,16 @@ def panel(rows: Rows, metric: str, architecture: str, grid: bool) -> Panel:
     """Return one network's map of one metric."""
     shown = [row for row in rows if row[metric] is not None]
     heading = f"{architecture}: {METRICS[metric]}"
-    x, y, values = Axis("coverage κ"), log_axis("ν", floats(shown, "nu")), floats(shown, metric)
-    marks: list[Mark] = [*points(shown, metric)]
-    if grid:
-        drawn = cells(shown, metric)
-        x, y, marks = Axis("coverage κ", names=True), Axis("ν", names=True), [drawn]
-        values = [value for line in drawn.values for value in line if value is not None]
-    return Panel(heading, remarks(shown, metric), marks, x, y, colours(values, metric), points=len(shown))
+    if not grid:
+        scale = colours(floats(shown, metric), metric)
+        drawn = points(shown, partial(says, metric=metric), size=110, color=scale)
+        x, y = quantity("coverage", "coverage κ"), quantity("nu", "ν", log=True)
+    else:
+        held = cells(shown, metric)
+        drawn = mark("rect", held, color=colours(floats(held, metric), metric))
+        nus = map(number, sorted({float_of(row, "nu") for row in shown}, reverse=True))
+        x, y = names("coverage", "coverage κ"), names("nu", "ν", nus)
+    return Panel(heading, [drawn], x, y, remarks(shown, metric), points=len(shown))
 
 
 def remarks(rows: Rows, metric: str) -> list[str]:
@@ -95,34 +89,25 @@ def remarks(rows: Rows, metric: str) -> list[str]:
     ]
 
 
-def colours(values: list[float], metric: str) -> Scale:
+def colours(values: list[float], metric: str) -> Json:
     """Return the colour scale of a metric over the values drawn; a few that diverged do not take all of it."""
     ordered = sorted(values) or [0.0]
     high = ordered[math.ceil(0.95 * (len(ordered) - 1))] if metric == "ece" else ordered[-1]
     low = ordered[0] if metric == "ece" else ordered[math.floor(0.05 * (len(ordered) - 1))]
-    return Scale(low, high, reversed=metric != "ece")
+    return shade(metric, low, high, larger_is_better=metric != "ece")
 
 
-def cells(rows: Rows, metric: str) -> HeatMap:
-    """Return a heat map of a grid, finished configurations only; other hyperparameters are averaged over."""
+def cells(rows: Rows, metric: str) -> list[Row]:
+    """Return the cells of a grid, finished configurations only; other hyperparameters are averaged over."""
     finished = [row for row in rows if row["status"] == FINISHED]
-    found = grouped(finished, lambda row: (float_of(row, "coverage"), float_of(row, "nu")))
-    coverages, nus = (sorted({pair[at] for pair in found}) for at in (0, 1))
-    means = {pair: spread(floats(held, metric)) for pair, held in found.items()}
-    values = [[means[c, n].mean if (c, n) in means else None for c in coverages] for n in nus]
-    words = {pair: f"{mean.text()}, n = {mean.n}" for pair, mean in means.items()}
-    text = [[words.get((c, n), "none") for c in coverages] for n in nus]
-    said = f"coverage %{{x}}, ν %{{y}}<br>{METRICS[metric]} %{{text}}"
-    return HeatMap([*map(number, coverages)], [*map(number, nus)], values, text, said)
-
-
-def points(rows: Rows, metric: str) -> list[Curve]:
-    """Return configurations drawn at random as coloured points, marker by status."""
-    found = []
-    for status in reversed(statuses(rows)):
-        mine = [row for row in rows if row["status"] == status]
-        points = points_of(mine, "coverage", "nu", partial(says, metric=metric), size=11)
-        found.append(replace(points, values=floats(mine, metric)))
+    found: list[Row] = []
+    for (coverage, nu), held in sorted(
+        grouped(finished, lambda r: (float_of(r, "coverage"), float_of(r, "nu"))).items()
+    ):
+        mean = spread(floats(held, metric))
+        place = {"coverage": number(coverage), "nu": number(nu)}
+        said = f"coverage {place['coverage']}, ν {place['nu']}\n{METRICS[metric]} {mean.text()}, n = {mean.n}"
+        found.append({**place, metric: mean.mean, "says": said})
     return found
 
 
@@ -130,6 +115,6 @@ def says(row: Row, metric: str) -> str:
     """Return what a point says of itself."""
     score = f", score {row['score']}" if row["score"] else ""
     return (
-        f"{hover(row)}<br>coverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"
-        f"<br>{METRICS[metric]} {with_deviation(row, metric)}"
+        f"{hover(row)}\ncoverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"
+        f"\n{METRICS[metric]} {with_deviation(row, metric)}"
     )

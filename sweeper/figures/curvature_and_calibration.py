@@ -6,10 +6,11 @@ refinement and post-hoc NLL, loss by loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, Correlation, correlation, log_log_fit, partial_correlation
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars, log_axis, log_ticks
+from sweeper.figures.base import FIGURES, Figure, Panel, bars_to, colour, ends, mark, names, points, quantity, verticals
 from sweeper.figures.configurations import (
     HESSIANS,
     above_zero,
@@ -26,7 +27,7 @@ from sweeper.figures.configurations import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
-from sweeper.text.cells import Row, Rows, float_of, float_or_none, floats
+from sweeper.text.cells import Row, Rows, float_or_none, floats
 from sweeper.text.labels import label, plural
 from trainables.curvature.statistics.base import statistic_of
 
@@ -64,7 +65,7 @@ def curvature_against_gamma(results: Results) -> Figure | None:
         ),
         sql=[sql],
         panels=[
-            against.panel(family, f"{family}: {HESSIANS[loss]}", f"hessian_{loss}_lambda_max", "λ<sub>max</sub>")
+            against.panel(family, f"{family}: {HESSIANS[loss]}", f"hessian_{loss}_lambda_max", "λ_max")
             for family in against.families
             for loss in hessians
         ],
@@ -124,18 +125,16 @@ class AgainstGamma:
         """Return a column of one family against γ, with its rank correlations below; `log`: a log axis' title."""
         mine = [row for row in self.rows if row["loss"] == family]
         shown, plain = (above_zero(mine, column), above_zero(self.zero, column)) if log else (mine, self.zero)
-        (squares, fewer), (points, few) = thin_points(plain), thin_points(shown)
-        marks = [
-            *configuration_points(squares, "gamma", column, self.architectures, shape="square"),
-            *configuration_points(points, "gamma", column, self.architectures, connect=self._line),
+        (squares, fewer), (circles, few) = thin_points(plain), thin_points(shown)
+        layers = [
+            *configuration_points(squares, "gamma", column, self.architectures, apart=True),
+            *configuration_points(circles, "gamma", column, self.architectures, connect=self._line),
         ]
         remarks = [*rank_correlations(shown, "gamma", column), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
         if len(shown) < len(mine):
             remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on a log scale.")
-        y = log_axis(log, floats([*shown, *plain], column)) if log else Axis("validation ECE", from_zero=True)
-        largest = max((float_of(row, "gamma") for row in shown), default=1.0)
-        x = Axis("γ", limits=(-0.035 * largest, 1.05 * largest))  # room for a marker at both ends
-        return Panel(heading, remarks, marks, x, y, points=len(shown))
+        y = quantity(column, log, log=True) if log else quantity(column, "validation ECE", zero=True)
+        return Panel(heading, layers, quantity("gamma", "γ"), y, remarks, points=len(shown))
 
 
 def gamma_findings(against: AgainstGamma, hessians: Sequence[str]) -> list[str]:
@@ -181,20 +180,21 @@ def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     """Return ECE against the trace of one loss's Hessian, with a fit for each architecture."""
     column = f"hessian_{loss}_trace"
     shown = above_zero(rows, column)
-    points, few = thin_points(shown)
-    marks, remarks = configuration_points(points, column, "ece", architectures), list[str]()
-    for index, architecture in enumerate(architectures):
+    drawn, few = thin_points(shown)
+    layers, remarks = configuration_points(drawn, column, "ece", architectures), list[str]()
+    for architecture in architectures:
         mine = [row for row in shown if str(row["architecture"]) == architecture and row["status"] == FINISHED]
         fit = log_log_fit(floats(mine, column), floats(mine, "ece"))
         if fit is None:
             remarks.append(f"{architecture}: too few finished trials for a cubic fit (n = {len(mine)}).")
             continue
         remarks.append(f"{architecture}: cubic R² = {fit.r_squared:.2f}, n = {fit.n}.")
-        marks.append(Curve(*fit.curve(), index, line=2, status=FINISHED, group=architecture))
+        curve = [{column: x, "ece": y, "architecture": architecture} for x, y in zip(*fit.curve(), strict=True)]
+        layers.append(mark("line", curve, color=colour("architecture", architectures)))
     if len(shown) < len(rows):
         remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on a log scale.")
-    x, y = log_axis("Tr(H)", floats(shown, column)), log_axis("validation ECE", floats(shown, "ece"))
-    return Panel(HESSIANS[loss], [*remarks, *few], marks, x, y, points=len(shown))
+    x, y = quantity(column, "Tr(H)", log=True), quantity("ece", "validation ECE", log=True)
+    return Panel(HESSIANS[loss], layers, x, y, [*remarks, *few], points=len(shown))
 
 
 PENALTY = "hessian_trace"
@@ -246,16 +246,19 @@ def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str
     """Return one measurement against τ, those at τ = 0 as squares."""
     shown = above_zero(rows, column)
     drawn, squares = ([row for row in shown if (row["loss"] == PENALTY) is penalty] for penalty in (True, False))
-    marks = [
-        *configuration_points(squares, "tau", column, architectures, shape="square"),
+    layers = [
+        *configuration_points(squares, "tau", column, architectures, apart=True),
         *configuration_points(drawn, "tau", column, architectures),
     ]
     remarks = rank_correlations(drawn, "tau", column)
     if len(shown) < len(rows):
         remarks.append(f"{len(rows) - len(shown)} without a positive value cannot be drawn on a log scale.")
-    kept = {at: text for at, text in log_ticks(floats(shown, "tau")).items() if at > 1.5 * zero}
-    x = Axis("τ", log=True, ticks={zero: "0", **kept})
-    return Panel(heading, remarks, marks, x, log_axis(heading, floats(shown, column)))
+    largest = math.log10(max(floats(shown, "tau"), default=1.0))
+    x = quantity("tau", "τ", log=True)
+    x["axis"] = {"format": ",.6~g", "labelExpr": f"datum.value < {1.5 * zero!r} ? '0' : datum.label", "values": [
+        zero, *(10.0**power for power in range(math.ceil(math.log10(1.5 * zero)), math.floor(largest) + 1))
+    ]}  # fmt: skip
+    return Panel(heading, layers, x, quantity(column, heading, log=True), remarks)
 
 
 #: What is correlated with sharpness, where it was measured: on validation data, as curvature is.
@@ -336,14 +339,14 @@ def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> F
 
 def sharpness_panel(target: str, found: Mapping[str, Found], families: Sequence[str], place: int) -> Panel:
     """Return one target's correlations, plain (`place` 0) or given accuracy (1), a colour a family."""
-    marks = []
-    for colour, family in enumerate(families):
-        held = [(label(name), each) for name, pair in found[family].items() if (each := pair[place]) is not None]
-        if held:
-            rhos, names = [each.rho for _, each in held], [name for name, _ in held]
-            text = [f"{family}, {name}: {each.text()}" for name, each in held]
-            bars = error_bars(rhos, [each.interval for _, each in held])
-            marks.append(Curve(rhos, names, colour, size=8, error_x=bars, text=text))
+    rows = [
+        {"family": family, "sharpness": label(name), "rho": rho.rho, **ends(rho.interval),
+         "says": f"{family}, {label(name)}: {rho.text()}"}
+        for family in families
+        for name, pair in found[family].items()
+        if (rho := pair[place]) is not None
+    ]  # fmt: skip
+    by = colour("family", families)
+    layers = [*verticals({0.0: ""}), bars_to(rows, along="x", color=by), points(rows, color=by)]
     heading = f"validation {label(target)}" + (", given accuracy" if place else "")
-    axis = Axis("Spearman’s ρ", limits=(-1.05, 1.05))
-    return Panel(heading, [], marks, axis, Axis("", names=True), verticals={0.0: ""})
+    return Panel(heading, layers, quantity("rho", "Spearman’s ρ", limits=(-1.05, 1.05)), names("sharpness"))

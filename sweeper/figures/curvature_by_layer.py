@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sweeper.analysis.statistics.differences import Mean, difference_of, mean_of
-from sweeper.figures.base import FIGURES, Axis, Figure, HeatMap, Panel, Scale
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, mark, names, shade
 from sweeper.results import Results
 from sweeper.text.cells import Rows, float_of, int_of, text_of
 from sweeper.text.labels import number, plural
@@ -137,22 +137,25 @@ def panels_of(name: str, found: Changes, rows: Rows) -> list[Panel]:
     if not values:
         return []
     largest = max(map(abs, values))
-    scale = Scale(-largest, largest, signed=True)
+    scale = shade("ratio", -largest, largest, signed=True)
     headings = {**PARTS, "lambda_max": "λ_max of cross-entropy’s H within the layer"}
     return [
-        Panel(f"{name}: {words}", [], [heat_map(found[part], layers, gammas)], Axis("γ", names=True),
-              Axis("layer", names=True), scale)
+        Panel(
+            f"{name}: {words}", [mark("rect", cells(found[part]), color=scale)],
+            names("gamma", "γ", map(number, gammas)), names("layer", "layer", layers),
+        )
         for part, words in headings.items()
     ]  # fmt: skip
 
 
-def heat_map(means: Mapping[str, Mapping[float, Mean]], layers: Sequence[str], gammas: Sequence[float]) -> HeatMap:
+def cells(means: Mapping[str, Mapping[float, Mean]]) -> list[Json]:
     """Return ln ratios, layer × γ."""
-    held = [layer for layer in reversed(layers) if layer in means]
-    cells = [[means[layer].get(gamma) for gamma in gammas] for layer in held]
-    values = [[None if cell is None else cell.value for cell in row] for row in cells]
-    text = [["not measured" if cell is None else factor(cell) for cell in row] for row in cells]
-    return HeatMap([number(gamma) for gamma in gammas], held, values, text, "%{y}, γ = %{x}<br>%{text}")
+    return [
+        {"layer": layer, "gamma": number(gamma), "ratio": mean.value,
+         "says": f"{layer}, γ = {number(gamma)}\n{factor(mean)}"}
+        for layer, held in means.items()
+        for gamma, mean in held.items()
+    ]  # fmt: skip
 
 
 def factor(mean: Mean) -> str:

@@ -16,14 +16,15 @@ diverged would otherwise be all that there is to explain.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import FIGURES, Axis, Bars, Dimension, Figure, Panel, Parallel
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, bars_to, ends, mark, names, paint, quantity, unseen
 from sweeper.figures.configurations import counted, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard, objective, searcher, varying_columns
@@ -212,18 +213,20 @@ def values_sql(results: Results, goal: Goal, varying: Sequence[str], epoch: int 
 
 def branch_panel(branch: Branch) -> Panel:
     """Return one branch: a bar a hyperparameter, the most important on top."""
-    shown = branch.importances[::-1]
-    names = [short(item.column) for item in shown]
-    means, deviations = [item.mean for item in shown], [item.deviation for item in shown]
-    text = [f"{name}: share {item.mean:.3f} ± {item.deviation:.3f}" for name, item in zip(names, shown, strict=True)]
-    bars = Bars(names, means, lying=True, errors=deviations, text=text)
+    rows = [
+        {"name": short(column), "share": mean, **ends((mean - deviation, mean + deviation)),
+         "says": f"{short(column)}: share {mean:.3f} ± {deviation:.3f}"}
+        for column, mean, deviation in branch.importances
+    ]  # fmt: skip
+    layers = [mark("bar", rows), bars_to(rows, along="x", color=paint("soft"))]
     heading = "all configurations" if branch.name == "all" else f"{branch.name} only"
     learned = f"R² on held-out trials {branch.r_squared:.2f}, n = {plural(branch.n, 'configuration')}."
     if branch.r_squared <= 0:
         learned += " The forest explains nothing here: ignore the bars."
     if branch.n == MOST_TRIALS:
         learned += " A random sample of all trials."
-    return Panel(heading, [learned], [bars], Axis("share of the variance"), Axis("", names=True))
+    across, up = quantity("share", "share of the variance", zero=True), names("name")
+    return Panel(heading, layers, across, up, [learned])
 
 
 def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
@@ -269,18 +272,13 @@ def draw_parallel_coordinates(results: Results) -> Figure | None:
         title="Hyperparameters and outcome",
         caption=(
             f"One line per configuration, {counted(rows)}; only hyperparameters that vary. “none”: the "
-            f"configuration does not have it. Colour: rank by {board.objective.label}, the best stand out. Drag along "
-            f"an axis to select a range: the table of trials then has those alone; click the axis to end.{left_out}"
+            f"configuration does not have it. Colour: rank by {board.objective.label}, the best stand out. Drag over "
+            "an axis to select a range: other plots and the table of trials then have those alone; click to end."
+            f"{left_out}"
         ),
         sql=[board.sql],
-        panels=[Panel("", [], [drawn := lines(board, shown)], width=width(drawn))],
+        panels=[panel(board, shown)],
     )
-
-
-def width(drawn: Parallel) -> int:
-    """Return the pixels in which no axis' labels reach the axis before it."""
-    labels = [label_width([each.label, *each.ticks.values()]) for each in drawn.dimensions]
-    return drawn.margin + 34 + max(AXIS_WIDTH, *labels) * (len(labels) - 1)
 
 
 def thin_lines(rows: Rows, mode: str) -> Rows:
@@ -293,50 +291,95 @@ def thin_lines(rows: Rows, mode: str) -> Rows:
     return [row for at, row in enumerate(rows) if at in kept]
 
 
-def lines(board: Leaderboard, rows: Rows) -> Parallel:
-    """Return the parallel coordinates: status, hyperparameters, outcome."""
+class Dimension(NamedTuple):
+    """An axis of parallel coordinates: its label, the lines' places on it between 0 and 1, and place → tick."""
+
+    label: str
+    places: Sequence[float]
+    ticks: Mapping[float, str]
+
+    @property
+    def width(self) -> int:
+        """The pixels that its widest label takes."""
+        return max(AXIS_WIDTH, 10 + math.ceil(5.3 * max(map(len, [self.label, *self.ticks.values()]))))
+
+
+def panel(board: Leaderboard, rows: Rows) -> Panel:
+    """Return the parallel coordinates: status, hyperparameters, outcome; a column of the data an axis."""
+    dimensions = dimensions_of(board, rows)
+    columns = [f"axis_{at}" for at in range(len(dimensions))]
+    # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
+    best_first = sorted(
+        range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=board.objective.mode == "max"
+    )
+    lines: list[Json] = [
+        {"trial": rows[at]["trial"], "status": rows[at]["status"], "rank": rank, "says": board.describe(rows[at]),
+         **{column: each.places[at] for column, each in zip(columns, dimensions, strict=True)}}
+        for rank, at in enumerate(best_first)
+    ]  # fmt: skip
+    ticks: list[Json] = [
+        {"axis": column, "place": place, "words": words}
+        for column, each in zip(columns, dimensions, strict=True)
+        for place, words in each.ticks.items()
+    ]
+    labels = json.dumps({column: each.label for column, each in zip(columns, dimensions, strict=True)})
+    x = names("axis", "", columns)
+    x["axis"] = {"labelExpr": f"{labels}[datum.value]", "orient": "top", "labelAngle": 0, "grid": True, "title": None}
+    rank: Json = {"field": "rank", "type": "quantitative", "legend": None}
+    drawn = mark("line", lines[::-1], look={"strokeWidth": 1.3, "opacity": 0.8}, color=rank, detail={"field": "trial"})
+    drawn["transform"] = [{"fold": columns, "as": ["axis", "place"]}]
+    halo = {
+        "align": "left",
+        "dx": 4,
+        "fontSize": 9.5,
+        "stroke": {"expr": "card"},
+        "strokeWidth": 3,
+        "strokeJoin": "round",
+    }
+    words: Json = {"field": "words"}
+    layers = [
+        drawn,
+        mark("text", ticks, look=halo, text=words),
+        mark("text", ticks, look={**halo, "strokeWidth": 0}, text=words),
+    ]
+    width = max(each.width for each in dimensions) * len(dimensions)
+    return Panel("", layers, x, unseen("place", (-0.03, 1.03)), width=width)
+
+
+def dimensions_of(board: Leaderboard, rows: Rows) -> list[Dimension]:
+    """Return the axes from left to right."""
     goal = board.objective
     words, order = [STATUS_WORDS[text_of(row, "status")] for row in rows], [STATUS_WORDS[s] for s in statuses(rows)]
     axes = [named_axis("status", words, order)] if len(order) > 1 else []
     axes += [dimension(short(column), [row[column] for row in rows]) for column in board.varying]
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
-    axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
-    trials = [text_of(row, "trial") for row in rows]
-    # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
-    best_first = sorted(range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=goal.mode == "max")
-    ranks = np.argsort(best_first).tolist()
-    margin = 8 + label_width([words for each in axes[:1] for words in [each.label, *each.ticks.values()]])
-    return Parallel(axes, ranks, [text_of(row, "status") for row in rows], trials, margin)
-
-
-def label_width(words: Sequence[str]) -> int:
-    """Return the pixels that the longest of some labels takes."""
-    return 10 + math.ceil(5.3 * max(map(len, words), default=0))
+    return axes + [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
 
 
 def dimension(heading: str, values: Sequence[Value]) -> Dimension:
     """Return one axis. Text is spread evenly; numbers over a wide range are logarithmic; None gets a place below."""
     if any(isinstance(value, (str, bool)) for value in values):
-        names = ["none" if value is None else str(value) for value in values]
-        return named_axis(heading, names, sorted({*names}, key=lambda name: (name != "none", name)))
+        texts = ["none" if value is None else str(value) for value in values]
+        return named_axis(heading, texts, sorted({*texts}, key=lambda name: (name != "none", name)))
     present = [value for value in values if isinstance(value, (int, float)) and value == value]
     log = min(present, default=0) > 0 and max(present) / min(present) >= WIDE_RANGE
     scaled: dict[Value, float] = {value: math.log10(value) if log else float(value) for value in set(present)}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=1.0)
-    width = (high - low) or 1.0
-    absent = low - 0.15 * width
     missing = len(present) < len(values)
-    ticks = {absent: "none"} if missing else {}
-    ticks |= {tick: number(10**tick if log else tick) for tick in ticks_between(low, high, log)}
-    places = [scaled.get(value, absent) for value in values]
-    return Dimension(heading, places, (absent if missing else low, high), ticks)
+    ticks = {tick: number(10**tick if log else tick) for tick in ticks_between(low, high, log)}
+    bottom = 0.13 if missing else 0.0  # below it, at 0, is the place of what a configuration does not have
+
+    def place(value: float) -> float:
+        return round(bottom + (1 - bottom) * (value - low) / ((high - low) or 1.0), 5)
+
+    places = [place(scaled[value]) if value in scaled else 0.0 for value in values]
+    return Dimension(heading, places, {**({0.0: "none"} if missing else {}), **{place(at): ticks[at] for at in ticks}})
 
 
 def named_axis(heading: str, values: Sequence[str], order: Sequence[str]) -> Dimension:
     """Return an axis of names, in their order from the bottom."""
-    place = {name: float(at) for at, name in enumerate(order)}
-    limits = (-0.2, max(1, len(order) - 1) + 0.2)
-    return Dimension(heading, [place[value] for value in values], limits, {at: name for name, at in place.items()})
+    place = {name: at / max(1, len(order) - 1) for at, name in enumerate(order)}
+    return Dimension(heading, [place[value] for value in values], {at: name for name, at in place.items()})
 
 
 def ticks_between(low: float, high: float, log: bool) -> list[float]:

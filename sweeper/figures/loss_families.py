@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 from sweeper.analysis.statistics import differences
 from sweeper.analysis.statistics.differences import SIGNIFICANT, PairedDifference, p_text
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, bars_to, ends, names, points, quantity, verticals
 from sweeper.figures.configurations import categories
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
@@ -228,17 +228,17 @@ def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
 
 def panel(found: Sequence[FamilyComparison], metric: str, reference: str, before: str) -> Panel:
     """Return one metric: a point and an interval a family, drawn as far as differences can be; `before` the heading."""
-    shown = found[::-1]
-    means = [item.difference.mean for item in shown]
     split, name = measured_as(metric)
     metric_known = metric_of(name)
     furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]
-    known = [item.difference.interval for item in shown]
-    limits = [pair and (max(pair[0], -furthest), min(pair[1], furthest)) for pair in known]
-    names, said = [item.family for item in shown], [sentence(item) for item in shown]
-    points = Curve(means, names, size=9, error_x=error_bars(means, limits), text=said)
-    x, y = Axis(f"difference from {reference}"), Axis("", names=True)
-    return Panel(f"{before}{split} {label(name)}", notes(found), [points], x, y, verticals={0: ""})
+    rows: list[Json] = []
+    for item in found:
+        interval = item.difference.interval
+        seen = interval and (max(interval[0], -furthest), min(interval[1], furthest))
+        rows.append({"family": item.family, "mean": item.difference.mean, "says": sentence(item), **ends(seen)})
+    layers = [*verticals({0: ""}), bars_to(rows, along="x"), points(rows, size=80)]
+    x, y = quantity("mean", f"difference from {reference}"), names("family")
+    return Panel(f"{before}{split} {label(name)}", layers, x, y, notes(found))
 
 
 def notes(found: Sequence[FamilyComparison]) -> list[str]:

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import FIGURES, Axis, Colour, Figure, Panel, log_axis
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, colour, points, quantity, rings
 from sweeper.figures.configurations import (
     categories,
     configuration_rows,
     counted,
     hover,
     one_sample_size,
-    points_of,
     statuses,
-    symbol,
     thin_points,
 )
 from sweeper.results import Results
@@ -96,18 +94,10 @@ def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
 def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
     """Return one pair of goals: every configuration, and rings round those on the front."""
     shown, few = thin_points(rows)
-    groups: list[tuple[list[Row], Colour, str, float]] = [
-        ([row for row in shown if row["status"] == status and str(row["loss"]) == loss], index, symbol(status), 8.0)
-        for status in reversed(statuses(shown))
-        for index, loss in enumerate(losses)
-    ]
-    groups += [([row for row in front if str(row["loss"]) == loss], "ink", "circle-open", 15.0) for loss in losses]
-    marks = [
-        points_of(mine, x, y, says, colour=paint, size=size, shape=shape, faint=0.5, group=str(mine[0]["loss"]))
-        for mine, paint, shape, size in groups
-        if mine
-    ]
-    return Panel(f"{LABELS[x]} and {LABELS[y]}", few, marks, scale(x, rows), scale(y, rows), points=len(rows))
+    best = [{**row, "says": says(row)} for row in front]
+    by = colour("loss", losses)
+    layers = [points(shown, says, color=by), rings(best, "ink", size=180, detail=by)]
+    return Panel(f"{LABELS[x]} and {LABELS[y]}", layers, scale(x, rows), scale(y, rows), few, points=len(rows))
 
 
 def says(row: Row) -> str:
@@ -115,7 +105,7 @@ def says(row: Row) -> str:
     return hover(row, [name for name in SAID if row.get(name) is not None])
 
 
-def scale(goal: str, rows: Rows) -> Axis:
+def scale(goal: str, rows: Rows) -> Json:
     """Return the axis of a goal: logarithmic where all values are positive."""
-    values, words = [float_of(row, goal) for row in rows], LABELS[goal].replace("λ_max", "λ<sub>max</sub>")
-    return log_axis(words, values) if min(values) > 0 else Axis(words, from_zero=True)
+    log = min(float_of(row, goal) for row in rows) > 0
+    return quantity(goal, LABELS[goal], log=log, zero=not log)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sweeper.analysis.recalibration import UNCALIBRATED, options_that_differ
 from sweeper.analysis.statistics.basics import spread
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, bars_to, colour, ends, mark, points, quantity
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from sweeper.results.queries import literal
@@ -42,11 +42,11 @@ def draw(results: Results) -> Figure | None:
         return None
     variants = [variant for variant in measured.variants if variant.method == METHOD]
     panels, shown = [], list(measured.names)[:MOST_LINES]
-    axes = Axis("γ of the focal map"), Axis("T", from_zero=True)
+    axes = quantity("gamma", "γ of the focal map"), quantity("T", "T", zero=True)
     for variant in variants:
         fits = {trial: fits_of(measured, trial, variant.options) for trial in shown}
         if any(fits.values()):
-            panels.append(Panel(variant.label, REMARKS, curves_of(measured, fits), *axes))
+            panels.append(Panel(variant.label, lines_of(measured, fits), *axes, REMARKS))
     if not panels:
         return None
     return Figure(
@@ -75,26 +75,27 @@ def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
     return [found for found in parameters if "line_slope" in found]
 
 
-def curves_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Curve]:
+def lines_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Json]:
     """Return each configuration's mean line over the range of γ_ev where T > 0, and its points."""
-    found: list[Curve] = []
-    for index, (trial, sets) in enumerate(fits.items()):
+    lines: list[Json] = []
+    best: list[Json] = []
+    for trial, sets in fits.items():
         if not sets:
             continue
-        name = measured.names[trial]
-        gammas = sorted((gamma_of(key), key) for key in sets[0] if key.startswith("temperature_at_"))
-        points = {gamma: spread([fit[key] for fit in sets]) for gamma, key in gammas}
+        of: Json = {"trial": trial, "configuration": measured.names[trial], "status": FINISHED}
+        keys = sorted((gamma_of(key), key) for key in sets[0] if key.startswith("temperature_at_"))
+        temperatures = {gamma: spread([fit[key] for fit in sets]) for gamma, key in keys}
         intercept, slope = (spread([fit[key] for fit in sets]).mean for key in ("line_intercept", "line_slope"))
-        low, high = min(points, default=0.0), max(points, default=1.0)
+        low, high = min(temperatures, default=0.0), max(temperatures, default=1.0)
         if slope < 0:
             high = min(high, -intercept / slope)
-        ends = [intercept + slope * low, intercept + slope * high]
-        found.append(Curve([low, high], ends, index, line=1.5, status=FINISHED, group=name))
-        means, deviations = zip(*((each.mean, each.deviation or 0) for each in points.values()), strict=True)
-        said = [f"<b>{name}</b><br>γ {gamma:g}, T {each.text()}" for gamma, each in points.items()]
-        bars = (deviations, deviations)
-        found.append(Curve([*points], means, index, size=7, error_y=bars, text=said, status=FINISHED, group=name))
-    return found
+        lines += [{**of, "gamma": gamma, "T": intercept + slope * gamma} for gamma in (low, high)]
+        for gamma, each in temperatures.items():
+            said, deviation = f"{measured.names[trial]}\nγ {gamma:g}, T {each.text()}", each.deviation or 0
+            bar = ends((each.mean - deviation, each.mean + deviation))
+            best.append({**of, "gamma": gamma, "T": each.mean, **bar, "says": said})
+    by = colour("configuration", [measured.names[trial] for trial in fits])
+    return [mark("line", lines, color=by), bars_to(best, color=by), points(best, color=by)]
 
 
 def gamma_of(name: str) -> float:

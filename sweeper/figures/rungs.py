@@ -5,22 +5,35 @@ The audit: what was stopped, against which cut-off, what that saved, how well ru
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from sweeper.analysis.statistics.basics import correlation
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Mark, Panel, log_axis
-from sweeper.figures.configurations import SYMBOLS, categories, counted, points_of, statuses
+from sweeper.figures.base import (
+    DONE,
+    FIGURES,
+    Figure,
+    Json,
+    Panel,
+    colour,
+    dash,
+    fields,
+    full_where,
+    mark,
+    paint,
+    points,
+    quantity,
+    verticals,
+)
+from sweeper.figures.configurations import categories, counted
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.listing import epoch_limit
 from sweeper.scheduling import SCHEDULERS
-from sweeper.text.cells import Row, Rows, Value, by_trial, float_of, float_or_none, floats, grouped, int_of, text_of
+from sweeper.text.cells import Row, Rows, by_trial, float_of, float_or_none, floats, grouped, int_of, text_of
 from sweeper.text.labels import duration, label, number, plural
 
 #: Curves drawn a status at most: more only cover each other, and each costs drawing time.
@@ -31,8 +44,6 @@ OUTLYING, FAR = 0.95, 10
 CROWDED = 100
 #: Epochs drawn a curve at most: about one every four pixels of a panel.
 POINTS = 120
-#: By network; a fifth begins again.
-DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 @FIGURES.add("learning_curves", place=130, absent="Learning curves: no trial has reported an epoch.")
@@ -52,7 +63,6 @@ def draw_curves(results: Results) -> Figure | None:
     shown, remark = thin_out(curves, goal.metric if goal.metric in metrics else metrics[0])
     trials = [curve[0] for curve in curves]
     losses, networks = categories(trials, "loss"), categories(trials, "architecture")
-    dashes = {name: DASHES[at % len(DASHES)] for at, name in enumerate(networks)}
     drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
     return Figure(
         key="learning-curves",
@@ -61,9 +71,9 @@ def draw_curves(results: Results) -> Figure | None:
         f"{drawn_rungs}{remark}",
         sql=[sql, rungs_sql],
         tables=["epochs", "trials", "decisions"],
-        panels=[curves_panel(shown, metric, losses, dashes, rungs) for metric in metrics],
+        panels=[curves_panel(shown, metric, losses, networks, rungs) for metric in metrics],
         legend=losses,
-        dashes={dash: name for name, dash in [*dashes.items()][: len(DASHES)]} if len(dashes) > 1 else {},
+        dashes=networks if len(networks) > 1 else [],
     )
 
 
@@ -92,27 +102,25 @@ def thin_out(curves: Sequence[Rows], metric: str) -> tuple[list[Rows], str]:
 
 
 def curves_panel(
-    curves: Sequence[Rows], metric: str, losses: Sequence[str], dashes: Mapping[str, str], rungs: Sequence[int]
+    curves: Sequence[Rows], metric: str, losses: Sequence[str], networks: Sequence[str], rungs: Sequence[int]
 ) -> Panel:
-    """Return one metric by epoch: a trace a loss, network and status, curves separated by gaps."""
-    marks: list[Mark] = []
+    """Return one metric by epoch, a line a trial; long ones are decimated, and the finished drawn on top."""
     crowded = len(curves) > CROWDED
-    kinds = grouped(curves, lambda curve: tuple(curve[0][name] for name in ("status", "loss", "architecture")))
-    for status in reversed(statuses(curve[0] for curve in curves)):
-        done = status == FINISHED
-        for (index, loss), (network, dash) in itertools.product(enumerate(losses), dashes.items()):
-            if mine := kinds.get((status, loss, network)):
-                x, y, text = joined(mine, metric)
-                width, opacity = 1.8 if done and not crowded else 1.0, (0.6 if crowded else 0.95) if done else 0.4
-                curve = Curve(x, y, index, width, "" if dash == "solid" else dash, opacity=opacity, text=text)
-                said = f"<b>%{{text}}</b> {loss} · {network}<br>epoch %{{x}}: %{{y:.4g}}"
-                marks.append(replace(curve, hover=said, status=status, group=loss))
+    ordered = sorted(curves, key=lambda curve: curve[0]["status"] == FINISHED)
+    rows = [row for curve in ordered for row in (*curve[: -1 : -(-len(curve) // POINTS)], curve[-1])]
     heading = " ".join(map(label, metric.split("_", 1)))
     shown, cut = visible([float_or_none(row, metric) for curve in curves for row in curve])
-    remarks = [f"Values above {max(shown):.3g} are cut off: double-click to see them."] if cut else []
+    remarks = [f"Values above {max(shown):.3g} are cut off."] if cut else []
     limits = (min(shown) / 10**0.05, max(shown) * 10**0.05) if cut else None
-    across, up = Axis("epoch", from_zero=True), log_axis(heading, shown, limits)
-    return Panel(heading, remarks, marks, across, up, verticals={rung: f"rung {rung}" for rung in rungs})
+    across, up = quantity("epoch", "epoch", zero=True), quantity(metric, heading, log=True, limits=limits)
+    lines = mark(
+        "line", rows, look={"clip": True, "point": "transparent"},
+        color=colour("loss", losses), strokeDash=dash("architecture", networks), detail={"field": "trial"},
+        strokeWidth={"condition": {"test": DONE, "value": 1.0 if crowded else 1.8}, "value": 1.0},
+        strokeOpacity={"condition": {"test": DONE, "value": 0.6 if crowded else 0.95}, "value": 0.4},
+        tooltip=fields("trial", "loss", "architecture", epoch="epoch", **{metric: heading}),
+    )  # fmt: skip
+    return Panel(heading, [*verticals({rung: f"rung {rung}" for rung in rungs}), lines], across, up, remarks)
 
 
 def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
@@ -127,15 +135,6 @@ def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
     if positive[-1] <= FAR * usual:
         return positive, False
     return [value for value in positive if value <= 2 * usual], True
-
-
-def joined(curves: Sequence[Rows], metric: str) -> tuple[list[Value], list[Value], list[Value]]:
-    """Return x, y and text of several curves in one trace, None between them; long curves are decimated."""
-    # A row of nothing parts a curve from the next.
-    gap: Row = dict.fromkeys(("epoch", metric, "trial"))
-    rows = [row for curve in curves for row in (*curve[: -1 : -(-len(curve) // POINTS)], curve[-1], gap)]
-    x, y, text = ([row[name] for row in rows] for name in gap)
-    return x, y, text
 
 
 VERDICTS = {"continue": "continued", "stop": "stopped"}
@@ -222,24 +221,28 @@ def total(saved: Rows, results: Results, limit: int) -> str:
 
 def audit_panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) -> Panel:
     """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
-    rows = [{**row, "place": at} for at, row in enumerate(rows, 1)]
-    marks: list[Mark] = []
-    for index, (verdict, words) in enumerate(VERDICTS.items()):
-        for status in sorted({text_of(row, "status") for row in rows if row["verdict"] == verdict}):
-            mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
-            shape = SYMBOLS["early_stopped" if verdict == "stop" else FINISHED]
-            said = partial(hover, words=words)
-            marks.append(points_of(mine, "place", "metric", said, colour=index, size=7, shape=shape, group=words))
-    compared = [row for row in rows if row["cutoff"] is not None]
-    for stratum in dict.fromkeys(row["stratum"] for row in compared):
-        own = [row for row in compared if row["stratum"] == stratum]
-        x, y = [row["place"] for row in own], [row["cutoff"] for row in own]
-        cutoff = f"cut-off %{{y:.4g}}{f' within {stratum}' if stratum else ''}"
-        marks.append(Curve(x, y, "soft", line=1.4, steps=True, hover=cutoff))
-    values = floats(rows, "metric") + floats(compared, "cutoff")
-    height = log_axis("metric", values) if min(values) > 0 else Axis("metric")
-    order = Axis("order of decision")
-    return Panel(f"rung {rung}", remarks(rows, saved, final), marks, order, height)
+    judged = [{**row, "place": at, "verdict": VERDICTS[text_of(row, "verdict")]} for at, row in enumerate(rows, 1)]
+    cutoffs = [
+        {"place": at, "metric": row["cutoff"], "stratum": row["stratum"] or "all strata",
+         "says": f"cut-off {float_of(row, 'cutoff'):.4g} within {row['stratum'] or 'all strata'}"}
+        for at, row in enumerate(rows, 1) if row["cutoff"] is not None
+    ]  # fmt: skip
+    look: Json = {"interpolate": "step-after", "strokeWidth": 1.4, "point": "transparent"}
+    layers = [
+        mark("line", cutoffs, look=look, color=paint("soft"), detail={"field": "stratum"}),
+        points(
+            judged,
+            hover,
+            color=colour("verdict", [*VERDICTS.values()]),
+            opacity={"value": 1},
+            shape=full_where("datum.verdict != 'stopped'"),
+        ),
+    ]
+    log = min(floats([*judged, *cutoffs], "metric")) > 0
+    return Panel(
+        f"rung {rung}", layers, quantity("place", "order of decision"), quantity("metric", "metric", log=log),
+        remarks(rows, saved, final),
+    )  # fmt: skip
 
 
 def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[str]:
@@ -261,14 +264,14 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
     return sentences
 
 
-def hover(row: Row, words: str) -> str:
+def hover(row: Row) -> str:
     """Return what a point says of itself."""
     others = int_of(row, "count") - 1
     by_place = f"compared with {others or 'none'}"  # where trials are promoted
     by_value = f"cut-off {number(row['cutoff'])} of {others} competitors"
     against = by_place if row["cutoff"] is None else by_value
     against += f", within {row['stratum']}" if row["stratum"] else ""
-    return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"
+    return f"{row['trial']} {row['verdict']}\nmetric {number(row['metric'])}, {against}"
 
 
 #: A factor between values beyond which their axis is logarithmic.
@@ -309,12 +312,17 @@ def fragility_panel(rows: list[Row], label: str) -> Panel:
     """Return one rung's stops."""
     shares = [{**row, "percent": 100 * float_of(row, "fragility")} for row in rows]
     values = [float_of(row, "metric") for row in rows]
-    across = log_axis(label, values) if 0 < WIDE * min(values) < max(values) else Axis(label)
-    marks = [points_of(shares, "metric", "percent", partial(fragility_hover, label=label))]
-    return Panel(f"rung {rows[0]['rung']}", [], marks, across, Axis("chance to finish, %", from_zero=True))
+    log = 0 < WIDE * min(values) < max(values)
+    up = quantity("percent", "chance to finish, %", zero=True)
+    return Panel(
+        f"rung {rows[0]['rung']}",
+        [points(shares, partial(fragility_hover, label=label))],
+        quantity("metric", label, log=log),
+        up,
+    )
 
 
 def fragility_hover(row: Row, label: str) -> str:
     """Return what a point says of itself."""
-    percent = f"{float_of(row, 'percent'):.0f} %"
-    return f"<b>{text_of(row, 'trial')}</b> {label} {number(row['metric'])}<br>would have finished in {percent}"
+    percent = f"{100 * float_of(row, 'fragility'):.0f} %"
+    return f"{text_of(row, 'trial')} {label} {number(row['metric'])}\nwould have finished in {percent}"

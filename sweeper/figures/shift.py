@@ -15,7 +15,7 @@ from typing import Any
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.analysis.statistics.spreads import spreads
-from sweeper.figures.base import FIGURES, Axis, Curve, Figure, Panel, error_bars
+from sweeper.figures.base import FIGURES, Figure, Json, Panel, bars_to, colour, ends, mark, names, points, quantity
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
 from sweeper.results.queries import literal
@@ -190,36 +190,38 @@ def _with_interval(value: str, interval: tuple[float, float] | None) -> str:
 
 
 def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
-    """Return a metric against severity."""
-    marks: list[Curve] = []
-    for index, (before, each) in enumerate(lines.items()):
-        marks += [line(each, winner, before, index), points(each, before, index)]
+    """Return a metric against severity: means with intervals, and each kind beside them."""
+    means = [row for at, (before, each) in enumerate(lines.items()) for row in mean_rows(each, winner, before, at)]
+    kinds = [row for at, (before, each) in enumerate(lines.items()) for row in kind_rows(each, before, at)]
+    by = colour("line", [LINES[before] for before in lines])
+    layers = [
+        mark("line", means, look={"strokeWidth": 2}, color=by), bars_to(means, color=by),
+        points(kinds, size=16, color=by, opacity={"value": 0.5}), points(means, color=by),
+    ]  # fmt: skip
+    x = quantity("severity", "severity of corruption")
     ticks = sorted({severity for each in lines.values() for severity in each.values})
-    x = Axis("severity of corruption", ticks={tick: "clean" if tick == 0 else str(tick) for tick in ticks})
-    return Panel(f"Test {label(metric)}", [], marks, x, Axis(f"test {label(metric)}", from_zero=True))
+    x["axis"] = {"values": ticks, "labelExpr": "datum.value ? datum.label : 'clean'", "format": "d"}
+    return Panel(f"Test {label(metric)}", layers, x, quantity("value", f"test {label(metric)}", zero=True))
 
 
-def line(each: Shifted, winner: str, before: str, index: int) -> Curve:
-    """Return the means over kinds and replicates, with intervals."""
-    means = [spread([*trials[winner].values()]).mean for trials in each.values.values()]
-    # By its replicates' spread, moderated by the other finished trials'.
-    intervals = [_interval(trials, winner, "min") for trials in each.values.values()]
-    texts = [
-        f"<b>{LINES[before]}</b><br>severity {severity}: {_with_interval(number(mean), interval)}"
-        for severity, mean, interval in zip(each.values, means, intervals, strict=True)
-    ]
-    x, bars, name = [s + 0.03 * (2 * index - 1) for s in each.values], error_bars(means, intervals), LINES[before]
-    return Curve(x, means, index, line=2, size=8, error_y=bars, text=texts, status=FINISHED, group=name)
+def mean_rows(each: Shifted, winner: str, before: str, index: int) -> list[Json]:
+    """Return the means over kinds and replicates, with intervals by the moderated spread of replicates."""
+    rows: list[Json] = []
+    for severity, trials in each.values.items():
+        mean, interval = spread([*trials[winner].values()]).mean, _interval(trials, winner, "min")
+        said = f"{LINES[before]}\nseverity {severity}: {_with_interval(number(mean), interval)}"
+        place = {"severity": severity + 0.03 * (2 * index - 1), "value": mean, **ends(interval)}
+        rows.append({**place, "line": LINES[before], "says": said})
+    return rows
 
 
-def points(each: Shifted, before: str, index: int) -> Curve:
-    """Return the means over replicates of each kind, beside the line."""
-    said = [
-        f"{kind.replace('_', ' ')}, severity {s}<br>{LINES[before]}: {number(v)}" for (s, kind), v in each.kinds.items()
-    ]
-    x = [severity + 0.12 * (2 * index - 1) for severity, _ in each.kinds]
-    y, name = [*each.kinds.values()], LINES[before]
-    return Curve(x, y, index, size=4, opacity=0.5, text=said, status=FINISHED, group=name)
+def kind_rows(each: Shifted, before: str, index: int) -> list[Json]:
+    """Return the means over replicates of each kind."""
+    return [
+        {"severity": severity + 0.12 * (2 * index - 1), "value": value, "line": LINES[before],
+         "says": f"{kind.replace('_', ' ')}, severity {severity}\n{LINES[before]}: {number(value)}"}
+        for (severity, kind), value in each.kinds.items()
+    ]  # fmt: skip
 
 
 def other_sql(winner: str) -> str:
@@ -236,15 +238,17 @@ def detection(rows: Rows) -> list[Panel]:
     """Return how well other data are told from test data by each score, every replicate a point."""
     if not rows:
         return []
-    marks, remarks = [], []
-    for index, split in enumerate(dict.fromkeys(text_of(row, "split") for row in rows)):
-        mine = [row for row in rows if row["split"] == split]
-        name = split.removeprefix(OTHER)
-        points = [(words, value) for score, words in DETECTION.items() for value in measured_values(mine, score)]
-        x, y = [words for words, _ in points], [value for _, value in points]
-        said = [f"<b>{name}</b><br>{words}: {number(value)}" for words, value in points]
-        marks.append(Curve(x, y, index, size=8, text=said, status=FINISHED, group=name))
+    splits = [*dict.fromkeys(text_of(row, "split") for row in rows)]
+    drawn: list[Json] = []
+    remarks = []
+    for split in splits:
+        mine, name = [row for row in rows if row["split"] == split], split.removeprefix(OTHER)
+        drawn += [
+            {"score": words, "auroc": value, "data": name, "says": f"{name}\n{words}: {number(value)}"}
+            for score, words in DETECTION.items() for value in measured_values(mine, score)
+        ]  # fmt: skip
         value, best = max((spread(measured_values(mine, score)).mean, words) for score, words in DETECTION.items())
         remarks.append(f"{name}: best detected by {best}, AUROC {number(value)}.")
-    axes = Axis("score", names=True), Axis("AUROC", limits=(0, 1.02))
-    return [Panel("Out-of-distribution detection", remarks, marks, *axes)]
+    layers = [points(drawn, color=colour("data", [split.removeprefix(OTHER) for split in splits]))]
+    axes = names("score", "score"), quantity("auroc", "AUROC", limits=(0, 1.02))
+    return [Panel("Out-of-distribution detection", layers, *axes, remarks)]

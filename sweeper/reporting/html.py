@@ -1,6 +1,6 @@
 """What every page of the program is made of: templates, data that no text can break, and links to rows.
 
-Style, script, plots and data are all inside a page; plotly's script comes after everything a reader sees first.
+Style, script, plots and data are all inside a page; Vega's script comes after everything a reader sees first.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import functools
 import gzip
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,11 @@ from pathlib import Path
 
 import jinja2
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from sweeper.core.errors import writing_to
 from sweeper.figures import on_paper
-from sweeper.figures.base import Figure
-from sweeper.figures.configurations import symbol
-from sweeper.figures.on_page import colour, plot_json
+from sweeper.figures.base import DASHES, Figure
+from sweeper.figures.drawing import CONFIG, chart, javascript, json_text
 from sweeper.figures.on_paper import SUFFIXES, require_format
 from sweeper.results import Results
 from sweeper.text.display import as_html, format_table
@@ -45,12 +42,12 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
-    made.filters |= {"pretty": pretty, "json": json_text, "plot": plot_json, "as_html": as_html}
+    made.filters |= {"pretty": pretty, "json": json_text, "chart": chart, "as_html": as_html}
     made.globals.update(
-        colour=colour, symbol=symbol, data_script=data_script, words=STATUS_WORDS, served=False,
+        data_script=data_script, words=STATUS_WORDS, served=False, theme=CONFIG, dashes=DASHES,
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),
         script=Markup(FILES.joinpath("page.js").read_text("utf-8")),
-        plotly=Markup(get_plotlyjs()),
+        libraries=javascript,
     )  # fmt: skip
     return made
 
@@ -105,22 +102,6 @@ def data_script(identifier: str, text: str) -> Markup:
         return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
     safe = text.replace("<", "\\u003c")
     return Markup(f'<script type="application/json" id="{escape(identifier)}">{safe}</script>')
-
-
-def json_text(value: object) -> str:
-    """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
-    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
-
-
-def finite(value: object) -> object:
-    """Return the value with every NaN and infinity in it replaced by None."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
 
 
 def pretty(text: str) -> Markup:

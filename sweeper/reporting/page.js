@@ -3,7 +3,7 @@
 
 const root = document.documentElement;
 const hiddenStatuses = new Set();
-const drawn = new Set();
+const drawn = new Map(); // plot → its view
 
 /* Large data stand in the page compressed; `unpacked` has their texts once they have been asked for. */
 const unpacked = new Map();
@@ -29,6 +29,7 @@ const STATUS_WORDS = read("status-words");
 
 /* --- colours ------------------------------------------------------------------------------------------------- */
 
+/* Charts name colours of page.css, so they are resolved when a theme is drawn. */
 function resolveColours(value, style) {
   if (typeof value === "string") {
     return value.startsWith("var(--") ? style.getPropertyValue(value.slice(4, -1)).trim() : value;
@@ -44,90 +45,74 @@ function setTheme(theme) {
   root.dataset.theme = theme;
   const button = document.getElementById("theme");
   if (button) button.textContent = theme === "dark" ? "Light" : "Dark";
-  drawn.forEach(draw);
+  drawn.forEach((_, plot) => draw(plot));
 }
 
 /* --- plots ---------------------------------------------------------------------------------------------------- */
 
+const MOST_SVG_ROWS = 4000; // SVG prints well but becomes slow; of more rows a plot is a canvas
+const BRUSH = !window.matchMedia("(pointer: coarse)").matches; // a finger scrolls the page instead
+const marked = (names) => Object.fromEntries([...names].map((name) => [name, true]));
+
 function hiddenGroups(plot) {
   const pressed = plot.closest("section").querySelectorAll('.key [aria-pressed="false"]');
-  return new Set([...pressed].map((chip) => chip.dataset.group));
+  return marked([...pressed].map((chip) => chip.dataset.group));
 }
 
-/* Parallel coordinates are one trace: hidden statuses are taken out of its rows. */
-function keepShown(trace) {
-  const keep = (values) => values.filter((_, at) => !hiddenStatuses.has(trace.meta.statuses[at]));
-  for (const dimension of trace.dimensions) dimension.values = keep(dimension.values);
-  trace.line.color = keep(trace.line.color);
-  trace.meta.trials = keep(trace.meta.trials);
+/* What readers hide and brush are parameters of every chart. */
+const choices = (plot) => ({ hidden: marked(hiddenStatuses), off: hiddenGroups(plot), chosen: brushed && marked(brushed) });
+
+function choose() {
+  for (const [plot, view] of drawn) {
+    for (const [name, value] of Object.entries(choices(plot))) view.signal(name, value);
+    view.runAsync();
+  }
 }
 
-/* Ranges dragged along axes leave the lines through all of them: the table of trials then has those alone. */
+/* A range brushed in one plot leaves its trials in all plots and in the table of trials. */
 let brushed = null;
 
-function brush(plot) {
-  const { dimensions, meta } = plot.data[0];
-  const ranged = dimensions.filter((dimension) => dimension.constraintrange);
-  const inside = (dimension, at) => [dimension.constraintrange].flat(Array.isArray(dimension.constraintrange[0]) ? 1 : 0)
-    .some(([low, high]) => low <= dimension.values[at] && dimension.values[at] <= high);
-  brushed = ranged.length === 0 ? null : new Set(meta.trials.filter((_, at) => ranged.every((each) => inside(each, at))));
+function brush(rows, range) {
+  const within = ([low, high], value) => Math.min(low, high) <= value && value <= Math.max(low, high);
+  const inside = (extent, value) => (typeof extent[0] === "number" && extent.length === 2 ? within(extent, value) : extent.includes(value));
+  const { axis, place, ...columns } = range ?? {}; // parallel coordinates have a column of the rows for each axis
+  const meets = axis ? (row) => axis.some((name) => within(place, row[name]))
+    : (row) => Object.entries(columns).every(([name, extent]) => inside(extent, row[name]));
+  brushed = range && Object.keys(range).length ? new Set(rows.filter(meets).map((row) => row.trial)) : null;
+  choose();
   document.getElementById("trials")?.refresh?.();
 }
 
-/* What a point says begins with its trial. */
+/* What a dot of a small plot says begins with its trial. */
 const trialIn = (text) => (/\bc\d{5,}\b/.exec(String(text ?? "")) || [null])[0];
 
-function listen(plot) {
-  if (drawn.has(plot)) return;
-  plot.on("plotly_click", (event) => showTrial(trialIn(event.points[0].text)));
-  if (plot.data[0]?.type === "parcoords") plot.on("plotly_restyle", () => brush(plot));
-}
-
-async function drawUnpacked(plot) {
+async function draw(plot) {
+  drawn.get(plot)?.finalize();
   try {
     await unpack(plot.dataset.plot);
   } catch (error) {
     plot.textContent = String(error.message);
     return;
   }
-  draw(plot);
-}
-
-/* Paper cannot be scrolled sideways: on it labels of many axes stand aslant, and are small. */
-function squeeze(trace) {
-  trace.labelangle = -25;
-  trace.labelfont.size = 8;
-  trace.tickfont.size = 7;
-}
-
-/* Draws at once where the data are at hand, as printing needs it. */
-function draw(plot) {
-  if (!atHand(plot.dataset.plot)) return drawUnpacked(plot);
-  const made = plot.closest("[data-choose]") ? chosen(plot) : read(plot.dataset.plot);
-  const figure = resolveColours(made, getComputedStyle(root));
-  figure.layout.uirevision = "kept"; // ranges and zoom outlast a change of theme or filter
-  const groups = hiddenGroups(plot);
-  for (const trace of figure.data) {
-    const tags = trace.meta || {};
-    if (tags.statuses) keepShown(trace);
-    if (hiddenStatuses.has(tags.status) || groups.has(tags.group)) trace.visible = false;
-  }
-  if (root.classList.contains("printing")) {
-    figure.layout.width = plot.clientWidth;
-    figure.layout.height = plot.clientHeight;
-    figure.data.filter((trace) => trace.type === "parcoords").forEach(squeeze);
-  }
-  const config = { responsive: true, displaylogo: false, displayModeBar: false };
-  Plotly.react(plot, figure.data, figure.layout, config);
-  listen(plot);
-  drawn.add(plot);
+  const chart = plot.closest("[data-choose]") ? chosen(plot) : read(plot.dataset.plot);
+  const config = resolveColours(read("chart-theme"), getComputedStyle(root));
+  const values = choices(plot);
+  for (const parameter of config.params) parameter.value = values[parameter.name] ?? parameter.value;
+  const layers = chart.layer ?? [];
+  const brushable = layers.find((layer) => layer.params);
+  if (!BRUSH && brushable) delete brushable.params;
+  const rows = layers.reduce((count, layer) => count + layer.data.values.length, 0);
+  const sized = { width: "container", height: "container", autosize: { type: "fit", contains: "padding" }, ...chart };
+  const options = { actions: false, ast: true, config, renderer: rows > MOST_SVG_ROWS ? "canvas" : "svg" };
+  const { view } = await vegaEmbed(plot, sized, options);
+  view.addEventListener("click", (_, item) => showTrial(item?.datum?.trial));
+  if (BRUSH && brushable) view.addSignalListener("brush", (_, range) => brush(brushable.data.values, range));
+  drawn.set(plot, view);
   plot.dataset.drawn = "yes";
 }
 
 /* --- two columns of the table of trials against each other ---------------------------------------------------- */
 
-const SYMBOLS = { completed: "circle", early_stopped: "circle-open", failed: "x-thin-open" };
-const SERIES = 8;
 const WIDE = 20; // ratio of the largest to the smallest value from which an axis is logarithmic, as in the figures
 
 function setUpChoice(section) {
@@ -150,15 +135,10 @@ const numberIn = (value, kind) => {
   return mean === null || mean === undefined ? null : mean * (kind === "percent" ? 100 : 1);
 };
 
-function chosenAxis(column, values) {
+function chosenAxis(name, title, values) {
   const log = values.every((value) => value > 0) && Math.max(...values) / Math.min(...values) >= WIDE;
-  const [first, last] = log ? [Math.min(...values), Math.max(...values)].map((value) => Math.floor(Math.log10(value))) : [0, -1];
-  const ticks = Array.from({ length: last - first + 2 }, (_, at) => [1, 2, 5].map((each) => Number(`${each}e${first + at}`))).flat();
-  return {
-    title: { text: column.label, standoff: 8, font: { size: 12 } }, type: log ? "log" : "linear", gridcolor: "var(--grid)",
-    linecolor: "var(--axis)", zeroline: false, showline: true, automargin: true, tickfont: { size: 11 },
-    ...(log ? { tickvals: ticks, ticktext: ticks.map(String) } : {}),
-  };
+  const scale = { zero: false, nice: false, padding: 10, ...(log ? { type: "log" } : {}) };
+  return { field: name, type: "quantitative", title, scale, axis: log ? { format: ",.6~g", tickCount: 8 } : {} };
 }
 
 function chosen(plot) {
@@ -166,32 +146,23 @@ function chosen(plot) {
   const section = plot.closest("[data-choose]");
   if (!section.querySelector("option")) setUpChoice(section);
   const [x, y, by] = ["x", "y", "by"].map((name) => Number(section.querySelector(`[data-axis=${name}]`).value));
+  const said = (row) => [`${row[0]} ${row[1]}`, ...[data.status, x, y].map((at) =>
+    `${at === data.status ? "" : `${data.columns[at].label} `}${cellText(row[at], data.columns[at])}`)].join("\n");
   const place = (row, at) => numberIn(row[at], data.columns[at].kind);
-  const rows = data.rows.filter((row) => place(row, x) !== null && place(row, y) !== null);
-  const groups = [...new Set(rows.map((row) => cellText(row[by], data.columns[by])))].sort();
-  const traces = [];
-  groups.forEach((group, at) => [...new Set(rows.map((row) => row[data.status]))].forEach((status) => {
-    const mine = rows.filter((row) => cellText(row[by], data.columns[by]) === group && row[data.status] === status);
-    if (mine.length === 0) return;
-    const said = (row) => [`<b>${row[0]}</b> ${row[1]}`, ...[data.status, x, y].map((each) =>
-      `${each === data.status ? "" : `${data.columns[each].label} `}${cellText(row[each], data.columns[each])}`)].join("<br>");
-    const colour = `var(--series-${(at % SERIES) + 1})`;
-    traces.push({
-      type: "scatter", mode: "markers", x: mine.map((row) => place(row, x)), y: mine.map((row) => place(row, y)),
-      text: mine.map(said), hovertemplate: "%{text}<extra></extra>", meta: { status },
-      name: group || "none", legendgroup: group, showlegend: !traces.some((trace) => trace.legendgroup === group),
-      marker: { size: 8, symbol: SYMBOLS[status] || "diamond-open", color: colour, line: { width: 1.4, color: colour } },
-    });
+  const values = data.rows.filter((row) => place(row, x) !== null && place(row, y) !== null).map((row) => ({
+    trial: trialIn(row[0]), status: row[data.status], says: said(row),
+    x: place(row, x), y: place(row, y), by: cellText(row[by], data.columns[by]) || "none",
   }));
-  const axis = (at) => chosenAxis(data.columns[at], rows.map((row) => place(row, at)));
+  const axis = (name, at) => chosenAxis(name, data.columns[at].label, values.map((row) => row[name]));
   return {
-    data: traces,
-    layout: {
-      paper_bgcolor: "var(--card)", plot_bgcolor: "var(--card)", font: { color: "var(--soft)" }, hovermode: "closest",
-      margin: { l: 52, r: 14, t: 10, b: 44 }, xaxis: axis(x), yaxis: axis(y), showlegend: true,
-      legend: { orientation: "h", y: -0.2 },
-    },
+    layer: [{ ...pointsLayer(), data: { values } }],
+    encoding: { x: axis("x", x), y: axis("y", y), color: { field: "by", type: "nominal", legend: { orient: "bottom", title: null, columns: 4 } } },
   };
+}
+
+/* Points as the report's figures have them. */
+function pointsLayer() {
+  return read("chart-points");
 }
 
 const allPlots = () => [...document.querySelectorAll(".plot")];
@@ -438,12 +409,12 @@ function start() {
     for (const status of chip.dataset.status.split(" ")) {
       if (on) hiddenStatuses.delete(status); else hiddenStatuses.add(status);
     }
-    drawn.forEach(draw);
+    choose();
     tables.forEach((section) => section.refresh?.());
   }));
   document.querySelectorAll(".key [data-group]").forEach((chip) => chip.addEventListener("click", () => {
     press(chip);
-    chip.closest("section").querySelectorAll(".plot").forEach(draw);
+    choose();
   }));
 
   let before = null;

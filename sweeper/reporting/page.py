@@ -12,8 +12,9 @@ from typing import NamedTuple
 from sweeper.analysis import certificates
 from sweeper.core.errors import SweeperError
 from sweeper.figures import report_figures
-from sweeper.figures.base import Axis, Curve, Figure, Panel, folded, log_axis
+from sweeper.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
 from sweeper.figures.best_runs import diagrams
+from sweeper.figures.drawing import layer_of
 from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
 from sweeper.reporting.html import Sources, write_page
 from sweeper.reporting.picture import Dot
@@ -23,7 +24,7 @@ from sweeper.results.leaderboard import front, leaderboard
 from sweeper.results.listing import Overview, details, overview
 from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
-from sweeper.text.cells import Rows, floats, grouped
+from sweeper.text.cells import Rows
 from sweeper.text.labels import STATUS_WORDS, duration, label, plural
 from trainables.files.regular import read_text
 
@@ -87,6 +88,7 @@ def report(results: Results) -> dict[str, object]:
         "posthoc": posthoc_tables(results),
         "tables": [trials_table(board), decisions_table(results), failures_table(results)],
         "sources": Sources(results),
+        "any_points": layer_of(points([{"trial": "", "status": "", "says": ""}]), {}),
         "manifest": flat(results.manifest),
         "space": read_text(results.paths.sweep_file) if results.specification else "",
     }
@@ -225,12 +227,10 @@ def curves_of(results: Results, trial: str) -> list[Panel]:
 
 def curve_panel(rows: Rows, column: str) -> Panel:
     """Return one curve over epochs, a line for each replicate."""
-    lines = []
-    for at, (replicate, mine) in enumerate(grouped(rows, lambda row: row["replicate"]).items()):
-        said = f"epoch %{{x}}: %{{y:.4g}}, replicate {replicate}"
-        epochs, values = [row["epoch"] for row in mine], [row[column] for row in mine]
-        lines.append(Curve(epochs, values, at, line=1.6, size=4, hover=said))
     name = label(column.removeprefix("val_"))
     name = f"validation {name}" if column.startswith("val_") else name
-    scale = log_axis(name, floats(rows, column)) if column in LOGARITHMIC else Axis(name)
-    return Panel(name, [], lines, Axis("epoch"), scale)
+    replicates = [*dict.fromkeys(str(row["replicate"]) for row in rows)]
+    held = [{**row, "replicate": str(row["replicate"])} for row in rows]
+    said = fields("replicate", epoch="epoch", **{column: name})
+    lines = mark("line", held, look={"point": {"size": 12}}, color=colour("replicate", replicates), tooltip=said)
+    return Panel(name, [lines], quantity("epoch", "epoch"), quantity(column, name, log=column in LOGARITHMIC))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from sweeper.figures.base import log_ticks
 from sweeper.reporting.matrix import Key, Matrix, Measured
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, text_of
@@ -28,6 +27,18 @@ MOST_SPANS = 20.0
 
 #: Ratio of the largest dot to the smallest from which the axis is logarithmic.
 LOGARITHMIC_FROM = 3.0
+
+
+#: Multiples of powers of ten that are labelled on a logarithmic axis, by how many powers of ten it spans at most.
+LOG_LABELS = ((0.5, (1, 1.5, 2, 3, 4, 5, 6, 8)), (1.2, (1, 2, 3, 5)), (2.2, (1, 2, 5)), (3.2, (1, 3)))
+
+
+def log_ticks(low: float, high: float) -> dict[float, str]:
+    """Return the ticks of a logarithmic axis between positive values, each with its label."""
+    first, last = math.log10(low), math.log10(high)
+    multiples = next((m for limit, m in LOG_LABELS if last - first <= limit), (1,))
+    ticks = [m * 10.0**e for e in range(math.floor(first) - 1, math.ceil(last) + 2) for m in multiples]
+    return {tick: f"{tick:,.6g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}" for tick in ticks if low <= tick <= high}
 
 
 class Scale(NamedTuple):
@@ -50,7 +61,7 @@ class Scale(NamedTuple):
     def ticks(self) -> dict[float, str]:
         """Return place → label of at most six round values."""
         if self.log:
-            found = {v: words for v, words in log_ticks((self.low, self.high)).items() if self.low <= v <= self.high}
+            found = log_ticks(self.low, self.high)
         else:
             rough = (self.high - self.low) / 4
             power = 10.0 ** math.floor(math.log10(rough))

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 import uvicorn
-from plotly.offline import get_plotlyjs
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -24,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sweeper.core.errors import SweeperError
+from sweeper.figures.drawing import javascript
 from sweeper.reporting.html import FILES, page_text
 from sweeper.reporting.page import trial_parts
 from sweeper.results.queries import LARGE_TABLES, VIEWS
@@ -50,14 +50,14 @@ HEAVY = 2
 
 KEPT_TRIALS = 64
 
-STATIC = {**dict.fromkeys(("plotly.js", "page.js", "live.js"), "text/javascript"), "live.css": "text/css"}
+STATIC = {**dict.fromkeys(("vega.js", "page.js", "live.js"), "text/javascript"), "live.css": "text/css"}
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 HEADERS = {
-    # Scripts come from the server's own files alone; plotly's parallel coordinates compile their shaders' code (eval).
-    "content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    # Scripts come from the server's own files alone.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -271,11 +271,11 @@ class Pages:
         return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
 
     async def static(self, request: Request) -> Response:
-        """Answer with a script or a style; plotly's is large and belongs to a version, so a browser may keep it."""
+        """Answer with a script or a style; Vega's is large and belongs to a version, so a browser may keep it."""
         file = request.path_params["file"]
         if file not in STATIC:
             raise HTTPException(404, "there is no such file")
-        text = get_plotlyjs() if file == "plotly.js" else FILES.joinpath(file).read_text("utf-8")
+        text = javascript() if file == "vega.js" else FILES.joinpath(file).read_text("utf-8")
         return Response(text, media_type=STATIC[file], headers={"cache-control": "private, max-age=3600"})
 
 

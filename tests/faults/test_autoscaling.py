@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
+from sweeper.figures.base import Figure, Panel, colour, mark, quantity, verticals
 from sweeper.monitoring.snapshot import METRICS, PREFIX
+from sweeper.reporting.html import write_figure
 from sweeper.results import load
 from tests.faults.autoscaling import autoscaled
 from tests.patience import patient
@@ -117,15 +119,12 @@ def check_what_was_scraped(families: Mapping[str, Mapping[tuple[tuple[str, str],
 
 def write_timeline(timeline: Sequence[Mapping[str, float]], ended: float, folder: Path, title: str) -> Path:
     """Write nodes and pending trials over time as a page that opens offline, and as CSV beside it."""
-    import plotly.graph_objects as go
-
-    seconds = [sample["seconds"] for sample in timeline]
-    figure = go.Figure(layout={"title": title, "xaxis_title": "seconds", "yaxis_title": "count"})
-    for key, name in (("workers", "worker nodes"), ("pending", "trials waiting for a node")):
-        figure.add_scatter(x=seconds, y=[sample[key] for sample in timeline], name=name, line_shape="hv")
-    figure.add_vline(x=ended, line_dash="dot", annotation_text="sweep ended")
+    counts = {"workers": "worker nodes", "pending": "trials waiting for a node"}
+    rows = [{"x": s["seconds"], "y": s[key], "name": name} for key, name in counts.items() for s in timeline]
+    lines = mark("line", rows, look={"interpolate": "step-after"}, color=colour("name", [*counts.values()]))
+    panel = Panel(title, [*verticals({ended: "sweep ended"}), lines], quantity("x", "seconds"), quantity("y", "count"))
     path = folder / "autoscaling.html"
-    figure.write_html(path, include_plotlyjs=True)
+    write_figure(Figure("autoscaling", title, "", [], [panel], legend=[*counts.values()]), path)
     with path.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seconds", "workers", "pending"])
         writer.writeheader()

@@ -16,7 +16,8 @@ HEADING = """# Third-party notices
 The calibration sweeper is distributed without any of the packages below: pip installs them beside it, each under its
 own licence, whose text lies in the package's `dist-info` folder. Made by `make notices` from what the package needs
 without its extras, at the versions of `constraints.txt`; a CUDA build of torch adds NVIDIA's packages under NVIDIA's
-terms. `report.html` contains plotly.js (MIT, Plotly Inc.), whose licence header stays in the page.
+terms. `report.html` contains Vega, Vega-Lite and Vega-Embed (BSD-3-Clause, University of Washington Interactive Data
+Lab and contributors) with D3 (ISC, Mike Bostock), as vl-convert-python bundles them.
 
 Search spaces are written after the papers that they name; the numbers in `search_spaces/papers/published/` are those
 papers', cited cell by cell. The handwritten digits come with scikit-learn (UCI Machine Learning Repository, CC BY 4.0:

@@ -56,7 +56,7 @@ SPACE = {
 
 FIGURE = '''"""How many trials there are."""
 
-from sweeper.figures.base import FIGURES, Axis, Bars, Figure, Panel
+from sweeper.figures.base import FIGURES, Figure, Panel, mark, names, quantity
 from sweeper.results import Results
 
 
@@ -64,9 +64,8 @@ from sweeper.results import Results
 def draw(results: Results) -> Figure | None:
     """Return the number of trials by status."""
     sql = "SELECT status, count(*) AS n FROM trials GROUP BY 1 ORDER BY 1"
-    rows = results.rows(sql)
-    bars = Bars([row["status"] for row in rows], [row["n"] for row in rows])
-    panel = Panel("trials", [], [bars], Axis("status", names=True), Axis("trials"))
+    bars = mark("bar", results.rows(sql))
+    panel = Panel("trials", [bars], names("status"), quantity("n", "trials", zero=True))
     return Figure("trials-by-status", "Trials by status", "A planted figure.", [sql], [panel], ["trials"])
 
 '''

@@ -23,7 +23,7 @@ def test_the_command_prints_rows_and_draws_a_picture(tmp_path: Path) -> None:
     assert float(rows[0]["temperature"]) == pytest.approx(1.0, abs=1e-4)
     assert float(rows[1]["temperature"]) == pytest.approx(0.373, abs=1e-3)
     assert "published: 0.95 gamma + 0.85" in result.stderr
-    assert "plotly.js v" in picture.read_text() and "<script src" not in picture.read_text()
+    assert "window.vegaEmbed=" in picture.read_text() and "<script src" not in picture.read_text()
 
 
 @pytest.mark.parametrize("name, columns", [("bounds", {"lower", "upper"}), ("confidence", {"confidence"})])

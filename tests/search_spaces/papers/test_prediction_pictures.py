@@ -14,6 +14,7 @@ from sweeper.results import Results
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
+from tests.sweeper.figures.drawn import layers, marks
 from trainables.datasets import load_dataset
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
@@ -57,7 +58,7 @@ def test_scores_of_three_classes_are_drawn_beside_the_true_probabilities(tmp_pat
     assert [panel.heading.partition(":")[0] for panel in figure.panels] == [
         "γ 0, raw", "γ 1, raw", "γ 5, raw", "γ 1, temperature by NLL", "γ 5, temperature by NLL", "γ 1, Ψ", "γ 5, Ψ"
     ]  # fmt: skip
-    assert all(len(panel.marks) == 6 and len(panel.marks[0].x) <= 400 for panel in figure.panels)
+    assert all(len(layers(panel, "line")) == 2 and len(marks(panel, "line")) <= 6 * 400 for panel in figure.panels)
     mapped = np.asarray(focal_map(softmax64(logits["c00002"]["test"].astype(np.float32)), 5))
     found = evaluate_probabilities(mapped, truth["test"], 10, ("accuracy", "ece"))
     assert figure.panels[-1].heading.endswith(f"ECE {found['ece']:.3f}")
@@ -69,7 +70,10 @@ def test_reliability_is_drawn_without_and_with_the_map_for_three_paradigms(tmp_p
     (figure,) = [each for each in figures if each.key == "reliability-map"]
     words = [panel.heading.partition(":")[0] for panel in figure.panels]
     assert {word.partition(",")[0] for word in words} == {"Standard", "TS_FL", "LS"}
-    assert all(len(panel.marks) == 3 for panel in figure.panels)
+    assert all(
+        {row["name"] for row in layers(panel, "line")[1]["data"]["values"]} == {*figure.legend}
+        for panel in figure.panels
+    )
 
 
 def test_images_that_all_networks_get_right_and_wrong_have_their_confidences(tmp_path: Path) -> None:
@@ -77,10 +81,11 @@ def test_images_that_all_networks_get_right_and_wrong_have_their_confidences(tmp
     (figure,) = [each for each in prediction_pictures(results) if each.key == "image-confidences"]
     assert figure.legend == ["cross-entropy", "Brier", "MMCE", "FLSD-53"]
     right, wrong = figure.panels
-    assert right.heading == "right by all" and all(len(mark.x) == 4 for mark in right.marks)
-    place = int(str(right.marks[0].x[0]).partition(" ")[0])
-    assert right.marks[0].y[0] == pytest.approx(softmax64(logits["c00000"]["test"].astype(np.float32))[place].max())
-    assert len(right.marks) == 8 and wrong.marks
+    drawn = marks(right, "point")
+    assert right.heading == "right by all" and len(drawn) == 2 * 4 * 4 and marks(wrong, "point")
+    place = int(drawn[0]["sample"].partition(" ")[0])
+    expected = softmax64(logits["c00000"]["test"].astype(np.float32))[place].max()
+    assert drawn[0]["confidence"] == pytest.approx(expected) and drawn[0]["loss"] == "cross-entropy"
 
 
 def test_gradients_are_drawn_at_every_evaluated_epoch(tmp_path: Path) -> None:
@@ -88,7 +93,7 @@ def test_gradients_are_drawn_at_every_evaluated_epoch(tmp_path: Path) -> None:
     (figure,) = prediction_pictures(results)
     assert [panel.heading for panel in figure.panels] == ["epoch 1", "epoch 2", "epoch 4"]
     assert [*figure.legend] == ["cross-entropy", "focal γ 2", "inverse focal γ 2", "AU, κ .9, ν .1"]
-    assert all(len(panel.marks) == 4 for panel in figure.panels)
+    assert all({row["loss"] for row in marks(panel, "point")} == {*figure.legend} for panel in figure.panels)
 
 
 def test_gradients_by_the_true_class_are_the_formulas() -> None:

@@ -15,7 +15,9 @@ from search_spaces.papers.trained_pictures import temperature_curves, trained_pi
 from search_spaces.papers.translation.tokens import TEMPERATURES
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
+from sweeper.text.cells import grouped
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
+from tests.sweeper.figures.drawn import layers, marks
 from trainables.datasets import load_dataset
 from trainables.worker.trial_tables import write_predictions
 
@@ -37,8 +39,8 @@ def test_reliability_on_training_data_is_drawn_for_each_evaluated_epoch(tmp_path
     epochs = [1, 2, 3, 4]
     assert [panel.heading.partition(",")[0] for panel in picture.panels] == [f"epoch {epoch}" for epoch in epochs]
     for panel in picture.panels:
-        accuracy, _, share = panel.marks
-        assert len(accuracy.lengths) == len(share.y) == 25 and sum(share.y) == pytest.approx(1)
+        shares = [row["y"] for row in layers(panel, "line")[-1]["data"]["values"]]
+        assert len(marks(panel, "rect")) == len(shares) == 25 and sum(shares) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("rising", "printed"), [(True, 1.0), (False, -1.0)])
@@ -61,8 +63,9 @@ def test_bleu_and_errors_are_drawn_against_temperature(tmp_path: Path) -> None:
     assert [figure.title for figure in curves] == ["test bleu", "val ece"]
     for figure in curves:
         assert set(figure.legend) == {"cross_entropy", "label_smoothing", "focal"}
-        assert all(line.x == [*TEMPERATURES] for line in figure.panels[0].marks)
-    assert sum(len(panel.marks) for picture in trained_pictures(results) for panel in picture.panels) == 6
+        lines = grouped(marks(figure.panels[0], "line"), lambda row: row["name"])
+        assert all([row["x"] for row in line] == [*TEMPERATURES] for line in lines.values()) and len(lines) == 3
+    assert [picture.key for picture in trained_pictures(results)] == [figure.key for figure in curves]
 
 
 def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: 
     assert all(any(f"n = {count}," in words for words in histogram.legend) for count in wrong.values())
     angle = np.degrees(np.arccos(6 / 10))
     assert f"boundaries {angle:.2f}° apart" in boundaries.caption
-    assert all("|w| 3.16" in panel.heading and panel.marks[-1].line for panel in boundaries.panels)
+    assert all("|w| 3.16" in panel.heading and len(marks(panel, "line")) == 2 for panel in boundaries.panels)
 
 
 def test_an_empty_cell_says_why(tmp_path: Path) -> None:

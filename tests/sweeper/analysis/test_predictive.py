@@ -25,9 +25,10 @@ from sweeper.analysis.predictive import (
     greedy_members,
     guarantee,
     too_few,
-    write_picture,
 )
 from sweeper.core.errors import SweeperError
+from sweeper.figures.ensembles import draw_ensembles
+from sweeper.reporting.html import write_figure
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -108,10 +109,10 @@ def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
     console.print(ensembles_view(rows))
     text = console.export_text()
     assert text.count(GREEDY) >= 9 and "validation data select" in text and SINGLE in text
-    write_picture(rows, tmp_path / "p.html")
+    write_figure(draw_ensembles(rows), tmp_path / "p.html")
     assert "greedy, temperature after" in (tmp_path / "p.html").read_text()
     with pytest.raises(SweeperError, match="another path"):
-        write_picture(rows, tmp_path / "absent" / "p.html")
+        write_figure(draw_ensembles(rows), tmp_path / "absent" / "p.html")
 
 
 def test_a_network_that_takes_no_temperature_is_named(sweep: Results, monkeypatch: pytest.MonkeyPatch) -> None:

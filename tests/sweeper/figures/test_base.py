@@ -23,6 +23,7 @@ from sweeper.figures.configurations import MOST_POINTS, thin_points
 from sweeper.figures.on_paper import write_figure
 from sweeper.reporting.page import write_report
 from sweeper.results import Results
+from tests.sweeper.figures.drawn import layers, marks
 from tests.sweeper.reporting.test_page import Page
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.sweeper.tables_by_pandas import frame, means
@@ -95,24 +96,24 @@ def test_every_figure_has_the_rows_that_its_sql_gives_from_the_parquet_files(tex
 
 
 def points(plot: dict[str, Any]) -> set[tuple[str, float, float]]:
-    """The (trial, x, y) of a plot's markers."""
-    return {
-        (re.findall(r"c\d{5}", label)[0], x, y)
-        for trace in plot["data"]
-        for label, x, y in zip(trace.get("text") or [], trace["x"], trace["y"], strict=True)
-    }
+    """The (trial, x, y) of a plot's points."""
+    x, y = (plot["encoding"][axis]["field"] for axis in "xy")
+    return {(row["trial"], row[x], row[y]) for row in marks(plot, "point")}
 
 
 def test_the_map_has_the_means_over_finished_configurations(page: Page, losses_folder: Path) -> None:
     table = means(losses_folder, "val", ["ece", "accuracy"])
     table = table[(table.status == "completed") & table.config_loss_coverage.notna()]
     for panel, (network, metric) in enumerate([("mlp", "ece"), ("mlp", "accuracy"), ("resnet8", "ece")]):
-        trace = page.data[f"coverage-nu-map-{panel}"]["data"][0]
+        drawn = {
+            (row["nu"], row["coverage"]): row[metric] for row in marks(page.data[f"coverage-nu-map-{panel}"], "rect")
+        }
         mine = table[table.config_architecture_name == network]
         cells = mine.groupby(["config_loss_nu", "config_loss_coverage"])[metric].mean().unstack()
-        assert trace["type"] == "heatmap" and np.shape(trace["z"]) == (3, 3)
-        np.testing.assert_allclose(np.array(trace["z"], dtype=float), cells.to_numpy())
-        assert [float(value) for value in trace["x"]] == list(cells.columns)
+        assert len(drawn) == cells.size == 9
+        assert {(float(nu), float(coverage)): value for (nu, coverage), value in drawn.items()} == {
+            (nu, coverage): pytest.approx(value) for (nu, coverage), value in cells.stack().items()
+        }
 
 
 def test_random_coverages_and_nus_are_points(halved: Page, quickstart_folder: Path) -> None:
@@ -134,8 +135,8 @@ def test_the_trace_penalty_has_every_tau_and_cross_entropy_at_zero(page: Page, l
         }
         plain = table[table.config_loss_name == "cross_entropy"].index
         assert set(drawn) == {*penalised.index, *plain}
-        zero = plot["layout"]["xaxis"]["tickvals"][0]
-        assert plot["layout"]["xaxis"]["ticktext"][0] == "0" and {drawn[t][0] for t in plain} == {zero}
+        axis = plot["encoding"]["x"]["axis"]
+        assert {drawn[t][0] for t in plain} == {axis["values"][0]} and "? '0'" in axis["labelExpr"]
     finished = penalised[(penalised.status == "completed") & (penalised.config_architecture_name == "mlp")]
     rho = scipy.stats.spearmanr(finished.config_loss_weight, finished.ece).statistic
     stated = f"mlp: finished ρ = {rho:.2f}".replace("-", "−")
@@ -172,8 +173,8 @@ def test_the_front_is_what_nothing_dominates(page: Page, losses_folder: Path) ->
         if not any(all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine for other in goals.values())
     }
     for panel in range(3):
-        rings = [trace for trace in page.data[f"pareto-front-{panel}"]["data"] if trace["marker"]["size"] == 15]
-        assert {re.findall(r"c\d{5}", label)[0] for trace in rings for label in trace["text"]} == front
+        rings = [part for part in layers(page.data[f"pareto-front-{panel}"], "point") if not part["mark"]["filled"]]
+        assert {row["trial"] for part in rings for row in part["data"]["values"]} == front
     assert f": {len(front)} of {len(table)} finished configurations" in page.sections["details"]
 
 
@@ -194,10 +195,9 @@ def test_the_audit_has_every_comparison_and_what_was_saved(halved: Page, quickst
     )
     for panel, rung in enumerate((3, 9)):
         judged = decisions[(decisions.rung == rung) & decisions.kind.isin(["stop", "continue"])]
-        traces = halved.data[f"scheduler-audit-{panel}"]["data"]
-        drawn = {(t, y) for t, _, y in points({"data": [t for t in traces if t["mode"] == "markers"]})}
-        assert drawn == set(zip(judged.trial, judged.metric, strict=True))
-        cutoffs = next(trace["y"] for trace in traces if trace["mode"] == "lines")
+        plot = halved.data[f"scheduler-audit-{panel}"]
+        assert {(t, y) for t, _, y in points(plot)} == set(zip(judged.trial, judged.metric, strict=True))
+        cutoffs = [row["metric"] for row in marks(plot, "line")]
         assert cutoffs == judged.sort_values(["decided_at", "trial"]).cutoff.dropna().tolist()
         mine = stopped[stopped.stop_rung == rung]
         assert f"Saved {int((27 - mine.epochs).sum()):,} epochs" in section
@@ -208,7 +208,7 @@ def test_hyperparameters_are_weighed_at_the_first_rung(halved: Page, page: Page,
     reached = frame(quickstart_folder, "epochs").query("epoch == 3").trial.nunique()
     assert "at epoch 3, the first rung" in section and f"n = {reached} configurations" in section
     assert "at their last epoch" in page.sections["importance"]
-    shown = {panel: page.data[f"importance-{panel}"]["data"][0]["y"] for panel in (0, 1)}
+    shown = {panel: {row["name"] for row in marks(page.data[f"importance-{panel}"], "bar")} for panel in (0, 1)}
     assert set(shown[0]) == {"loss", "architecture", "lr"}
     assert set(shown[1]) == {"coverage", "ν", "architecture", "lr"}
 
@@ -227,12 +227,12 @@ def test_families_are_paired_by_settings_on_test_data_within_each_network(tmp_pa
         own = table[table.config_architecture_name == network]
         for (loss, rate), rows in own.groupby(["config_loss_name", "config_optimizer_lr"]):
             best[loss][rate] = rows.sort_values("judged").iloc[0].ece
-        (points,) = figure.panels[at].marks
-        assert set(points.y) == set(best) - {"cross_entropy"}
-        for family, difference in zip(points.y, points.x, strict=True):
+        drawn = {row["family"]: row["mean"] for row in marks(figure.panels[at], "point")}
+        assert set(drawn) == set(best) - {"cross_entropy"}
+        for family, difference in drawn.items():
             pairs = [best[family][rate] - best["cross_entropy"][rate] for rate in best["cross_entropy"]]
             assert len(pairs) == 4 and difference == pytest.approx(np.mean(pairs))
-        reach = [x + more for x, more in zip(points.x, points.error_x[1], strict=True)]
+        reach = [row["high"] for row in layers(figure.panels[at], "rule")[-1]["data"]["values"]]
         assert max(reach) <= 1, "no difference of two calibration errors is larger"
     write_figure(figure, tmp_path / "figure.svg")
 
@@ -247,15 +247,15 @@ def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_fold
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_of_many_lines_the_best_are_kept_and_the_others_thinned_evenly(mode: str) -> None:
     rng = np.random.default_rng(0)
-    rows = [{"judged": float(value)} for value in rng.permutation(4000)]
-    shown = hyperparameters.thin_lines(rows, mode)
+    lines = [{"judged": float(value)} for value in rng.permutation(4000)]
+    shown = hyperparameters.thin_lines(lines, mode)
     assert len(shown) == hyperparameters.MOST_LINES
-    assert [row for row in rows if any(row is other for other in shown)] == list(shown), "in their order"
+    assert [row for row in lines if any(row is other for other in shown)] == list(shown), "in their order"
     ranked = sorted((row["judged"] for row in shown), reverse=mode == "max")
     ranks = [value if mode == "min" else 3999 - value for value in ranked]
     assert ranks[: hyperparameters.BEST_LINES] == list(range(hyperparameters.BEST_LINES))
     assert ranks[-1] == 3999 and set(np.diff(ranks[hyperparameters.BEST_LINES :])) == {3, 4}
-    assert hyperparameters.thin_lines(rows[:1500], mode) == rows[:1500]
+    assert hyperparameters.thin_lines(lines[:1500], mode) == lines[:1500]
 
 
 def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_evenly() -> None:
@@ -270,13 +270,10 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
 
 
 def test_no_label_of_parallel_coordinates_reaches_the_axis_before() -> None:
-    short = hyperparameters.Dimension("lr", [0.1], (0, 1), {0.1: "0.1"})
-    long = hyperparameters.Dimension("loss", [0], (0, 1), {0: "focal_sample_dependent_and_more"})
-    few, more = (
-        hyperparameters.Parallel([short, each, short], [0], ["completed"], ["c00000"], 96) for each in (short, long)
-    )
-    assert hyperparameters.width(few) == 96 + 34 + 2 * hyperparameters.AXIS_WIDTH
-    assert hyperparameters.width(more) > 2 * 5 * len("focal_sample_dependent_and_more")
+    short = hyperparameters.Dimension("lr", [0.1], {0.1: "0.1"})
+    long = hyperparameters.Dimension("loss", [0], {0: "focal_sample_dependent_and_more"})
+    assert short.width == hyperparameters.AXIS_WIDTH
+    assert long.width > 5 * len("focal_sample_dependent_and_more")
 
 
 @pytest.mark.parametrize(("replicates", "said"), [(4, "no p can be below 0.25"), (8, None)])

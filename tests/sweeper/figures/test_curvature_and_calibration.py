@@ -16,6 +16,7 @@ from sweeper.figures.curvature_and_calibration import (
     sharpness_panel,
 )
 from sweeper.results import Results
+from tests.sweeper.figures.drawn import layers, marks
 
 
 def rows_of(n: int, seed: int = 0) -> list[dict[str, object]]:
@@ -56,10 +57,10 @@ def test_a_panel_has_the_intervals() -> None:
     for place, rho in enumerate(found["sam"]):
         drawn = sharpness_panel("ece", {"all": found, "none": {}}, ["all", "none"], place)
         assert drawn.heading.endswith("given accuracy") == bool(place)
-        (mark,) = drawn.marks
-        below, above = mark.error_x
-        assert (rho.rho - below[0], rho.rho + above[0]) == pytest.approx(rho.interval)
-    assert sharpness_panel("ece", {"none": {}}, ["none"], 0).marks == []
+        (row,) = marks(drawn, "point")
+        bar = layers(drawn, "rule")[-1]["data"]["values"][0]
+        assert row["rho"] == rho.rho and (bar["low"], bar["high"]) == pytest.approx(rho.interval)
+    assert marks(sharpness_panel("ece", {"none": {}}, ["none"], 0), "point") == []
 
 
 def test_none_where_no_further_statistic_was_measured(gamma_folder: Path) -> None:
@@ -70,7 +71,7 @@ def test_none_where_no_further_statistic_was_measured(gamma_folder: Path) -> Non
 
 
 def test_a_training_that_is_repeated_is_one_pair() -> None:
-    rows = [{"gamma": float(k), "lambda_max": float(k * k)} for k in range(2)]
-    assert correlated(rows * 3, "gamma", "lambda_max") == "n = 2, too few for ρ"
+    few = [{"gamma": float(k), "lambda_max": float(k * k)} for k in range(2)]
+    assert correlated(few * 3, "gamma", "lambda_max") == "n = 2, too few for ρ"
     more = [{"gamma": float(k), "lambda_max": (k - 3.3) ** 2} for k in range(8)]
     assert correlated([*more, *more, {"gamma": None}], "gamma", "lambda_max") == correlated(more, "gamma", "lambda_max")

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sweeper.figures.base import HeatMap
 from sweeper.figures.curvature_by_layer import PARTS, WHOLE, changes_of, draw, factor, readings
 from sweeper.results import Results
+from tests.sweeper.figures.drawn import marks
 from trainables.worker.trial_tables import BLOCKS_SCHEMA
 
 SCALE, NETWORK = 0.2, {"0 first": 1.5, "1 last": 4.0}
@@ -87,9 +87,9 @@ def test_the_report_draws_it_from_the_tables(gamma_folder: Path, tmp_path: Path)
     pq.write_table(pa.Table.from_pylist(lines, BLOCKS_SCHEMA), part)
     figure = draw(Results(folder))
     assert figure is not None and len(figure.panels) % 4 == 0
-    heat = figure.panels[1].marks[0]
-    assert isinstance(heat, HeatMap) and heat.rows == ["0 only", WHOLE]
-    gamma = float(heat.columns[-1])
-    assert heat.values[0][-1] == pytest.approx(gamma * (math.log(SCALE) - math.log(2)), rel=1e-2)
+    cells = {(row["layer"], float(row["gamma"])): row["ratio"] for row in marks(figure.panels[1], "rect")}
+    assert {layer for layer, _ in cells} == {"0 only", WHOLE}
+    gamma = max(gamma for _, gamma in cells)
+    assert cells["0 only", gamma] == pytest.approx(gamma * (math.log(SCALE) - math.log(2)), rel=1e-2)
     assert any(words in panel.heading for panel in figure.panels for words in PARTS.values())
     assert "the loss’s scale ×" in figure.findings[0] and "the network × " in figure.findings[0]

@@ -86,5 +86,5 @@ def test_every_axis_of_the_parallel_coordinates_is_named() -> None:
     }  # fmt: skip
     rows = [{**dict.fromkeys(names, n), "trial": f"c{n}", "status": "completed", "judged": float(n)} for n in (1, 2)]
     board = Leaderboard(rows, tuple(names), "", Goal("val_nll", "min"))
-    drawn = hyperparameters.lines(board, rows)
-    assert [axis.label for axis in drawn.dimensions[: len(names)]] == [*names.values()], "a loop's own have no part"
+    drawn = hyperparameters.dimensions_of(board, rows)
+    assert [axis.label for axis in drawn[: len(names)]] == [*names.values()], "a loop's own have no part"

@@ -22,6 +22,8 @@ from sweeper.reporting.tables import MethodCell, alike, marks_of, posthoc_tables
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
+from sweeper.text.cells import by_trial
+from tests.sweeper.figures.drawn import marks
 from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.posthoc.focal_temperature import GAMMAS, PARAMETERS
@@ -133,23 +135,22 @@ def test_the_smallest_mean_is_bold_and_what_is_indistinguishable_from_it_marked(
 def test_fig_8_draws_the_line_and_the_best_temperatures(results: Results) -> None:
     figure = posthoc_temperature.draw(results)
     assert figure is not None and len(figure.panels) == 1
-    lines = [curve for curve in figure.panels[0].marks if curve.line]
-    dots = [curve for curve in figure.panels[0].marks if curve.size]
+    lines, dots = (by_trial(marks(figure.panels[0], kind)) for kind in ("line", "point"))
     assert len(lines) == len(dots) == posthoc_temperature.MOST_LINES
     found = results.rows(
         "SELECT parameters FROM recalibrations WHERE method = 'focal_temperature' AND split = 'val' "
         "AND trial = 'c00002'"
     )
     fits = [json.loads(row["parameters"]) for row in found]
-    assert dots[2].x == list(GAMMAS)
-    for gamma, value in zip(dots[2].x, dots[2].y, strict=True):
+    assert [row["gamma"] for row in dots["c00002"]] == list(GAMMAS)
+    for gamma, value in ((row["gamma"], row["T"]) for row in dots["c00002"]):
         name = next(
             n for n in PARAMETERS if n.startswith("temperature_at") and posthoc_temperature.gamma_of(n) == gamma
         )
         assert value == pytest.approx(np.mean([fit[name] for fit in fits]))
     intercept, slope = (np.mean([fit[name] for fit in fits]) for name in ("line_intercept", "line_slope"))
-    for x, y in zip(lines[2].x, lines[2].y, strict=True):
-        assert y == pytest.approx(intercept + slope * x)
+    for row in lines["c00002"]:
+        assert row["T"] == pytest.approx(intercept + slope * row["gamma"])
 
 
 def test_without_any_method_there_is_neither_table_nor_figure(gamma_folder: Path, tmp_path: Path) -> None:

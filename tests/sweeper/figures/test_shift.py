@@ -15,6 +15,7 @@ from sweeper.analysis.statistics.spreads import spreads
 from sweeper.figures import FIGURES, shift
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.figures.drawn import layers, marks
 
 KINDS, SEVERITIES = ("fog", "gaussian_noise"), (1, 5)
 
@@ -67,18 +68,18 @@ def test_lines_are_means_over_kinds_with_the_intervals_of_moderated_spreads(fold
     figure = shift.draw(Results(folder))
     assert figure is not None and [panel.heading for panel in figure.panels] == ["Test ECE", "Test NLL"]
     for panel, metric in zip(figure.panels, ("ece", "nll"), strict=True):
-        for curve, column in zip(panel.marks[::2], (metric, f"posthoc_temperature_{metric}"), strict=True):
+        for name, column in zip(figure.legend, (metric, f"posthoc_temperature_{metric}"), strict=True):
+            line = [row for row in marks(panel, "rule") if row["line"] == name]
             for at, severity in enumerate((0, *SEVERITIES)):
                 winner, each = winners(folder, column, severity)
                 groups = {trial: dict(zip(g["seed"], g[column], strict=True)) for trial, g in each.groupby("trial")}
                 mean = float(np.mean([*groups[winner].values()]))
-                assert curve.y[at] == pytest.approx(mean)
                 expected = spreads([*groups.values()], "min")
                 assert expected is not None
                 high = expected.interval([*groups].index(winner))[1]
-                assert curve.error_y[1][at] == pytest.approx(high - mean)
-        dots = panel.marks[1]
-        assert len(dots.y) == len(KINDS) * len(SEVERITIES) and dots.size and not dots.line
+                assert line[at]["high"] == pytest.approx(high)
+                assert [row["value"] for row in marks(panel, "line") if row["line"] == name][at] == pytest.approx(mean)
+        assert len(layers(panel, "point")[0]["data"]["values"]) == 2 * len(KINDS) * len(SEVERITIES)
 
 
 def test_it_says_whether_the_winner_stays_calibrated_and_temperature_helps(
@@ -93,7 +94,7 @@ def test_it_says_whether_the_winner_stays_calibrated_and_temperature_helps(
     assert harm is not None and "validation data harms there" in harm.findings[0]
     alone = shift.draw(Results(with_shifts(losses_folder, tmp_path / "alone", replicates=1)))
     assert alone is not None and "too few replicates for an interval" in alone.findings[0]
-    assert set(alone.panels[0].marks[0].error_y[1]) == {0.0}
+    assert marks(alone.panels[0], "rule") == []
 
 
 def test_nothing_is_drawn_where_nothing_was_corrupted(losses_folder: Path) -> None:
@@ -106,5 +107,5 @@ def test_detection_of_other_data_names_the_best_score() -> None:
         for at in range(2)
     ]
     (panel,) = shift.detection(rows)
-    assert panel.remarks == ["svhn: best detected by largest logit, AUROC 0.91."] and len(panel.marks[0].y) == 8
+    assert panel.remarks == ["svhn: best detected by largest logit, AUROC 0.91."] and len(marks(panel, "point")) == 8
     assert shift.detection([]) == []

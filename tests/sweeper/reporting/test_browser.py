@@ -14,9 +14,9 @@ from tests.sweeper.synthetic_sweep import write_sweep
 pytestmark = pytest.mark.slow
 
 PLOTS = "document.querySelectorAll('.plot').length"
-DRAWN = "document.querySelectorAll('.plot[data-drawn] .main-svg').length > 0 && [...document.querySelectorAll('.plot')]"
+DRAWN = "document.querySelectorAll('.plot[data-drawn] svg').length > 0 && [...document.querySelectorAll('.plot')]"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-SHOWN = "[...document.querySelectorAll('#curvature-against-gamma .plot .scatterlayer .trace')].length"
+SHOWN = "document.querySelectorAll('#curvature-against-gamma .plot .mark-symbol path').length"
 ROWS = "document.querySelectorAll('#trials tbody tr').length"
 FOUND = "parseInt(document.querySelector('#trials .count').textContent.replace(',', ''))"
 
@@ -25,11 +25,12 @@ PLACE = """
 (() => {
   const plot = document.querySelector('#%s .plot');
   plot.scrollIntoView({ block: 'center', behavior: 'instant' });
-  const box = plot.querySelector('.scatterlayer .points path').getBoundingClientRect();
-  return [box.x + box.width / 2, box.y + box.height / 2];
+  const middle = (mark) => (({ x, y, width, height }) => [x + width / 2, y + height / 2])(mark.getBoundingClientRect());
+  const marks = [...plot.querySelectorAll('.mark-symbol path')].filter((mark) => mark.ariaLabel.includes('says: c0'));
+  return marks.map(middle).find(([x, y], at) => document.elementFromPoint(x, y) === marks[at]);
 })()
 """
-LABEL = "[...document.querySelectorAll('#%s .hoverlayer text')].map((item) => item.textContent).join(' ')"
+LABEL = "(document.querySelector('#vg-tooltip-element.visible')?.textContent ?? '')"
 SAVED = """
 new Promise((settle) => {
   const make = URL.createObjectURL;
@@ -45,13 +46,19 @@ CHOOSE = """
   axis.dispatchEvent(new Event('change'));
 })()
 """
-RANGE = """
+AXIS = """
 (() => {
   const plot = document.querySelector('#parallel-coordinates .plot');
-  const lr = plot.data[0].dimensions.findIndex((each) => each.label === 'lr');
-  return Plotly.restyle(plot, { [`dimensions[${lr}].constraintrange`]: %s }).then(() => true);
+  plot.scrollIntoView({ block: 'center', behavior: 'instant' });
+  const axis = [...plot.querySelectorAll('.role-axis-label text')].find((each) => each.textContent === 'lr');
+  const [label, box] = [axis.getBoundingClientRect(), plot.getBoundingClientRect()];
+  return [label.x + label.width / 2, label.y + 40, box.y + box.height / 2];
 })()
 """
+"""Where the axis of learning rates is: x, its upper end, and its middle."""
+FADED = (
+    "[...document.querySelectorAll('#%s .mark-%s path')].filter((mark) => Number(mark.getAttribute('%s')) < 0.1).length"
+)
 CHIP = "document.querySelector('#%s .key [data-group]')"
 
 
@@ -60,21 +67,19 @@ async def hovered(tab: Tab, key: str) -> str:
     x, y = await tab.evaluate(PLACE % key)
     for step in (3, 0):
         await tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + step, y=y)
-    await tab.wait_for(f"{LABEL % key} !== ''")
-    return str(await tab.evaluate(LABEL % key))
+    await tab.wait_for(f"{LABEL} !== ''")
+    return str(await tab.evaluate(LABEL))
 
 
 async def check_figure(tab: Tab, key: str) -> None:
     """A plot says what a point is when the pointer is on it, its legend hides a group, its data can be saved."""
     assert "c0" in await hovered(tab, key)
-    visible = "(plot) => plot._fullData.filter((trace) => trace.visible === true).length"
-    shown = f"[...document.querySelectorAll('#{key} .plot')].map({visible})"
+    shown = f"document.querySelectorAll('#{key} .plot .mark-symbol path').length"
     before = await tab.evaluate(shown)
     await tab.evaluate(f"{CHIP % key}.click()")
-    hidden = await tab.evaluate(shown)
-    assert all(now < then for now, then in zip(hidden, before, strict=True)), key
+    await tab.wait_for(f"{shown} < {before}")
     await tab.evaluate(f"{CHIP % key}.click()")
-    assert await tab.evaluate(shown) == before
+    await tab.wait_for(f"{shown} === {before}")
     saved = await tab.evaluate(SAVED % key)
     assert saved.startswith(("trial,", "rung,")) and saved.count("\n") > 20, saved[:200]
 
@@ -90,16 +95,18 @@ async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
     background = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(18, 18, 17)") == dark
 
-    traces, rows = await tab.evaluate(SHOWN), await tab.evaluate(FOUND)
+    points, rows = await tab.evaluate(SHOWN), await tab.evaluate(FOUND)
     await tab.evaluate("document.querySelector('.toolbar [data-status=early_stopped]').click()")
-    assert await tab.evaluate(SHOWN) < traces and await tab.evaluate(FOUND) < rows
+    await tab.wait_for(f"{SHOWN} < {points}")
+    assert await tab.evaluate(FOUND) < rows
     await tab.evaluate("document.querySelector('.toolbar [data-status=early_stopped]').click()")
-    assert await tab.evaluate(SHOWN) == traces and await tab.evaluate(FOUND) == rows
+    await tab.wait_for(f"{SHOWN} === {points}")
+    assert await tab.evaluate(FOUND) == rows
 
     for key in ("curvature-against-gamma", "pareto-front", "scheduler-audit"):
         await check_figure(tab, key)
 
-    await check_trials(tab)
+    await check_trials(tab, fine=width > 500)
     first = "document.querySelector('#trials tbody td').textContent"
     await tab.evaluate("document.querySelector('#trials th button').click()")
     assert await tab.evaluate(first) == "c00000"
@@ -108,24 +115,37 @@ async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
     assert tab.complaints() == []
 
 
-async def check_trials(tab: Tab) -> None:
+async def check_trials(tab: Tab, fine: bool) -> None:
     """A click on a point opens its trial, axes can be chosen, and a range on an axis is one of the table of trials."""
-    clicked = "document.querySelector('#pareto-front .plot').emit('plotly_click', {points: [{text: '<b>c00000</b>'}]})"
-    await tab.evaluate(clicked)
+    said = await hovered(tab, "pareto-front")
+    x, y = await tab.evaluate(PLACE % "pareto-front")
+    for event in ("mousePressed", "mouseReleased"):
+        await tab.call("Input.dispatchMouseEvent", type=event, x=x, y=y, button="left", clickCount=1)
     await tab.wait_for("document.querySelector('#trial').open")
-    assert await tab.evaluate("document.querySelector('#trial h2').textContent") == "c00000"
+    assert said.startswith(await tab.evaluate("document.querySelector('#trial h2').textContent"))
     assert "epoch" in await tab.evaluate("document.querySelector('#trial dl').textContent")
     await tab.evaluate("document.querySelector('#trial .close').click()")
     assert not await tab.evaluate("document.querySelector('#trial').open")
     await tab.evaluate(CHOOSE)
-    assert await tab.evaluate("document.querySelector('#any-two .plot').layout.xaxis.title.text") == "lr"
-    rows = await tab.evaluate(FOUND)
-    await tab.evaluate(RANGE % "[[-1.2, -0.8]]")
-    assert 0 < await tab.evaluate(FOUND) < rows
-    await tab.evaluate(RANGE % "[null]")
-    assert await tab.evaluate(FOUND) == rows
+    await tab.wait_for("document.querySelector('#any-two .role-axis-title text').textContent === 'lr'")
+    if fine:
+        await check_brush(tab)
     assert await tab.evaluate("document.querySelector('#trials td:nth-child(4)').dataset.label") == "epoch"
     assert await tab.evaluate("document.querySelector('#trials thead button').offsetHeight > 0"), "it can be sorted"
+
+
+async def check_brush(tab: Tab) -> None:
+    """A range dragged over one axis leaves its trials in the table and in other plots, until it is clicked away."""
+    rows, all_of_them = await tab.evaluate(FOUND), f"{FADED % ('pareto-front', 'symbol', 'opacity')} === 0"
+    x, top, middle = await tab.evaluate(AXIS)
+    moves = [("mousePressed", x - 15, top), ("mouseMoved", x, middle - 5), ("mouseMoved", x + 15, middle)]
+    for event, across, down in [*moves, ("mouseReleased", x + 15, middle)]:
+        await tab.call("Input.dispatchMouseEvent", type=event, x=across, y=down, button="left", buttons=1, clickCount=1)
+    await tab.wait_for(f"0 < {FOUND} && {FOUND} < {rows}")
+    await tab.wait_for(f"!({all_of_them})")
+    for event in ("mousePressed", "mouseReleased"):
+        await tab.call("Input.dispatchMouseEvent", type=event, x=x + 40, y=middle, button="left", clickCount=1)
+    await tab.wait_for(f"{FOUND} === {rows} && {all_of_them}")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
@@ -149,9 +169,9 @@ def test_every_figure_of_the_losses_draws_and_says_its_values(losses_folder: Pat
             assert await tab.evaluate(f"{DRAWN}.every((plot) => plot.querySelector('svg'))")
             for key in ("pareto-front", "trace-regularisation"):
                 await check_figure(tab, key)
-            cells = "document.querySelectorAll('#coverage-nu-map .heatmaplayer image').length"
-            assert await tab.evaluate(cells) == 4
-            bars = "document.querySelectorAll('#importance .barlayer .point').length"
+            cells = "document.querySelectorAll('#coverage-nu-map .mark-rect.role-mark path').length"
+            assert await tab.evaluate(cells) == 4 * 9
+            bars = "document.querySelectorAll('#importance .mark-rect.role-mark path').length"
             assert await tab.evaluate(bars) == 7
             assert tab.complaints() == []
 
