@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from sweeper.analysis.final_stage import final_stage
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.processes import at_death, prepare
 from sweeper.execution import resuming
@@ -160,6 +161,7 @@ class Attempt:
         self.follower = Follower(paths, options.tracker)
         self.progress = options.progress(terminal, self.state, schedule, sweep.describe)
         self.interrupts = Interrupts(self.progress.say)
+        self._final_stage = final_stage(sweep.spec)
 
     def tick(self, steering: object) -> None:
         """Renew the lease on every turn of the driver. Raises LeaseLostError where another has taken the sweep over."""
@@ -215,7 +217,7 @@ class Attempt:
             self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
         lacking += self._tables.notes + self.follower.wait(patience(time.monotonic() - started))
         options.timings.note("tracking complete")
-        if mirror.store is None and not lacking and not state.unfinished() and not self.sweep.spec.confirm.count:
+        if mirror.store is None and not lacking and not state.unfinished():
             mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
         return lacking
 
@@ -282,7 +284,8 @@ class Attempt:
     def _additions(self, state: SweepState) -> Sequence[Added]:
         """Return the seeds that join the sweep once its trials have ended."""
         wanted, seeds = self._options.replicates, self.sweep.spec.replicate_seeds
-        return [] if wanted is None else requested(state, seeds, wanted, self._options.trials)
+        asked = [] if wanted is None else requested(state, seeds, wanted, self._options.trials)
+        return asked or ([] if self._final_stage is None else self._final_stage.next(state))
 
     def _driver(self, session: Session, budget: BudgetWatch | None = None, *sinks: Sink) -> Driver:
         spec, configurations = self.sweep.spec, self.sweep.configurations

@@ -2,13 +2,6 @@
 
 `run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
 same way: journal closed, tables compacted, report written, the tracker given a bounded time to catch up.
-
-After a sweep with `confirm: n` the configurations that may be the best are trained again on fresh seeds. Whoever
-survived the rungs and won was picked by its seeds, so these cannot say what it is worth. Fresh seeds can, and need no
-correction. They are trained as a sweep of its own, `<name>-confirmed`, beside the first one: it is journaled, audited,
-resumed and read like any other, and `sweeper.analysis.selection` takes what it reports of the winner from it. With
-`confirm: {count: n, at_most: m}` those that still may be the best get further rounds of seeds, each a sweep as well;
-with `confirm: {count: 1, instead_of: m}` those get them of which it is still open what m seeds for all would say.
 """
 
 from __future__ import annotations
@@ -19,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sweeper.analysis.selection import candidates, confirmations_of, confirmed_name, left_after, next_seed
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.json_types import Plain
@@ -33,13 +25,11 @@ from sweeper.execution.resuming import check_unchanged, refuse_lost_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.planning.user_code_checks import loop_part
-from sweeper.results import Results
-from sweeper.results.leaderboard import leaderboard
 from sweeper.space.configurations import pool_notes, repeat_notes
 from sweeper.space.loading import load_spec
-from sweeper.space.parts import MOST_SEEDS, Resources, SchedulerSettings
+from sweeper.space.parts import MOST_SEEDS, Resources
 from sweeper.space.rehearsal import rehearsal_name
-from sweeper.space.spec import MOST_CONFIRMED, Confirm, Confirms, SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
@@ -47,7 +37,6 @@ from sweeper.storage.metadata import UNTRACKED, build_manifest, read_manifest, r
 from sweeper.storage.mirror import STOP, mirror_of
 from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, amended, create_sweep, open_sweep
-from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.files.stores.base import StoreError
@@ -66,44 +55,6 @@ def chosen_executor(options: RunOptions, resources: Resources, server: ForkServe
     executor = executor_named(name)(options, server)
     executor.require(resources)
     return executor
-
-
-def confirming_spec(spec: SweepSpec, name: str, trials: list[int], number: int = 1) -> SweepSpec:
-    """Return the sweep that trains these configurations of the sweep `name` to the end, on a round of fresh seeds."""
-    # Seeds that the file names picked the winner: fresh ones are drawn, the same ones for every configuration, too.
-    given = {"seeds": "common"} if isinstance(spec.replicates.seeds, list) else {}
-    return spec.model_copy(
-        update={
-            "confirm": Confirm(),
-            "confirms": Confirms(sweep=name, configurations=trials, round=number),
-            "header": spec.header.model_copy(update={"claims": [], "tables": []}),
-            "scheduler": SchedulerSettings(name="none", max_epochs=spec.scheduler.max_epochs),
-            "replicates": spec.replicates.model_copy(update={"count": spec.confirm.count, **given}),
-            "evaluation": spec.evaluation.model_copy(update={"curvature": False, "trajectory": None}),
-            "constraints": [],
-        }
-    )
-
-
-def to_confirm(outcome: Outcome) -> SweepSpec | None:
-    """Return what is to be trained next after a sweep; None where nothing is, or all of it has been.
-
-    Rounds of seeds follow each other while more than one configuration may be the best and none has had all its seeds.
-    """
-    spec, name = outcome.sweep.spec, outcome.sweep.name
-    if not spec.confirm.count or outcome.outcome != "finished" or outcome.unfinished:
-        return None
-    results = Results(outcome.paths.root)
-    board, done = leaderboard(results), len(confirmations_of(results))
-    if spec.confirm.instead_of is not None:
-        trials = next_seed(results, board, spec.confirm.instead_of)
-    else:
-        trials = left_after(results, board) if done else candidates(results, board)[:MOST_CONFIRMED]
-        if (done + 1) * spec.confirm.count > spec.confirm.total or (done and len(trials) == 1):
-            return None
-    if not trials:
-        return None
-    return confirming_spec(spec, name, [configuration_index(trial) for trial in trials], done + 1)
 
 
 def ask_to_stop(name: str, output: str | Path) -> str:
@@ -146,30 +97,7 @@ def run_sweep(
             stem = Path(space).stem
         if spec.is_rehearsal:
             stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-        outcome = _run_spec(running, spec, stem, name, options)
-    return _confirmed(outcome, options)
-
-
-def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
-    """Train what may be the best again on fresh seeds, where the sweep asks for that, and report it."""
-    spec = to_confirm(outcome)
-    if spec is None:
-        return outcome
-    from sweeper.reporting.page import write_report
-
-    assert spec.confirms is not None
-    name = confirmed_name(outcome.sweep.name, spec.confirms.round)
-    count, seeds = len(spec.confirms.configurations), spec.replicates.count
-    again = replace(options, settings=(), rehearse=False)
-    if (outcome.paths.root.parent / name).exists():
-        done = resume_sweep(name, again)
-    else:
-        with early_server(options.executor, options.address, None) as running:
-            done = _run_spec(running, spec, name, name, again)
-    write_report(outcome.paths.root)
-    said = f"{plural(count, 'configuration')} trained again on {plural(seeds, 'fresh seed')} each: {name}"
-    outcome = replace(outcome, outcome=done.outcome, notes=[*outcome.notes, *done.notes, said])
-    return outcome if done.unfinished else _confirmed(outcome, options)
+        return _run_spec(running, spec, stem, name, options)
 
 
 def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:
@@ -237,10 +165,6 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
 
     Raises SweeperError when there is no such sweep, or another driver has it.
     """
-    return _confirmed(_resumed(name, options, server), options)
-
-
-def _resumed(name: str, options: RunOptions, server: ForkServer | None) -> Outcome:
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
     with (

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis.final_stage import final_stage
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import prepare
@@ -27,7 +28,9 @@ from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, 
 from sweeper.monitoring.live import PLAIN_LINE_SECONDS
 from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel
 from sweeper.scheduling.base import audit
+from sweeper.scheduling.contenders import audit_rounds
 from sweeper.search.base import audit_suggestions
+from sweeper.space.spec import spec_of
 from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
 from sweeper.storage.places import local_copies, local_copy
@@ -111,6 +114,13 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
+    if sweep.spec.replicates.at_most is not None:
+        records = read_journal(sweep.paths.journal)
+        rounds, others = audit_rounds(
+            lambda values: final_stage(spec_of(values, sweep.name)), records, len(sweep.configurations)
+        )
+        said.append(f"{rounds} rounds of fresh seeds recomputed from the records before them, {len(others)} differ")
+        differences += others
     if sweep.spec.searcher.learns:
         prepare(None)
         from sweeper.space.loading import searcher_for

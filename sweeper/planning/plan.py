@@ -20,12 +20,21 @@ from rich.table import Column, Table
 
 from sweeper.core.domains import Configuration
 from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.contenders import PARTS, trainings
 from sweeper.scheduling.simulation import simulate_strata
 from sweeper.scheduling.strata import Stratified
-from sweeper.space.configurations import EXAMPLES, configurations, examples, looked_at, repeat_notes, stratum_sizes
+from sweeper.space.configurations import (
+    EXAMPLES,
+    configurations,
+    examples,
+    looked_at,
+    named_components,
+    repeat_notes,
+    stratum_sizes,
+)
 from sweeper.space.parts import Resources
 from sweeper.space.rehearsal import notice
-from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.text.labels import duration, plural
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import COHORT, cohort_key
@@ -188,8 +197,9 @@ class Plan(PlanView):
         curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
         cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
         shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
-        confirm: epochs that training the best again on fresh seeds takes at most; 0 where that is not asked for.
-        confirm_seconds: how long that takes; `None` when costs were not measured.
+        final: trainings on fresh seeds in the final stage, at first and at most; `None` without one.
+        final_epochs: of each of them.
+        final_seconds: how long these take at most; `None` when costs were not measured.
         price_per_gpu_hour: by which GPU-hours are multiplied; `None` shows none.
     """
 
@@ -213,8 +223,9 @@ class Plan(PlanView):
     curvature_share: float = 0.0
     cohorts: tuple[str, ...] = ()
     shifted_share: float = 0.0
-    confirm: int = 0
-    confirm_seconds: float | None = None
+    final: tuple[int, int] | None = None
+    final_epochs: int = 0
+    final_seconds: float | None = None
     price_per_gpu_hour: float | None = None
 
     def warnings(self) -> Iterator[str]:
@@ -245,9 +256,10 @@ class Plan(PlanView):
         if len(self.strata) > SHOWN_STRATA:
             yield "within strata", f"{len(self.strata) - SHOWN_STRATA} more strata, none of them smaller"
         yield "total epochs", self.epochs.text()
-        if self.confirm:
-            time = "" if self.confirm_seconds is None else f", {duration(self.confirm_seconds)}"
-            yield "confirmation", f"on fresh seeds, at most {self.confirm:,} epochs more{time}"
+        if self.final is not None:
+            time = "" if self.final_seconds is None else f", {duration(self.final_seconds)}"
+            first, most = (n * self.final_epochs for n in self.final)
+            yield "final stage", f"on fresh seeds, {first:,} to {most:,} epochs more at most{time}"
         yield "evaluations", self.evaluations.text()
         if self.seconds is not None:
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
@@ -307,9 +319,9 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
     epochs = reaching @ np.diff([0, *schedule.rungs]) * replicates
     evaluations, finished = reaching.sum(axis=1) * replicates, reaching[:, -1] * replicates
     note = " ".join(filter(None, [*(f"{each}." for each in repeat_notes(spec)), note]))
-    again = min(MOST_CONFIRMED, trials) * spec.confirm.total
-    if spec.confirm.instead_of is not None:
-        again = max(0, trials * spec.confirm.instead_of // 2 - trials * replicates)
+    counts = [len(named_components(spec.space.nodes[part])) for part in PARTS if part in spec.space.nodes]
+    most = spec.replicates.at_most
+    final = None if most is None else trainings([n for n in counts if n > 1], len(spec.which), most - replicates)
     planned = Plan(
         trials,
         replicates,
@@ -326,7 +338,8 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         searcher=searched(spec),
         cohorts=cohort_lines(spec),
         strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
-        confirm=again * spec.scheduler.max_epochs,
+        final=final,
+        final_epochs=spec.scheduler.max_epochs,
     )
     if costs:
         shares = architecture_shares(spec)
@@ -342,7 +355,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         return replace(
             planned,
             seconds=Range.of(START_SECONDS + work / workers),
-            confirm_seconds=START_SECONDS + again * one / workers,
+            final_seconds=None if final is None else final[1] * one / workers,
             curvature_share=float((evaluations * hessian).mean() / work.mean()),
             shifted_share=float(shifted.mean() / work.mean()),
         )

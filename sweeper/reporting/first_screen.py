@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sweeper.analysis.recalibration import UNCALIBRATED, Change, Effect, changed, effects, signed
-from sweeper.analysis.selection import best_set_line, confirmed_value
+from sweeper.analysis.selection import best_set_line
 from sweeper.analysis.statistics.best_set import SURE, Comparisons
 from sweeper.analysis.statistics.spreads import spreads
 from sweeper.figures.posthoc_temperature import own_methods, posthoc_sql
@@ -78,7 +78,7 @@ class FirstScreen:
 
 def first_screen(results: Results, board: Leaderboard, counts: Overview) -> FirstScreen:
     """Return the first screen of a sweep."""
-    best = [headline(board, confirmed_value(results, board)), best_set_line(results, board)]
+    best = [headline(board), best_set_line(results, board)]
     in_progress = counts.count("waiting", "running", "interrupted") > 0
     said = [Answer("Best so far" if in_progress else "Best", " ".join(filter(None, best)))]
     found = matrix(results, board)

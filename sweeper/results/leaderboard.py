@@ -283,10 +283,19 @@ METRICS = (
 )  # fmt: skip
 
 
+#: The view `final` with what `counts` for the objective: a trial with fresh seeds is judged by these. One that was
+#: stopped before it got them is among those that finished.
+FRESH = (
+    "SELECT *, stage = 'final' OR NOT bool_or(stage = 'final') OVER trials AS counts FROM final\n"
+    f"QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER trials WINDOW trials AS (PARTITION BY trial)"
+)
+
+
 def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], against: set[str]) -> str:
     """Return the query of the leaderboard, for the columns that this sweep's tables have.
 
-    The trials `against` constraints finished, but are not the best however good their objective is.
+    The trials `against` constraints finished, but are not the best however good their objective is. Those with fresh
+    seeds come before others that finished, by these seeds alone: their own picked them.
     """
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
@@ -304,8 +313,8 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], agains
     columns = ",\n  ".join(parts)
     last = f"trial IN ({', '.join(map(literal, sorted(against)))}), " if against else ""
     return (
-        f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM final\nGROUP BY trial, status, epoch\n"
-        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', {last}"
+        f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM ({FRESH}) AS final\nGROUP BY trial, status, epoch\n"
+        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', {last}bool_or(stage = 'final') DESC, "
         f"judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
     )
 
@@ -316,12 +325,12 @@ def objective_sql(goal: Goal, present: set[str]) -> str:
     The training loss and its like are epoch measurements: they are looked up in `epochs` at the evaluation's epoch.
     """
     if goal.column in present and goal.split in ("val", "test"):
-        return spread_sql(goal.column, "judged", f" FILTER (split = '{goal.split}')")
+        return spread_sql(goal.column, "judged", f" FILTER (split = '{goal.split}' AND counts)")
     found = (
         f"(SELECT any_value(epochs.{goal.metric}) FROM epochs WHERE epochs.trial = final.trial "
         "AND epochs.replicate = final.replicate AND epochs.epoch = final.epoch)"
     )
-    return spread_sql(found, "judged", " FILTER (split = 'val')")
+    return spread_sql(found, "judged", " FILTER (split = 'val' AND counts)")
 
 
 def spread_sql(expression: str, name: str, condition: str = "") -> str:

@@ -26,7 +26,7 @@ from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
 from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of, text_of
-from sweeper.text.labels import AFTER_METHODS, STATUS_WORDS, duration, label, number, plural, short
+from sweeper.text.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from trainables.curvature.statistics.base import statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest
@@ -363,17 +363,12 @@ def elapsed(created: object, last: Value) -> float | None:
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
-def headline(board: Leaderboard, confirmed: str = "") -> str:
-    """Return the best configuration, and its accuracy, NLL and ECE on test data, in one sentence.
-
-    `confirmed` is its value on seeds that did not pick it.
-    """
+def headline(board: Leaderboard) -> str:
+    """Return the best configuration, and its accuracy, NLL and ECE on test data, in one sentence."""
     best = board.best
     if best is None:
         return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
     parts = [f"{best['trial']}, {board.describe(best)}"]
-    if confirmed:
-        parts.append(f"{board.objective.label} {confirmed}, {number(best['judged'])} on the seeds that picked it")
     words = [("accuracy", "accuracy {:.1f} %", 100), ("nll", "NLL {:.3g}", 1), ("ece", "ECE {:.3g}", 1)]
     words += [(name, f"{name} {{:.3g}}", 1) for name in ("overconfidence", "underconfidence")]  # where asked for
     values = [(text, scale, float_or_none(best, f"test_{name}")) for name, text, scale in words]

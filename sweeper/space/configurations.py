@@ -125,14 +125,12 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
     the sweep's own, which its journal has, but as many random ones, and these may repeat.
     """
     points, repeating = domains.grid_size(spec.space), samples is not None
-    only = spec.confirms.configurations if spec.confirms is not None else None
     distinct: dict[int, DistinctDraws | None] = {}
 
     def random(point: int, seed: int) -> Configuration:
         return domains.draw_configuration(spec.space, point, domains.Uniforms(lambda path: _uniform(seed, path)))
 
     def draw(index: int) -> Configuration:
-        index = index if only is None else only[index]
         point = index % points
         if index >= points and not repeating and point not in distinct:
             space = domains.at_grid_point(spec.space, point)
@@ -144,7 +142,7 @@ def configurations(spec: SweepSpec, samples: int | None = None) -> Configuration
         return draws.upto(range(point, index + 1, points))
 
     count = points * (spec.samples if samples is None else samples)
-    return Configurations(count if only is None else len(only), draw)
+    return Configurations(count, draw)
 
 
 def configurations_of(spec: SweepSpec, journal: Path | None) -> Configurations:
@@ -206,6 +204,21 @@ def varying_columns(space: Fields) -> tuple[str, ...]:
 def named_components(part: Node) -> list[str]:
     """Return the names of the components that a part of a space, such as `space.nodes["loss"]`, may draw, each once."""
     return [*dict.fromkeys(str(domains.plain(component.nodes["name"])) for component in components_of(part))]
+
+
+def line_domains(space: Fields) -> dict[str, dict[str, Node]]:
+    """Return loss → hyperparameter → its domain, of those of which the space draws several numbers."""
+    found: dict[str, dict[str, Node]] = {}
+    for component in components_of(space.nodes["loss"]):
+        own = {key: node for key, node in component.nodes.items() if _draws_numbers(node)}
+        found.setdefault(str(domains.plain(component.nodes["name"])), {}).update(own)
+    return found
+
+
+def _draws_numbers(node: Node) -> bool:
+    values = [value for _, value in domains.extremes(node)]
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return len(values) > 1 and numbers
 
 
 def _uniform(seed: int, path: str) -> float:

@@ -42,7 +42,6 @@ SHORT_FORMS = {
     "scheduler": "name",
     "searcher": "name",
     "replicates": "count",
-    "confirm": "count",
     "space.loss": "name",
     "space.architecture": "name",
     "space.optimizer": "name",

@@ -34,7 +34,7 @@ from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
 from sweeper.space.components import PART, WORD, resolve_component, resolve_plain_component, split_axes
-from sweeper.space.configurations import falls_back, in_one_pool, size_faults, within_faults
+from sweeper.space.configurations import falls_back, in_one_pool, line_domains, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
 from sweeper.space.parts import SearcherSettings, card_faults
@@ -168,7 +168,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
             spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
         except ValidationError as error:
             faults += structural_faults(error)
-        faults += _cross_rules(values, registries)
+        faults += objective_faults(values, registries)
         faults = faults or _rehearsal_faults(spec, registries)
     _refuse(faults, document, source)
     return spec
@@ -200,6 +200,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         if not faults:
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
+        faults += _line_faults(values, tree)
         faults += within_faults(part_of(scheduler, WITHIN.name), tree)
         if (per := part_of(values, "keep", "per")) != []:
             faults += within_faults(per, tree, "keep.per")
@@ -270,25 +271,22 @@ def _invalid(node: Node) -> bool:
     return any(map(_invalid, node.nodes)) if isinstance(node, Members) else isinstance(node, Constant)
 
 
-def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
-    """Check the rules over several keys; values of a wrong type are the structure's business."""
-    return [*objective_faults(values, registries), *_confirm_faults(values)]
-
-
-def _confirm_faults(values: Mapping[str, Plain]) -> list[Fault]:
-    """Return what is wrong with `confirm`: configurations are drawn again, which a searcher that learns does not do.
-
-    `instead_of` compares by all seeds, so the first one must not have chosen who was trained to the end.
-    """
-    searcher, stopping = values.get("searcher"), part_of(values, "scheduler", "name") or values.get("scheduler")
-    name = searcher.get("name") if isinstance(searcher, dict) else searcher
-    if part_of(values, "confirm", "instead_of") and stopping != "none":
-        rule = "instead_of compares by every seed, also those by which a scheduler would have stopped others"
-        return [Fault("confirm.instead_of", rule, "use the scheduler none, or confirm: 3, which takes fresh seeds")]
-    if not part_of(values, "confirm", "count") or name in (None, "random", "grid"):
+def _line_faults(values: Mapping[str, Plain], space: Fields) -> list[Fault]:
+    """Return what is wrong with `which`: it names hyperparameters of which the space draws numbers."""
+    names = values.get("which")
+    if not isinstance(names, list) or "loss" not in space.nodes:
         return []
-    rule = f"confirm trains configurations of the space again, and {name} chooses others each time"
-    return [Fault("confirm", rule, "use the searcher random or grid, or leave confirm out")]
+    if names and part_of(values, "replicates", "at_most") is None:
+        rule = "which trains a line of values in the final stage, and the sweep has none"
+        return [Fault("which", rule, "write e.g. replicates: {count: 1, at_most: 8, seeds: common}")]
+    known = [*dict.fromkeys(name for domains in line_domains(space).values() for name in domains)]
+    return [
+        Fault(
+            join_path("which", at), f"no loss of the space draws {name!r} from several numbers", hint(str(name), known)
+        )
+        for at, name in enumerate(names)
+        if name not in known
+    ]
 
 
 #: Packings that do not look into a network.

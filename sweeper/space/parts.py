@@ -201,11 +201,15 @@ class Replicates(Part):
     network that is faster alone trains alone, one replicate after the other. `packing: auto` chooses cohorts, too,
     where they are measured to be faster.
 
+    `at_most` begins a final stage after the sweep, see `sweeper.scheduling.contenders`: the best configurations of each
+    network and of each loss get fresh seeds, up to so many seeds of one configuration in all.
+
     Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
     difference of two configurations, and what holds for these seeds says less about others. A list has these seeds.
     """
 
     count: int = Field(default=1, ge=1, le=MOST_SEEDS)
+    at_most: int | None = Field(default=None, ge=2, le=MOST_SEEDS)
     packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
     lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
     seeds: Literal["own", "common"] | list[Annotated[int, Field(ge=0, lt=2**63)]] = "own"
@@ -214,6 +218,9 @@ class Replicates(Part):
     def _require_a_seed_each(self) -> Self:
         if isinstance(self.seeds, list) and len(set(self.seeds)) != self.count:
             raise ValueError(f"seeds = {self.seeds} must be as many different ones as count = {self.count}")
+        if self.at_most is not None and self.at_most <= self.count:
+            rule = f"at_most = {self.at_most} must be above count = {self.count}: it counts the sweep's own seeds, too"
+            raise ValueError(rule)
         return self
 
     @property

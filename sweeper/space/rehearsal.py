@@ -192,6 +192,8 @@ def _scale_counts(values: Values, said: list[str]) -> None:
     values["samples"] = samples
     # Another network may not be one that can be fused.
     values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
+    if values["replicates"].get("at_most") is not None:
+        values["replicates"]["at_most"] = count + 1
 
 
 def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Annotated, Self, get_args
+from typing import Annotated, get_args
 
-from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError, model_serializer, model_validator
+from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
 from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
 from sweeper.core.domains import Fields, parse, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.ids import ReplicateSeeds, seed_from
+from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.json_types import Plain, Values, join_path, part_of
 from sweeper.journal.best import Objective as Goal
 from sweeper.scheduling import Scheduler
@@ -30,13 +30,10 @@ from trainables.registry.names import CROSS_FITTED, hint, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
-#: Configurations that `confirm` trains again, the best ones; of more that may be the best, nothing is decided.
-MOST_CONFIRMED = 8
-
 #: Keys that a resolved search space holds only where they say something.
 LEFT_OUT_IF_EMPTY = (
-    "confirm", "confirms", "constraints", "header", "loop", "objectives", "rehearsal",
-    "rehearsed", "searcher",
+    "constraints", "header", "loop", "objectives", "rehearsal",
+    "rehearsed", "searcher", "which",
 )  # fmt: skip
 
 
@@ -47,7 +44,7 @@ MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "repli
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
 
 #: Settings that came later, by part: left out at their default, so that a file resolves to what it always did.
-LEFT_OUT_AT_DEFAULT = {"replicates": ("seeds", "lanes"), "evaluation": ("splits",), "confirms": ("round",)}
+LEFT_OUT_AT_DEFAULT = {"replicates": ("at_most", "seeds", "lanes"), "evaluation": ("splits",)}
 
 
 class Header(Part):
@@ -92,56 +89,6 @@ class Budget(Part):
     cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
-class Confirm(Part):
-    """How many fresh seeds the configurations that may be the best get after the sweep.
-
-    Attributes:
-        count: seeds of each round; 0 for none.
-        at_most: seeds of each configuration in all. Whoever is found to be worse gets no more, and rounds follow until
-            one configuration is left or this is reached; `null` for one round.
-        instead_of: seeds whose best set is wanted at half their trainings, without early stopping: rounds of one seed
-            go to whoever it is still undecided for (`sweeper.analysis.statistics.best_set`). `null` for fresh seeds
-            alone.
-    """
-
-    count: int = Field(default=0, ge=0, le=1000)
-    at_most: int | None = Field(default=None, ge=1, le=1000)
-    instead_of: int | None = Field(default=None, ge=3, le=1000)
-
-    @model_validator(mode="after")
-    def _require_a_round(self) -> Self:
-        if self.instead_of is not None and (self.count != 1 or self.at_most is not None):
-            raise ValueError(f"instead_of = {self.instead_of} takes one seed a round: count = 1 and no at_most")
-        if self.at_most is not None and not 0 < self.count <= self.at_most:
-            raise ValueError(f"at_most = {self.at_most} must be at least count = {self.count}, and that at least 1")
-        return self
-
-    @model_serializer
-    def _short(self) -> int | dict[str, int]:
-        more = {"at_most": self.at_most, "instead_of": self.instead_of}
-        given = {name: value for name, value in more.items() if value is not None}
-        return {"count": self.count, **given} if given else self.count
-
-    @property
-    def total(self) -> int:
-        """The most seeds that a configuration gets."""
-        return self.count if self.at_most is None else self.at_most // self.count * self.count
-
-
-class Confirms(Part):
-    """What a confirming sweep trains again: another sweep's configurations, on seeds that this one never saw.
-
-    Attributes:
-        sweep: the name of the other sweep, in the same output.
-        configurations: numbers of its configurations; number j here is the j-th of them.
-        round: which round of seeds this is, counted from 1.
-    """
-
-    sweep: str
-    configurations: list[int] = Field(min_length=1)
-    round: int = Field(default=1, ge=1, le=1000)
-
-
 def _tree(space: object) -> Fields:
     """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
     if isinstance(space, Fields):
@@ -180,8 +127,7 @@ class SweepSpec(Part):
         budget: what may be spent; `null` for no limit.
         keep: whose checkpoints are kept at the end.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
-        confirm: seeds on which the configurations that may be the best are trained again after the sweep.
-        confirms: in a sweep that does so, which configurations of which sweep; written by the program.
+        which: hyperparameters of the loss, of which the final stage trains a line of values each.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
     """
@@ -208,8 +154,7 @@ class SweepSpec(Part):
     budget: Budget | None = None
     keep: parts.Keep = parts.Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
-    confirm: Confirm = Confirm()
-    confirms: Confirms | None = None
+    which: list[str] = Field(default_factory=list)
     rehearsal: Values | None = None
     rehearsed: list[str] = Field(default_factory=list)
 
@@ -243,14 +188,7 @@ class SweepSpec(Part):
     @property
     def replicate_seeds(self) -> ReplicateSeeds:
         """The seeds of every configuration's replicates."""
-        return ReplicateSeeds(self.training_seed, self.replicates.count, self.replicates.common_seeds)
-
-    @property
-    def training_seed(self) -> int:
-        """The seed that replicates' seeds follow from: the sweep's, or a fresh one where it confirms another."""
-        if self.confirms is None:
-            return self.seed
-        return seed_from("confirm", self.seed, *([self.confirms.round] if self.confirms.round > 1 else []))
+        return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
 
     def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""

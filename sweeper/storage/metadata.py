@@ -120,14 +120,14 @@ def _git(folder: Path, *arguments: str) -> str:
 #: A manifest or resolved search space is some kilobytes; a larger file is not read.
 MAXIMUM_BYTES = 10_000_000
 
-_PARTS = ("confirms", "dataset", "evaluation", "header", "objective", "replicates", "scheduler", "searcher", "space")
+_PARTS = ("dataset", "evaluation", "header", "objective", "replicates", "scheduler", "searcher", "space")
 
 #: What readers rely on: these values, where they are there at all, are of these types.
 _SHAPES: Mapping[str, Mapping[type, Sequence[str]]] = {
     "sweep.yaml": {
         dict: _PARTS,
-        list: ("confirms.configurations", "evaluation.posthoc", "rehearsed"),
-        str: ("confirms.sweep", "objective.metric", "objective.mode"),
+        list: ("evaluation.posthoc", "rehearsed"),
+        str: ("objective.metric", "objective.mode"),
         int: ("evaluation.bins", "replicates.count", "samples", "scheduler.max_epochs"),
     },
     "manifest.json": {

@@ -150,7 +150,7 @@ def _name_of(stem: str) -> str:
 _LIMITS = ("max_concurrent", "retries", "trial_timeout", "hang_timeout")
 
 #: The keys of a search space that say nothing about what is measured.
-AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "resources")
+AMENDABLE = ("budget", "checkpoint", "keep", *_LIMITS, "replicates.at_most", "resources", "which")
 
 #: The key that may become larger: the configurations so far stay what they are, and more follow.
 GROWING = "samples"
@@ -176,7 +176,7 @@ def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     )
     keys = [setting.partition("=")[0].strip() for setting in settings]
     changeable = (*AMENDABLE, GROWING)
-    refused = [Fault(key, rule, remedy) for key in keys if key.partition(".")[0].strip() not in changeable]
+    refused = [Fault(key, rule, remedy) for key in keys if not {key, key.partition(".")[0].strip()} & {*changeable}]
     document = Document(values=sweep.spec.resolved())
     apply_overrides(document, settings)
     if refused or document.faults:
@@ -209,7 +209,7 @@ def edited(sweep: Sweep) -> list[Fault]:
         return []
     measured = [key for key in {**journaled, **now} if key not in (*_UNMEASURED, GROWING)]
     was, is_now = ({key: space[key] for key in measured if key in space} for space in (journaled, now))
-    faults = [*_between(was, is_now, "")]
+    faults = [fault for fault in _between(was, is_now, "") if fault.path not in AMENDABLE]
     if _count(now) < _count(journaled):
         rule = f"{GROWING} = {_count(now)}, but the sweep was driven with {_count(journaled)}: it can only grow"
         faults.append(Fault(GROWING, rule, _REMEDY))

@@ -1,4 +1,4 @@
-"""Which executor a run takes, a driver that dies between the last report and the end, and `confirm: n`."""
+"""Which executor a run takes, and a driver that dies between the last report and the end."""
 
 from __future__ import annotations
 
@@ -6,36 +6,19 @@ import shutil
 import socket
 import sys
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
-import sweeper as api
-from sweeper.analysis.selection import (
-    best_set_line,
-    candidates,
-    confirmation_of,
-    confirmations_of,
-    confirmed_value,
-    left_after,
-)
-from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.capacity import RayUnavailable
 from sweeper.execution.driver.executor import executor_named
 from sweeper.execution.options import RunOptions
-from sweeper.execution.runner import chosen_executor, confirming_spec, run_sweep
+from sweeper.execution.runner import chosen_executor, run_sweep
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Ended
-from sweeper.planning.plan import plan
-from sweeper.results import Results
-from sweeper.results.leaderboard import leaderboard
-from sweeper.results.listing import headline
-from sweeper.space.loading import build_spec
 from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
 from tests.running import in_process, sweeper, write_space
@@ -197,122 +180,3 @@ def test_a_results_folder_that_is_removed_meanwhile_is_named(tmp_path, monkeypat
     done = in_process("run", write_space(tmp_path), "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "journal was removed while the sweep ran" in done.stderr
     assert "nothing was started" not in done.stderr and "every record" not in done.stderr
-
-
-SPACE: dict[str, Any] = {
-    "dataset": {"name": "digits"},
-    "objective": {"metric": "val_nll", "mode": "min"},
-    "scheduler": {"name": "asha", "max_epochs": 4, "grace_epochs": 1, "reduction_factor": 2},
-    "samples": 4,
-    "replicates": 2,
-    "confirm": 3,
-    "space": {
-        "loss": {"name": "focal", "gamma": {"uniform": [0.5, 5]}},
-        "architecture": "mlp",
-        "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "batch_size": 256},
-    },
-    "evaluation": {"posthoc": [], "curvature": False},
-}
-
-ROWS = "SELECT nll FROM final WHERE split = 'val' AND trial = 'c00000' ORDER BY replicate"
-
-
-@pytest.mark.integration
-def test_the_best_are_trained_again_on_seeds_that_chose_nothing(tmp_path: Path) -> None:
-    api.run(SPACE, name="one", output=tmp_path, tracking_uri="none")
-    first, again = Results(tmp_path / "one"), Results(tmp_path / "one-confirmed")
-    board = leaderboard(first)
-    chosen = candidates(first, board)
-    assert again.specification["confirms"]["sweep"] == "one"
-    trials = [f"c{number:05d}" for number in again.specification["confirms"]["configurations"]]
-    assert trials == chosen[: len(trials)] and confirmation_of(first) is not None
-    hashes = {name: {row["trial"]: row["config_hash"] for row in found.rows("SELECT * FROM trials")}
-              for name, found in (("first", first), ("again", again))}  # fmt: skip
-    assert [hashes["again"][f"c{at:05d}"] for at in range(len(trials))] == [hashes["first"][trial] for trial in trials]
-    seeds = [{row["seed"] for row in found.rows("SELECT seed FROM trials")} for found in (first, again)]
-    assert seeds[0].isdisjoint(seeds[1]) and len(seeds[1]) == 3 * len(trials)
-    rows = again.rows(ROWS)
-    value = float(np.mean([float(str(row["nll"])) for row in rows]))
-    line = best_set_line(first, board)
-    assert line.startswith("Confirmed on 3 fresh seeds each by one-confirmed: ")
-    said = headline(board, confirmed_value(first, board))
-    assert (
-        f"validation NLL {value:.3g} (95 % " in said
-        and "on the seeds that picked it" in said
-        and "3 fresh seeds" in said
-    )
-
-    shutil.rmtree(tmp_path / "one-confirmed")
-    assert confirmation_of(first) is None
-    api.resume("one", output=tmp_path, tracking_uri="none")
-    once_more = Results(tmp_path / "one-confirmed").rows(ROWS)
-    assert once_more == rows, "the same configurations and seeds, whenever they are confirmed"
-
-
-@pytest.mark.integration
-def test_those_that_may_be_the_best_get_more_seeds_until_one_is_left_or_all_are_given(tmp_path: Path) -> None:
-    space = {**SPACE, "confirm": {"count": 2, "at_most": 7}, "objective": {"metric": "val_accuracy", "mode": "max"}}
-    api.run(space, name="one", output=tmp_path, tracking_uri="none")
-    first = Results(tmp_path / "one")
-    rounds, board = confirmations_of(first), leaderboard(first)
-    named = [each.specification["confirms"]["configurations"] for each in rounds]
-    assert 1 <= len(rounds) <= 3 and all(set(later) <= set(earlier) for earlier, later in pairwise(named))
-    assert len(rounds) == 3 or len(left_after(first, board)) == 1, "seeds went on while more than one was left"
-    seeds = [{row["seed"] for row in each.rows("SELECT seed FROM trials")} for each in [first, *rounds]]
-    assert len(set.union(*seeds)) == sum(map(len, seeds)), "every round's seeds are fresh"
-    assert not any(api.status(each.name, output=tmp_path, audit=True).value for each in rounds)
-    line, rows = best_set_line(first, board), rounds[-1].rows("SELECT seed FROM trials ORDER BY ALL")
-    told = f"up to {2 * len(rounds)} fresh seeds each, in {len(rounds)} rounds, by one-confirmed"
-    assert (told in line) is (len(rounds) > 1)
-
-    shutil.rmtree(rounds[-1].folder)
-    assert len(confirmations_of(first)) == len(rounds) - 1
-    api.resume("one", output=tmp_path, tracking_uri="none")
-    again = confirmations_of(first)[-1]
-    assert again.rows("SELECT seed FROM trials ORDER BY ALL") == rows
-    assert best_set_line(first, board) == line, "the same seeds and the same answer, whenever it is resumed"
-
-
-def test_rounds_of_seeds_are_written_shortly_and_checked() -> None:
-    spec = build_spec({**SPACE, "confirm": {"count": 3, "at_most": 8}})
-    assert spec.resolved()["confirm"] == {"count": 3, "at_most": 8} and spec.confirm.total == 6
-    assert build_spec(spec.resolved()) == spec
-    assert build_spec(SPACE).resolved()["confirm"] == 3 and build_spec(SPACE).confirm.total == 3
-    for wrong in ({"count": 3, "at_most": 2}, {"at_most": 4}):
-        with pytest.raises(InvalidSearchSpace, match="must be at least count"):
-            build_spec({**SPACE, "confirm": wrong})
-
-
-def test_seeds_instead_of_more_for_all_are_written_priced_and_checked() -> None:
-    space = {**SPACE, "scheduler": {"name": "none", "max_epochs": 4}, "replicates": 1}
-    spec = build_spec({**space, "confirm": {"count": 1, "instead_of": 5}})
-    assert spec.resolved()["confirm"] == {"count": 1, "instead_of": 5} and build_spec(spec.resolved()) == spec
-    assert dict(plan(spec).lines())["confirmation"] == "on fresh seeds, at most 24 epochs more", "half of 4 × 5, less 4"
-    for wrong in ({"count": 2, "instead_of": 5}, {"count": 1, "at_most": 4, "instead_of": 5}):
-        with pytest.raises(InvalidSearchSpace, match="instead_of = 5 takes one seed a round"):
-            build_spec({**space, "confirm": wrong})
-    with pytest.raises(InvalidSearchSpace, match="instead_of compares by every seed"):
-        build_spec({**SPACE, "confirm": {"count": 1, "instead_of": 5}})
-
-
-def test_named_seeds_are_not_those_that_confirm() -> None:
-    spec = build_spec({**SPACE, "replicates": {"count": 2, "seeds": [1, 2]}})
-    seeds = [confirming_spec(spec, "one", [2, 0], number).replicate_seeds.of(0) for number in (1, 2)]
-    assert all(len(each) == 3 for each in seeds) and len({1, 2, *seeds[0], *seeds[1]}) == 8
-
-
-def test_fresh_seeds_follow_from_the_sweeps_and_are_none_of_its_own() -> None:
-    spec = build_spec(SPACE)
-    confirms = {"sweep": "one", "configurations": [2, 0]}
-    other = build_spec({**spec.resolved(), "confirm": 0, "confirms": confirms, "replicates": {"count": 3}})
-    own = {seed for at in range(4) for seed in spec.replicate_seeds.of(at)}
-    assert own.isdisjoint({seed for at in range(2) for seed in other.replicate_seeds.of(at)})
-    assert build_spec(other.resolved()).confirms == other.confirms
-
-
-def test_plan_prices_it_and_a_searcher_that_learns_is_refused() -> None:
-    lines = dict(plan(build_spec(SPACE)).lines())
-    assert lines["confirmation"] == "on fresh seeds, at most 48 epochs more"
-    with pytest.raises(InvalidSearchSpace, match="confirm trains configurations of the space again"):
-        build_spec({**SPACE, "searcher": {"name": "optuna"}})
-    assert "confirm" not in build_spec({**SPACE, "confirm": 0}).resolved()

@@ -25,7 +25,7 @@ def test_a_scalar_stands_for_its_short_forms_key():
 @pytest.mark.parametrize("path", SHORT_FORMS)
 def test_an_override_goes_through_a_short_form(path):
     document = parse_document(
-        b"{dataset: a, scheduler: a, searcher: a, replicates: a, keep: a, objective: a, confirm: a, "
+        b"{dataset: a, scheduler: a, searcher: a, replicates: a, keep: a, objective: a, "
         b"space: {loss: a, architecture: a, optimizer: a}}"
     )
     apply_overrides(document, [f"{path}.other=1"])
