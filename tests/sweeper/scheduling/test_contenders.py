@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
+from sweeper.analysis.final_stage import final_stage
+from sweeper.core.domains import Interval
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import FIRST_ADDED, ReplicateSeeds
-from sweeper.journal.records import Added, Body, Decision, Drawn, Record, Reported
+from sweeper.journal.records import Added, AddedSeed, Attempt, Body, Decision, Drawn, Record, Reported
 from sweeper.journal.state import SweepState
-from sweeper.scheduling.contenders import requested
+from sweeper.scheduling.contenders import FIRST_SEEDS, LINE_SEEDS, audit_rounds, requested, spread, trainings
+from sweeper.space.loading import build_spec
 from trainables.worker.trial_reports import TrialReport
 
 SEEDS = ReplicateSeeds(0, 1, common=True)
@@ -57,3 +63,116 @@ def test_named_ones_get_them_wherever_they_ended() -> None:
     assert isinstance(body, Added) and [seed.trial for seed in body.seeds] == [1]
     with pytest.raises(SweeperError, match="c00009"):
         requested(state, SEEDS, 2, [9])
+
+
+SPACE = {
+    "dataset": "digits",
+    "scheduler": {"name": "none", "max_epochs": 9},
+    "samples": 16,
+    "replicates": {"count": 1, "at_most": 6, "seeds": "common"},
+    "which": ["gamma"],
+    "space": {
+        "loss": {"one_of": ["cross_entropy", {"name": "focal", "gamma": {"uniform": [0.5, 10]}}]},
+        "architecture": {"choice": ["mlp", "resnet8"]},
+        "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "batch_size": 128},
+    },
+}
+
+
+class Played:
+    """A sweep whose trials are not trained: their values are drawn, networks and losses differing by factors."""
+
+    def __init__(self, seed: int, resnet: float = 0.5, focal: float = 3.0) -> None:
+        self.rng, self.factors = random.Random(seed), {"resnet8": resnet, "focal": focal}
+        self.spec = build_spec({**SPACE, "seed": seed})
+        self.stage = final_stage(self.spec)
+        self.state, self.records = SweepState(self.spec.samples), list[Record]()
+        drawn = [self.configuration() for _ in range(self.spec.samples)]
+        self.add(Attempt(1, "here", 1, space=self.spec.resolved()), Drawn(0, drawn))
+        for index, values in enumerate(drawn):
+            status = self.rng.choice(["completed", "completed", "early_stopped", "failed"])
+            self.add(ended(index, self.value(values), status))
+
+    def configuration(self) -> dict[str, object]:
+        gamma = {"name": "focal", "gamma": self.rng.uniform(0.5, 10)}
+        loss = self.rng.choice([{"name": "cross_entropy"}, gamma])
+        return {"loss": loss, "architecture": {"name": self.rng.choice(["mlp", "resnet8"])}, "lr": self.rng.random()}
+
+    def value(self, values: object) -> float:
+        named = [part["name"] for part in values.values() if isinstance(part, dict)]  # type: ignore[attr-defined]
+        worth = 0.1 * self.factors.get(named[0], 1) * self.factors.get(named[1], 1)
+        return worth * self.rng.lognormvariate(0, 0.1)
+
+    def add(self, *bodies: Body) -> None:
+        for body in bodies:
+            self.records.append(Record(len(self.records), 0.0, body))
+            self.state.apply(self.records[-1])
+
+    def play(self) -> list[list[AddedSeed]]:
+        """Train round after round; return them."""
+        rounds = list[list[AddedSeed]]()
+        while bodies := self.stage.next(self.state):  # type: ignore[union-attr]
+            (body,) = bodies
+            self.add(body)
+            rounds.append([*body.seeds])
+            for seed in body.seeds:
+                self.add(ended(seed.configuration, self.value(seed.values)))
+        return rounds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_each_level_get_common_seeds_until_questions_are_settled(seed: int) -> None:
+    played = Played(seed)
+    trials, rounds = dict(played.state.trials), played.play()
+    best: dict[str, tuple[int, float, int]] = {}
+    for index, trial in trials.items():
+        rank = (trial.status != "completed", trial.objective or 0.0, index)
+        for part in ("architecture", "loss"):
+            name = played.state.configurations[index][part]["name"]
+            if trial.status != "failed" and rank < best.get(name, (2, 0.0, 0)):
+                best[name] = rank
+    contenders = {index for *_, index in best.values()}
+    assert {added.trial for added in rounds[0]} == contenders and len(best) == 4
+    assert len(rounds[0]) == FIRST_SEEDS * len(contenders)
+    line = [added for added in rounds[1] if added.question == "gamma"]
+    gammas = {added.values["loss"].get("gamma", 0.0) for added in line}
+    assert len(gammas) == 3 and 0.0 in gammas and len({str({**a.values, "loss": 0}) for a in line}) == 1
+    had, seeds = defaultdict[int, list[int]](list), dict[int, int]()
+    for added in itertools.chain(*rounds):
+        had[added.trial].append(added.replicate)
+        assert seeds.setdefault(added.replicate, added.seed) == added.seed, "common to all"
+    assert all(sorted(numbers) == [*range(1, 1 + len(numbers))] for numbers in had.values())
+    assert max(map(len, had.values())) <= 5 and {len(had[a.trial]) for a in line} <= {*range(LINE_SEEDS, 6)}
+    _, most = trainings([2, 2], 1, 5)
+    assert sum(map(len, rounds)) <= most
+
+
+def test_what_is_far_behind_is_out_after_the_first_seeds_and_stays_out() -> None:
+    for seed in range(3):
+        played = Played(seed, resnet=0.2, focal=1.0)
+        rounds = played.play()
+        worse = {added.trial for added in rounds[0] if added.values["architecture"]["name"] == "mlp"}
+        losses = {added.values["loss"]["name"] for added in rounds[0] if added.trial in worse}
+        more = [added for added in itertools.chain(*rounds[1:]) if added.question == "network"]
+        later = [added for added in more if added.trial in worse]
+        assert losses and not later
+
+
+def test_every_round_follows_from_the_records_before_it() -> None:
+    played = Played(0, resnet=0.9, focal=1.05)
+    rounds = played.play()
+    assert len(rounds) > 2, "a close race takes further seeds"
+    records = [Record.from_bytes(record.to_bytes()) for record in played.records]
+    stage_of = lambda space: final_stage(build_spec(space))  # noqa: E731
+    assert audit_rounds(stage_of, records, played.spec.samples) == (len(rounds), [])
+    moved = [
+        r if not isinstance(r.body, Added) else Record(r.sequence, 0.0, replace(r.body, seeds=r.body.seeds[::-1]))
+        for r in records
+    ]
+    checked, differences = audit_rounds(stage_of, moved, played.spec.samples)
+    assert checked == len(rounds) and differences
+
+
+def test_values_are_spread_over_a_domain() -> None:
+    assert spread(Interval("uniform", 0.0, 6.0), [0.9], 2) == [5.0, 3.0]
+    assert spread(Interval("loguniform", 1e-3, 1e3), [0.0, 900.0], 1) == [0.01]
