@@ -286,8 +286,8 @@ METRICS = (
 #: The view `final` with what `counts` for the objective: a trial with fresh seeds is judged by these. One that was
 #: stopped before it got them is among those that finished.
 FRESH = (
-    "SELECT *, stage = 'final' OR NOT bool_or(stage = 'final') OVER trials AS counts FROM final\n"
-    f"QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER trials WINDOW trials AS (PARTITION BY trial)"
+    "SELECT *, stage = 'final' OR NOT bool_or(stage = 'final') OVER each AS counts FROM final\n"
+    f"WINDOW each AS (PARTITION BY trial) QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER each"
 )
 
 
