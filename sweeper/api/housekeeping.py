@@ -42,7 +42,7 @@ def init(
     grid: Annotated[Sequence[str], Parameter(metavar="PATH=VALUES")] = (),
     objective: str = "val_nll",
     epochs: AtLeastOne = 27,
-    replicates: AtLeastOne = 2,
+    replicates: AtLeastOne = 1,
     tutorial: bool = False,
 ) -> Shown[Path] | Shown[list[Path]]:
     """Write a commented search space to start from.
@@ -57,7 +57,7 @@ def init(
         grid: Values to try, e.g. loss.gamma=1,2,5 or dataset.label_noise=0,0.1; repeatable. (default: none)
         objective: Metric that trials are compared by.
         epochs: Epochs of a trial that is not stopped.
-        replicates: Seeds of each configuration.
+        replicates: Seeds of each configuration, before the final stage.
         tutorial: Write a search space and a notebook into the folder FILE: a minute on two cores, no download.
 
     Returns:

@@ -56,8 +56,8 @@ Values: TypeAlias = Mapping[str, Mapping[int, float]]
 #: Question → level → its trials.
 Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
 
-#: Values, groups, seeds before the first look, the most seeds → the trials that get another seed.
-Judge: TypeAlias = Callable[[Values, Groups, int, int], Collection[str]]
+#: Values, groups, seeds before the first look → the trials that get another seed.
+Judge: TypeAlias = Callable[[Values, Groups, int], Collection[str]]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FinalStage:
             for question, levels in groups.items()
         }
         judged = {question: levels for question, levels in judged.items() if len(levels) > 1}
-        in_play = self.judge(values, judged, min(FIRST_SEEDS, self.fresh), self.fresh) if judged else ()
+        in_play = self.judge(values, judged, min(FIRST_SEEDS, self.fresh)) if judged else ()
         indices = dict.fromkeys(index for levels in groups.values() for index in levels.values())
         return [index for index in indices if trial_name(index) in in_play]
 

