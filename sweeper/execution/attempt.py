@@ -45,10 +45,12 @@ from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep, keep
+from sweeper.text.reasons import reason_text
 from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
+from trainables.worker.trial_reports import Reason
 from trainables.worker.trial_settings import TrialSettings
 
 #: What the report needs: two thirds of a second that every command would wait for, were it imported at the start.
@@ -114,7 +116,7 @@ def drive(
             except KeyboardInterrupt:
                 attempt.notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
-    outcome, _ = ended or ("finished", None)
+    outcome = ended or "finished"
     state, seconds = attempt.state, time.monotonic() - started
     counts, again, left = state.count(), retriable(state), len(state.unfinished())
     return Outcome(paths, counts, seconds, again, outcome, attempt.notes, left, sweep=sweep, state=state)
@@ -168,8 +170,8 @@ class Attempt:
         self._lease.beat()
         self.mirror.require()
 
-    def run_unfinished(self, executor: Executor) -> tuple[str, str | None] | None:
-        """Run what is unfinished; return how that ended and why it stopped, `None` where it had ended before."""
+    def run_unfinished(self, executor: Executor) -> str | None:
+        """Run what is unfinished; return how that ended, `None` where it had ended before."""
         state, options = self.state, self._options
         # Nothing may be left to do but to say so: the last driver died between the last report and the end.
         unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
@@ -179,9 +181,9 @@ class Attempt:
         begun = resuming.begun_trials(state)
         driver = self.run(executor) if unfinished else self.take_up()
         outcome, reason = driver.finish(), driver.closing
-        self.notes += [f"stopped: {reason}"] if reason else []
+        self.notes += [f"stopped: {reason_text(reason)}"] if reason else []
         self.notes += resuming.repeatability_notes(state, begun, deterministic=self.sweep.spec.training.deterministic)
-        return outcome, reason
+        return outcome
 
     def run(self, executor: Executor) -> Driver:
         """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
@@ -193,7 +195,7 @@ class Attempt:
             driver.begin()
             self.progress.stage("running")
             ask = driver.steering.ask_to_stop  # `Interrupts` does the same for Ctrl-C
-            with answered(signal.SIGTERM, lambda *_: ask(f"{signal.SIGTERM.name} was received")):
+            with answered(signal.SIGTERM, lambda *_: ask(Reason("signal", {"name": signal.SIGTERM.name}))):
                 session.execute(driver)
         return driver
 
@@ -204,7 +206,7 @@ class Attempt:
         driver.begin()
         return driver
 
-    def write_end(self, ended: tuple[str, str | None] | None, started: float) -> list[str]:
+    def write_end(self, ended: str | None, started: float) -> list[str]:
         """Write tables and report, and give the tracker a bounded time; return things to know."""
         options, state, mirror = self._options, self.state, self.mirror
         self.progress.stage("writing tables and report")

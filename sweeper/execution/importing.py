@@ -36,7 +36,7 @@ from trainables.training.evaluation import END
 from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.training.own_loop import LoopError, LoopReplicate, own_data
 from trainables.worker.checkpoints import TrialFiles
-from trainables.worker.trial_reports import NON_FINITE, TrialReport, mean_objective
+from trainables.worker.trial_reports import NON_FINITE, Failure, TrialReport, mean_objective
 from trainables.worker.trial_settings import TrialSettings
 from trainables.worker.trial_tables import evaluation_rows, write_evaluations
 
@@ -66,7 +66,8 @@ class _FromFile(Executor):
         trial, last = trial_name(index), self._file.epochs[-1]
         files = TrialFiles(Path(trial), tables=settings.tables, checkpoints=None, store=settings.store)
         there = {seed for number, seed, _ in self._file.rows if number == index}
-        errors = {n: f"the file has no seed {seed}" for n, seed in enumerate(self._file.seeds) if seed not in there}
+        seeds = enumerate(self._file.seeds)
+        errors = {n: Failure(NON_FINITE, {"missing_seed": seed}) for n, seed in seeds if seed not in there}
         for epoch in self._file.epochs:
             rows, found = [], {}
             for number, seed in enumerate(self._file.seeds):
@@ -74,7 +75,7 @@ class _FromFile(Executor):
                     continue
                 replicate = self._replicate(index, seed, epoch, settings)
                 if replicate is None:
-                    errors[number] = f"logits of seed {seed} are not finite in epoch {epoch}"
+                    errors[number] = Failure(NON_FINITE, {"logits_of_seed": seed, "epoch": epoch})
                     continue
                 rows.append({"replicate": number, **replicate.train_epoch(), "seconds": 0.0})
                 found[number] = replicate.evaluate(settings.evaluation, END if epoch == last else "rung")
@@ -82,9 +83,9 @@ class _FromFile(Executor):
             evaluations, failure = evaluation_rows(found, epoch), None if found else [*errors.values()][-1]
             objective = mean_objective(settings.objective, rows, evaluations) if found else math.nan
             yield TrialReport(
-                configuration=index, epoch=epoch, objective=objective, failure=failure,
-                failure_kind=NON_FINITE if failure else None, device="cpu", packing=SEQUENTIAL, wall_seconds=0.0,
-                epochs=rows, evaluations=evaluations, replicate_errors=dict(errors),
+                configuration=index, epoch=epoch, objective=objective, failure=failure, device="cpu",
+                packing=SEQUENTIAL, wall_seconds=0.0, epochs=rows, evaluations=evaluations,
+                replicate_errors=dict(errors),
             )  # fmt: skip
             if failure is not None:
                 return

@@ -27,13 +27,13 @@ from sweeper.core.processes import prepare
 from sweeper.execution.driver.capacity import ClusterView, fit_resources
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, Executor, Job, Session, WorkerSlot
-from sweeper.execution.driver.judging import CRASH, Failure, classify, memory_failure
+from sweeper.execution.driver.judging import memory_failure
 from sweeper.execution.driver.steering import Interrupts
 from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.space.parts import Resources
 from trainables.files.container import fullest_memory, usable_cores
 from trainables.worker.hang_watchdog import ended_by
-from trainables.worker.trial_reports import WorkerFailed, WorkerInit
+from trainables.worker.trial_reports import Failure, WorkerFailed, WorkerInit
 
 #: The longest that the loop waits for processes before it looks after the driver's other duties.
 TURN_SECONDS = 0.2
@@ -203,11 +203,11 @@ class Loop:
         try:
             message: Any = worker.process.connection.recv()
         except (EOFError, ConnectionResetError):
-            self.on_exit(worker, Failure(CRASH, ended_by(self.server.exit_code(worker.process))))
+            self.on_exit(worker, ended_by(self.server.exit_code(worker.process)))
             return
         if isinstance(message, WorkerFailed):
             self.server.exit_code(worker.process)
-            self.on_exit(worker, classify(message.type_name, message.text))
+            self.on_exit(worker, message.failure)
         elif worker.process.send(self.dispatcher.on_report(worker, message)) and not worker.assignments:
             del self.busy[worker.process.connection]
             self.idle.append(worker)
@@ -246,8 +246,8 @@ class Loop:
         largest = max(self.busy.values(), key=_resident)
         size = _resident(largest)
         self._kill(largest)
-        said = f"its process held {size / 2**30:.1f} GiB when {used / total:.0%} of {total / 2**30:.1f} GiB was taken"
-        self.on_exit(largest, memory_failure(said, size / used))
+        values = {"gib": size / 2**30, "taken": used / total, "total": total / 2**30}
+        self.on_exit(largest, memory_failure(size / used, **values))
 
 
 def _resident(worker: ForkedWorker) -> int:

@@ -29,6 +29,7 @@ from sweeper.space.user_code import kept_archive, own_names, take_up_kept
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.text.cells import text_of
+from sweeper.text.reasons import reason_text
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets.base import DataSet
 from trainables.models import build_for
@@ -102,11 +103,11 @@ def _train(process: TrialProcess, assignment: Assignment, epoch: int, say: Calla
         except (EOFError, ConnectionResetError) as error:
             raise SweeperError(f"retraining {name} failed: its process ended without an error message") from error
         if isinstance(said, WorkerFailed):
-            raise SweeperError(f"retraining {name} failed: {said.text.splitlines()[-1]}")
+            raise SweeperError(f"retraining {name} failed: {reason_text(said.failure)}")
         ((reports, _),) = said.reports
         last = reports[-1]
         if last.failure:
-            raise SweeperError(f"retraining {name} failed: {last.failure}")
+            raise SweeperError(f"retraining {name} failed: {reason_text(last.failure)}")
         say(f"{name}{which}: epoch {last.epoch} of {epoch}")
         over = last.epoch >= epoch
         process.send(WorkerCommand(over=(last.configuration,) if over else ()))

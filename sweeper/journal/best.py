@@ -90,14 +90,12 @@ def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialSta
 def against_constraints(state: SweepState, judging: Judging) -> set[int]:
     """Return the complete trials that break the sweep's constraints beside all that are complete by now.
 
-    `within 0.5 points of the best` asks for more when a better one comes. A journal that does not say what was measured
-    says how it was when the trial was complete.
+    `within 0.5 points of the best` asks for more when a better one comes.
     """
     drawn = {index: trial for index, trial in state.trials.items() if trial.added is None}
     completed = {index: trial for index, trial in drawn.items() if trial.status == COMPLETED}
     measured = {index: trial.constrained for index, trial in completed.items() if trial.constrained is not None}
-    told = {index for index, trial in completed.items() if trial.constrained is None and not trial.feasible}
-    return told | (measured.keys() - judging.keeping(measured)) if measured else told
+    return measured.keys() - judging.keeping(measured) if measured else set()
 
 
 def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Rank | None:

@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 from pydantic import AfterValidator, Field, PlainValidator, StrictBool, StrictInt, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from trainables.worker.trial_reports import Failure
+
 #: A JSON object as it comes from a file.
 Json: TypeAlias = Mapping[str, Any]
 
@@ -132,7 +134,7 @@ def _check_row(table: str, row: Any) -> Json:
     return row
 
 
-_ByReplicate: TypeAlias = dict[Annotated[str, Field(pattern=r"^\d{1,6}$")], str]
+_ByReplicate: TypeAlias = dict[Annotated[str, Field(pattern=r"^\d{1,6}$")], Failure]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +144,11 @@ class ReportFields:
     configuration: Index
     epoch: Whole
     objective: Number | None = None
-    failure: str | None = None
-    failure_kind: str | None = None
+    failure: Failure | None = None
     device: str
     packing: str | None = None
     wall_seconds: Seconds
     epochs: list[Annotated[Json, PlainValidator(functools.partial(_check_row, "epochs"))]]
     evaluations: list[Annotated[Json, PlainValidator(functools.partial(_check_row, "evaluations"))]]
     replicate_errors: _ByReplicate = field(default_factory=dict)
-    replicate_kinds: _ByReplicate = field(default_factory=dict)
     gpu: Number | None = None

@@ -36,7 +36,7 @@ from sweeper.journal.fields import (
     Written,
     checked,
 )
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import Failure, Reason, TrialReport
 
 #: What a trial can be; `sweeper.journal.state` says when it is which.
 STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "interrupted")
@@ -84,11 +84,6 @@ class Decision(Written):
     left_out: Annotated[Whole | None, LEFT_OUT] = None
     stratum: Annotated[str | None, LEFT_OUT] = None
     constrained: Annotated[Mapping[str, Number] | None, LEFT_OUT] = None
-
-    @property
-    def feasible(self) -> bool:
-        """Whether a trial that is complete keeps to the sweep's constraints, beside those complete before it."""
-        return self.rule != BREAKS_CONSTRAINT
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
@@ -237,7 +232,7 @@ class ReplicateReported(_ReportBody):
 
     kind: ClassVar[str] = "replicate"
     ORDER: ClassVar[Sequence[str]] = (
-        *("configuration", "replicate", "attempt", "epoch", "pauses", "failure", "failure_kind", "device", "packing"),
+        *("configuration", "replicate", "attempt", "epoch", "pauses", "failure", "device", "packing"),
         *("wall_seconds", "gpu", "epochs", "evaluations"),
     )
     replicate: Whole
@@ -258,18 +253,13 @@ class Reported(_ReportBody):
     kind: ClassVar[str] = "report"
     ORDER: ClassVar[Sequence[str]] = (
         *("configuration", "epoch", "objective", "device", "packing", "wall_seconds", "gpu", "epochs", "evaluations"),
-        *("replicate_errors", "replicate_kinds", "failure", "failure_kind", "config_hash"),
+        *("replicate_errors", "failure", "config_hash"),
         *("attempt", "status", "decision"),
     )
     attempt: Whole
     status: Status
     decision: Decision | None
     config_hash: Annotated[str | None, LEFT_OUT] = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk; no failure where there was none."""
-        values = super().to_json()
-        return values if self.report.failure_kind else {k: values[k] for k in values if not k.startswith("failure")}
 
 
 @dataclass(frozen=True)
@@ -294,9 +284,7 @@ class Failed(Written):
 
     Attributes:
         epoch: epochs that were reported before.
-        failure: what it died of, a word such as `crash`.
-        reason: the same as a sentence.
-        counts: whether it counts against the trial's retries.
+        failure: what it died of.
         final: whether the configuration has failed permanently.
         replicate: of one replicate with processes of its own.
         given_up: whether that replicate is left out from now on.
@@ -304,16 +292,12 @@ class Failed(Written):
     """
 
     kind: ClassVar[str] = "failed"
-    ORDER: ClassVar[Sequence[str]] = (
-        *("configuration", "replicate", "attempt", "epoch", "kind", "reason", "counts", "given_up"),
-    )
+    ORDER: ClassVar[Sequence[str]] = (*("configuration", "replicate", "attempt", "epoch", "failure", "given_up"),)
 
     configuration: Index
     attempt: Whole
     epoch: Whole
-    failure: Annotated[str, Field(alias="kind")]
-    reason: str
-    counts: Flag = True
+    failure: Failure
     final: Flag = True
     replicate: Annotated[Whole | None, LEFT_OUT] = None
     given_up: Flag = False
@@ -327,12 +311,12 @@ class Failed(Written):
 
 @dataclass(frozen=True)
 class Ended(Written):
-    """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
+    """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why it was stopped."""
 
     kind: ClassVar[str] = "ended"
     attempt: Whole
     outcome: str
-    reason: str
+    reason: Annotated[Reason | None, LEFT_OUT] = None
 
 
 #: What a record says happened.

@@ -25,7 +25,7 @@ from sweeper.journal.records import (
     Suggested,
     configuration_of,
 )
-from trainables.worker.trial_reports import Row, TrialReport
+from trainables.worker.trial_reports import Failure, Row, TrialReport
 
 WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = STATUSES
 
@@ -44,7 +44,7 @@ class Progress:
         sound_epochs: the same, without a report that failed: what runs again is judged again after these.
         last_evaluation_epoch: the epoch of its last evaluation.
         wall_seconds: time spent in it by its workers.
-        error: why it failed last, one sentence.
+        failure: why it failed last.
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
         fruitless: how often it has failed in another way since its last report.
@@ -57,7 +57,7 @@ class Progress:
     last_evaluation_epoch: int | None = None
     wall_seconds: float = 0.0
     device: str | None = None
-    error: str | None = None
+    failure: Failure | None = None
     attempt: int = 0
     failures: int = 0
     fruitless: int = 0
@@ -70,9 +70,9 @@ class Progress:
     def count_failure(self, body: Failed) -> None:
         """Take in that a process died."""
         self.share = body.share if body.share is not None else self.share
-        self.failures += body.counts
-        self.fruitless += not body.counts
-        self.status, self.error = WAITING, body.reason
+        self.failures += body.failure.counts
+        self.fruitless += not body.failure.counts
+        self.status, self.failure = WAITING, body.failure
 
 
 @dataclass
@@ -80,12 +80,10 @@ class ReplicateState(Progress):
     """Where one replicate stands that is trained in processes of its own; without them a trial has none of these.
 
     Attributes:
-        error_kind: the kind of its failure.
         failed_in: the epoch from which it is left out of its configuration's mean.
         epoch_rows, evaluations: what it has reported beyond its configuration's last report.
     """
 
-    error_kind: str | None = None
     failed_in: int | None = None
     epoch_rows: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
@@ -97,14 +95,14 @@ class ReplicateState(Progress):
         self.epoch_rows += report.epochs
         self.evaluations += report.evaluations
         if report.failure:
-            self.give_up(report.failure_kind, report.failure, report.epoch)
+            self.give_up(report.failure, report.epoch)
             return
         self.sound_epochs = self.epochs
         self.status = WAITING if pauses else RUNNING
 
-    def give_up(self, kind: str | None, reason: str, epoch: int) -> None:
+    def give_up(self, failure: Failure, epoch: int) -> None:
         """Be left out from `epoch` on."""
-        self.status, self.error_kind, self.error, self.failed_in = FAILED, kind, reason, epoch
+        self.status, self.failure, self.failed_in = FAILED, failure, epoch
 
     def hand_over(self, epoch: int) -> None:
         """Let go of the rows up to `epoch`: a report of its configuration has them now, and the tables from there."""
@@ -116,7 +114,7 @@ class ReplicateState(Progress):
     def reopen(self) -> None:
         """Be tried again, from the last sound report."""
         super().reopen()
-        self.error = self.error_kind = self.failed_in = None
+        self.failure = self.failed_in = None
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
 
 
@@ -126,15 +124,11 @@ class TrialState(Progress):
 
     Attributes:
         configuration: the index of its configuration.
-        stop_kind: why it ended, in a word.
         decision: the scheduler's that ended it.
-        stop_rung: the rung at which the scheduler stopped it.
         packing: how its replicates share their process.
         objective: the last judged value of the sweep's objective (mean over replicates).
-        feasible: whether it kept to the sweep's constraints when it was complete.
-        constrained: what it measured of their metrics then; `None` without constraints, or in journals that lack it.
         paused: whether it waits at a rung for the scheduler to promote or to stop it.
-        replicate_errors: replicates that failed while the others went on: replicate → sentence.
+        replicate_errors: replicates that failed while the others went on.
         config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
         replicates: those that are trained in separate processes, by number; all others have none.
         added: what was added, of a seed that joined the sweep; `None` for a configuration that was drawn.
@@ -142,17 +136,28 @@ class TrialState(Progress):
 
     configuration: int = field(kw_only=True)
     added: AddedSeed | None = None
-    stop_kind: str | None = None
     decision: Decision | None = None
-    stop_rung: int | None = None
     packing: str | None = None
     objective: float | None = None
-    feasible: bool = True
-    constrained: Mapping[str, float] | None = None
     paused: bool = False
-    replicate_errors: dict[int, str] = field(default_factory=dict)
+    replicate_errors: dict[int, Failure] = field(default_factory=dict)
     config_hash: str | None = None
     replicates: dict[int, ReplicateState] = field(default_factory=dict)
+
+    @property
+    def stop_kind(self) -> str | None:
+        """Why it ended, in a word: the kind of its failure, or of the decision."""
+        return self.failure.kind if self.failure else self.decision.kind if self.decision else None
+
+    @property
+    def stop_rung(self) -> int | None:
+        """The rung at which the scheduler stopped it."""
+        return self.decision.rung if self.decision and self.decision.kind == "stop" else None
+
+    @property
+    def constrained(self) -> Mapping[str, float] | None:
+        """What it measured of the constraints' metrics when it was complete; `None` without constraints."""
+        return self.decision.constrained if self.decision else None
 
     @property
     def epochs_trained(self) -> float:
@@ -295,10 +300,10 @@ class SweepState:
             trial.reopen()
         if trial.status in (WAITING, INTERRUPTED):
             trial.status = RUNNING
-            trial.error = trial.stop_kind = trial.decision = None
+            trial.failure = trial.decision = None
         if body.replicate is not None:
             replicate = trial.replicate(body.replicate)
-            replicate.status, replicate.attempt, replicate.error = RUNNING, trial.attempt, None
+            replicate.status, replicate.attempt, replicate.failure = RUNNING, trial.attempt, None
 
     def _replicate_reported(self, trial: TrialState, body: ReplicateReported) -> None:
         trial.replicate(body.replicate).report(body.report, pauses=body.pauses)
@@ -325,11 +330,7 @@ class SweepState:
             trial.last_evaluation_epoch = report.epoch
         trial.replicate_errors.update(report.replicate_errors)
         if decision is not None and trial.status in ENDED:
-            trial.stop_kind = decision.rule if decision.kind == "fail" else decision.kind
-            trial.decision = decision
-            trial.feasible, trial.constrained = decision.feasible, decision.constrained
-            trial.stop_rung = decision.rung if trial.status == EARLY_STOPPED else None
-            trial.error = report.failure if trial.status == FAILED else None
+            trial.decision, trial.failure = decision, report.failure
         for replicate in trial.replicates.values():
             replicate.hand_over(trial.epochs)
             if trial.status in ENDED and replicate.status != FAILED:
@@ -339,18 +340,18 @@ class SweepState:
     def _judged(self, trial: TrialState, body: Judged) -> None:
         trial.status, trial.paused = body.status, False
         if body.status in ENDED:
-            trial.stop_kind, trial.decision, trial.stop_rung = body.decision.kind, body.decision, body.epoch
+            trial.decision = body.decision
 
     def _failed(self, trial: TrialState, body: Failed) -> None:
         if body.replicate is None:
             trial.count_failure(body)
             trial.status = FAILED if body.final else WAITING
-            trial.stop_kind, trial.decision = body.failure, None
+            trial.decision = None
             return
         replicate = trial.replicate(body.replicate)
         replicate.count_failure(body)
         if body.given_up:
-            replicate.give_up(body.failure, body.reason, replicate.epochs + 1)
+            replicate.give_up(body.failure, replicate.epochs + 1)
         trial.follow_replicates()
 
     def _interrupt_running(self) -> None:

@@ -28,6 +28,7 @@ from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.labels import duration, plural
+from sweeper.text.reasons import reason_text
 
 #: How a trial is counted here that waits at a rung for the scheduler to promote or to stop it; most are stopped.
 PAUSED = "paused"
@@ -223,7 +224,7 @@ def final_text(now: Snapshot) -> str:
 
 def failure_line(body: Failed) -> str:
     """Return a failure as one plain line, e.g. `c00004 crash: its process died`."""
-    return f"{trial_name(body.configuration)} {body.failure}: {body.reason}"
+    return f"{trial_name(body.configuration)} {body.failure.kind}: {reason_text(body.failure)}"
 
 
 def speed_text(now: Snapshot) -> str:

@@ -35,7 +35,7 @@ from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
 from sweeper.text.labels import duration
-from sweeper.text.reasons import decision_text
+from sweeper.text.reasons import decision_text, reason_text
 from trainables.files.stores.base import StoreError
 
 #: Stands in a painted page where the server puts what the journal says now.
@@ -247,9 +247,11 @@ class Followed:
     def _note(self, record: Record) -> None:
         body = record.body
         if isinstance(body, Failed) and body.final:
-            self._stopped.append((trial_name(body.configuration), body.reason))
+            self._stopped.append((trial_name(body.configuration), reason_text(body.failure)))
         elif isinstance(body, Reported | Judged) and body.decision and body.decision.kind in ("stop", "fail"):
-            self._stopped.append((trial_name(body.configuration), decision_text(body.decision)))
+            failure = body.report.failure if isinstance(body, Reported) else None
+            said = reason_text(failure) if failure else decision_text(body.decision)
+            self._stopped.append((trial_name(body.configuration), said))
 
 
 class Board:

@@ -23,7 +23,8 @@ from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration,
 from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
 from sweeper.journal.records import Added, AddedSeed, Decision, Judged, Record, Reported
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
-from trainables.worker.trial_reports import Row
+from sweeper.text.reasons import reason_text
+from trainables.worker.trial_reports import Failure, Row
 
 #: The tables whose rows travel through the journal.
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
@@ -91,7 +92,7 @@ _STATE_COLUMNS = (
 )
 
 #: Columns in which replicates differ that are trained in separate processes.
-_OWN_COLUMNS = ("status", "error", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
+_OWN_COLUMNS = ("status", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
 
 
 class TrialsTable:
@@ -182,7 +183,8 @@ class TrialsTable:
             values = pa.array([getattr(trial, column) for trial in trials], self._schema.field(column).type)
             columns[column] = values.take(pa.array(self._places))
         statuses = [FAILED if r in trial.replicate_errors else trial.status for trial, r in replicates]
-        errors = [trial.replicate_errors.get(r, trial.error) for trial, r in replicates]
+        failures = [_failure(trial, replicate) for trial, replicate in replicates]
+        errors = [None if failure is None else reason_text(failure) for failure in failures]
         columns |= {"status": pa.array(statuses, pa.string()), "error": pa.array(errors, pa.string())}
         columns["wall_seconds"] = pa.array([trial.wall_seconds / self._replicates for trial, _ in replicates])
         if any(trial.replicates for trial in trials):
@@ -200,6 +202,13 @@ class TrialsTable:
             values = [each if own is None else getattr(own, name) for own, each in zip(states, shared, strict=True)]
             found[name] = pa.array(values, self._schema.field(name).type)
         return found
+
+
+def _failure(trial: TrialState, number: int) -> Failure | None:
+    """Return why a replicate failed, or its trial with it."""
+    if trial.replicates:
+        return trial.replicates[number].failure if number in trial.replicates else None
+    return trial.replicate_errors.get(number, trial.failure)
 
 
 def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:

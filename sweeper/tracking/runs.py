@@ -31,7 +31,7 @@ from sweeper.tables.generations import RecalibrationPart
 from sweeper.tables.rows import FINAL, JournalRows
 from sweeper.text.cells import grouped
 from sweeper.text.labels import describe
-from sweeper.text.reasons import decision_text
+from sweeper.text.reasons import decision_text, reason_text
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
 from trainables.curvature.statistics.base import headline_columns
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
@@ -56,7 +56,7 @@ EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type
 Measured = Iterator[tuple[str, float, int]]
 
 #: Facts of a trial that are tags of its run under their own names.
-FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "error", "device", "packing")
+FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "device", "packing")
 
 
 class RunProjection:
@@ -272,6 +272,7 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
     facts = {name: getattr(trial, name) for name in FACTS}
     facts["stage"] = None if trial.added is None else FINAL
     facts["decision"] = None if trial.decision is None else decision_text(trial.decision)
+    facts["error"] = None if trial.failure is None else reason_text(trial.failure)
     return {key: _text(value) for key, value in facts.items() if value is not None}
 
 

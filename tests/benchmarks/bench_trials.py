@@ -54,8 +54,6 @@ def report_of(index: int, epoch: int = 1, last: int = 1) -> dict[str, Any]:
         "configuration": index,
         "epoch": epoch,
         "objective": value,
-        "failure": None,
-        "failure_kind": None,
         "device": "cpu",
         "packing": "sequential",
         "wall_seconds": 0.0,

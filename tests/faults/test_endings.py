@@ -44,10 +44,10 @@ def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resu
 
     trial, clock = Trial(assignment, settings, dataset), ticking(5.0)
     reports = [trial.advance(clock.__next__).to_dict()]
-    while not reports[-1]["failure"]:
+    while "failure" not in reports[-1]:
         reports.append(trial.advance(clock.__next__).to_dict())
     last = reports[-1]
-    assert last["failure_kind"] == "timed_out" and "trial_timeout = 25 s" in last["failure"]
+    assert last["failure"]["kind"] == "timed_out" and last["failure"]["values"]["trial_timeout"] == 25
     assert math.isnan(last["objective"]) and 1 < last["epoch"] < 9
     again = Trial(assignment, settings, dataset)
     assert again.advance().epoch == reports[-2]["epoch"], "it repeats the last sound report"

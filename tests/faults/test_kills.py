@@ -72,8 +72,8 @@ def test_killed_cohorts(tmp_path: Path, seed: int, executor: str, kills: int) ->
     failures = _failures_of_killed_processes(
         Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor), kills
     )
-    shared = [body for body in failures if "shared the process" in body["reason"]]
-    assert shared and not any(body["counts"] for body in shared)
+    shared = [body["failure"] for body in failures if "shared_with" in body["failure"]["values"]]
+    assert shared and not any(failure["counts"] for failure in shared)
 
 
 @pytest.mark.parametrize("kills", [FULL])
@@ -133,7 +133,7 @@ def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, 
 
         disturbed.survivable(kills, strike, cluster.environment)
     failures = _failures(disturbed, kills)
-    assert all(body["kind"] == "preempted" and not body["counts"] for body in failures), failures
+    assert all(body["failure"]["kind"] == "preempted" and not body["failure"]["counts"] for body in failures), failures
 
 
 @pytest.mark.parametrize("kills", [FULL])
@@ -193,7 +193,7 @@ def _failures_of_killed_processes(disturbed: Disturbed, kills: int) -> list[dict
 
     disturbed.survivable(kills, strike)
     failures = _failures(disturbed, kills)
-    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+    assert failures and all(body["failure"]["kind"] == "crash" and not body["final"] for body in failures)
     return failures
 
 

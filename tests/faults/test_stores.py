@@ -130,7 +130,7 @@ def test_killed_trial_processes(service: object, tmp_path: Path, monkeypatch: py
             kill_ids(nights.random.choice(victims))
 
     failures = [body for paths in nights.run(kills, strike) for body in _failures(paths)]
-    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+    assert failures and all(body["failure"]["kind"] == "crash" and not body["final"] for body in failures)
 
 
 @pytest.mark.parametrize("kills", [FULL])
@@ -144,7 +144,7 @@ def test_killed_nodes(service: object, tmp_path: Path, monkeypatch: pytest.Monke
 
         environment = {key: text for key, text in cluster.environment.items() if key.startswith("RAY_")}
         failures = [body for paths in nights.run(kills, strike, environment) for body in _failures(paths)]
-    assert all(body["kind"] == "preempted" and not body["counts"] for body in failures), failures
+    assert all(body["failure"]["kind"] == "preempted" and not body["failure"]["counts"] for body in failures), failures
 
 
 @pytest.mark.parametrize("outages", [FULL])
@@ -155,7 +155,7 @@ def test_a_store_that_is_away_for_a_minute(
     with unreliable_store(service["AWS_ENDPOINT_URL"], nights.seed) as store:
         through = {"AWS_ENDPOINT_URL": store.address}
         for paths in nights.run(outages, lambda _: store.leave(AWAY_SECONDS), through):
-            assert all(not body["counts"] for body in _failures(paths))
+            assert all(not body["failure"]["counts"] for body in _failures(paths))
             # A driver may have ended as the store left. One that starts without a store says so and ends at once.
             store.wait_until_back()
         assert nights.given_up == 0, "a driver waits for longer than that"
@@ -197,4 +197,6 @@ def test_a_node_whose_disk_is_full_beside_one_that_has_room(
             failures = _failures(paths)
     finally:
         subprocess.run(["umount", "-l", small], check=True)
-    assert failures and all(body["kind"] == STORAGE and not body["counts"] for body in failures), failures
+    assert failures and all(
+        body["failure"]["kind"] == STORAGE and not body["failure"]["counts"] for body in failures
+    ), failures

@@ -167,8 +167,8 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     records = _records(store)
     (handed_back,) = [record for record in records if record.kind == "failed"]
     body = fields(handed_back)
-    assert (body["kind"], body["counts"], body["final"]) == ("preempted", False, False)
-    assert "about to be removed" in body["reason"]
+    assert (body["failure"]["kind"], body["failure"]["counts"], body["final"]) == ("preempted", False, False)
+    assert body["failure"]["values"] == {"leaving": "node"}
     trial = [r for r in records if r.kind == "report" and fields(r)["configuration"] == body["configuration"]]
     before = [r for r in trial if r.sequence < handed_back.sequence][-1]
     after = next(r for r in trial if r.sequence > handed_back.sequence)

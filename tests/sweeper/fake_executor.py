@@ -19,7 +19,6 @@ import numpy as np
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.judging import CRASH, PREEMPTED, Failure
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
@@ -28,11 +27,11 @@ from sweeper.scheduling.strata import Stratified
 from sweeper.search.base import Searcher
 from sweeper.space.configurations import Configurations
 from sweeper.storage.mirror import SharedFolder
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import CRASH, NON_FINITE, PREEMPTED, Failure, TrialReport
 
 REPLICATES = 2
-PREEMPTION = Failure(PREEMPTED, "its node was taken away", counts=False)
-CRASHED = Failure(CRASH, "its process died")
+PREEMPTION = Failure(PREEMPTED, counts=False)
+CRASHED = Failure(CRASH)
 
 
 class KilledError(Exception):
@@ -72,7 +71,7 @@ class Worker:
             if self.current is None:
                 self._begin(self.left.pop(0))
             reports.append(self._advance())
-            if self.epoch < self.schedule.max_epochs and not reports[-1]["failure"]:
+            if self.epoch < self.schedule.max_epochs and not reports[-1].get("failure"):
                 break
             self.current = None
             if self.rng.random() < 0.5:
@@ -115,7 +114,7 @@ class Worker:
             "configuration": self.current,
             "epoch": self.epoch,
             "objective": math.nan if failed else value_of(self.current, self.epoch),
-            "failure": f"train_loss of replicate 0 is nan in epoch {self.epoch}" if failed else None,
+            "failure": Failure(NON_FINITE, {"epoch": self.epoch}).to_dict() if failed else None,
             "device": "cpu",
             "packing": "sequential",
             "wall_seconds": float(self.epoch),

@@ -18,6 +18,7 @@ import numpy as np
 from sweeper.journal.state import fold
 from tests.sweeper.fake_executor import FakeSweep, Worker
 from trainables.worker.checkpoints import replicate_folder
+from trainables.worker.trial_reports import NON_FINITE, Failure
 
 COUNT = 3
 
@@ -93,7 +94,7 @@ class Together(Worker):
         assert self.current is not None
         live = self._live()
         errors = {
-            str(r): f"replicate {r} is nan in epoch {diverges_at(self.current, r)}"
+            str(r): Failure(NON_FINITE, {"replicate": r, "epoch": diverges_at(self.current, r) or 0}).to_dict()
             for r in self.numbers
             if r not in live
         }
@@ -104,7 +105,6 @@ class Together(Worker):
             "epoch": self.epoch,
             "objective": math.nan if dead else math.fsum(values) / len(values),
             "failure": errors[str(rows[-1]["replicate"] if len(self.numbers) == 1 else self._last())] if dead else None,
-            "failure_kind": "non_finite" if dead else None,
             "device": "cpu",
             "packing": "sequential" if len(self.numbers) > 1 else "trials",
             "wall_seconds": float(self.epoch),

@@ -103,7 +103,7 @@ class RandomSweep:
         for step in range(steps):
             left = [index for index in range(self.count) if index not in self.ended]
             if not left:
-                yield "ended", {"attempt": self.attempt, "outcome": "finished", "reason": "all trials ended"}
+                yield "ended", {"attempt": self.attempt, "outcome": "finished"}
                 return
             index = int(self.rng.choice(left))
             yield "started", {"configuration": index, "attempt": self.attempt}
@@ -112,11 +112,11 @@ class RandomSweep:
                 continue
             yield "report", self.report(index, incoming)
             if step == steps - 1 and self.rng.random() < 0.5:
-                yield "ended", {"attempt": self.attempt, "outcome": "interrupted", "reason": "asked to"}
+                yield "ended", {"attempt": self.attempt, "outcome": "interrupted", "reason": {"kind": "asked"}}
 
     def failure(self, index: int) -> dict[str, Any]:
         body = {"configuration": index, "attempt": self.attempt, "epoch": self.epochs.get(index, 0)}
-        return {**body, "kind": "crash", "reason": "the process died", "counts": True, "final": False}
+        return {**body, "failure": {"kind": "crash"}, "final": False}
 
     def report(self, index: int, incoming: Path | None) -> dict[str, Any]:
         """Report up to the next rung, sometimes beginning at epochs that were reported before."""

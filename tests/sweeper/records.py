@@ -22,8 +22,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "replicate": {**_PLACE, "replicate": 0, "pauses": False, **_REPORT},
     "report": {**_PLACE, "status": "running", "decision": None, **_REPORT},
     "judged": {**_PLACE, "status": "waiting", "decision": {}},
-    "failed": {**_PLACE, "kind": "crash", "reason": "its process died", "counts": True, "final": False},
-    "ended": {"attempt": 1, "outcome": "finished", "reason": "all trials ended"},
+    "failed": {**_PLACE, "failure": {"kind": "crash"}, "final": False},
+    "ended": {"attempt": 1, "outcome": "finished"},
 }
 _DECISION = {"kind": "continue", "rule": "first", "rung": None}
 

@@ -404,7 +404,7 @@ class LoopReplicate:
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except (Exception, SystemExit) as error:
-            if type(error).__module__.startswith("trainables.worker."):
+            if getattr(error, "interrupts", False):
                 raise  # the watchdog's, which interrupts whatever hangs
             where = f" after epoch {self.epoch}" if self.epoch else ""
             raise LoopError(f"{self._name} failed in {method}{where}: {describe_error(error, self._name)}") from error

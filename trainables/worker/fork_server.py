@@ -92,7 +92,9 @@ def work(connection: Connection) -> None:
         return  # the driver is gone
     except Exception as error:
         traceback.print_exception(error)
-        connection.send(WorkerFailed(type(error).__name__, f"{type(error).__name__}: {error}"))
+        from trainables.worker.failures import failure_of
+
+        connection.send(WorkerFailed(failure_of(error)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ that from a long epoch, so it is ended once it has gone far beyond `trial_timeou
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from types import FrameType
 from trainables.files.atomic import write_text
 from trainables.files.locks import seconds_waited
 from trainables.files.regular import read_text
+from trainables.worker.trial_reports import CRASH, HUNG, Failure, TrialEnded
 
 #: A main thread that uses less than this share of the time has hung: a wait that wakes up every five seconds to look
 #: again, as torch's data loader does, takes some 2e-5; 0.3 s of training in ten minutes is enough to be alive.
@@ -42,14 +44,8 @@ LONGEST_LOOK_SECONDS = 5.0
 #: How long a thread may take to leave what it waits for; one that waits outside of Python never does, and is killed.
 INTERRUPT_SECONDS = 10.0
 
-#: Where a process that has to be killed leaves the reason, in its trial's folder of checkpoints.
-HUNG_FILE = "hung.txt"
-
-
-class TrialHungError(Exception):
-    """A trial's process showed no sign of life for too long."""
-
-    interrupts = True  # what may fail without failing its trial lets it pass
+#: Where a process that has to be killed leaves the failure, in its trial's folder of checkpoints.
+HUNG_FILE = "hung.json"
 
 
 class Watchdog:
@@ -64,14 +60,14 @@ class Watchdog:
         """
         self._silence = silence_seconds
         self._overtime = None if timeout_seconds is None else OVERTIME * timeout_seconds
-        self._reason = ""
+        self._failure: Failure | None = None
 
     @contextmanager
     def watching(self, folder: Path | None = None) -> Iterator[None]:
-        """Raise TrialHungError in what runs inside when it hangs; kill the process when that does not wake it.
+        """Raise TrialEnded in what runs inside when it hangs; kill the process when that does not wake it.
 
         Args:
-            folder: where a killed process leaves its reason, as `HUNG_FILE`; `None` for nowhere.
+            folder: where a killed process leaves its failure, as `HUNG_FILE`; `None` for nowhere.
 
         Outside the main thread nothing is watched: only the main thread can be interrupted.
         """
@@ -105,41 +101,44 @@ class Watchdog:
             while self._silence is not None and len(looks) > 2 and looks[1][0] <= now - self._silence:
                 looks.popleft()
             silent = now - looks[0][0]
-            self._reason = self._fault(silent if used - looks[0][1] < ALIVE_SHARE * silent else 0.0, now - began)
-            if self._reason:
+            failure = self._fault(silent if used - looks[0][1] < ALIVE_SHARE * silent else 0.0, now - began)
+            if failure is not None:
+                self._failure = failure
                 signal.pthread_kill(main, signal.SIGUSR2)
                 if not over.wait(INTERRUPT_SECONDS):
-                    self._kill(folder)
+                    self._kill(failure, folder)
 
-    def _fault(self, silent: float, step: float) -> str:
+    def _fault(self, silent: float, step: float) -> Failure | None:
         if self._silence is not None and silent >= self._silence:
-            return f"its process did no work for {silent:.0f} s, longer than hang_timeout = {self._silence:g} s"
+            return Failure(HUNG, {"silent": silent, "hang_timeout": self._silence})
         if self._overtime is not None and step > self._overtime:
-            limit = f"{OVERTIME:g} × trial_timeout = {self._overtime:g} s"
-            return f"it has not finished an epoch after {step:.0f} s, longer than {limit}"
-        return ""
+            return Failure(HUNG, {"step": step, "times": OVERTIME, "limit": self._overtime})
+        return None
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        place = f" (in {frame.f_code.co_name}, {frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
-        raise TrialHungError(self._reason + place)
+        failure = self._failure or Failure(HUNG)
+        if frame is not None:
+            code = frame.f_code
+            failure = failure.having(function=code.co_name, file=code.co_filename, line=frame.f_lineno)
+        raise TrialEnded(failure)
 
-    def _kill(self, folder: Path | None) -> None:
+    def _kill(self, failure: Failure, folder: Path | None) -> None:
         """End the process the hard way."""
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                write_text(folder / HUNG_FILE, self._reason + ", and could not be interrupted")
+                write_text(folder / HUNG_FILE, json.dumps(failure.having(killed="SIGKILL").to_dict()))
             except OSError as error:
-                sys.stderr.write(f"{self._reason}; the reason could not be written down: {error}\n")
+                sys.stderr.write(f"{failure}; the failure could not be written down: {error}\n")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def last_reason(folder: Path) -> str | None:
+def last_hang(folder: Path) -> Failure | None:
     """Return why the last process of a trial was killed for hanging, once; `None` when it was not."""
-    with suppress(OSError):
-        reason = read_text(folder / HUNG_FILE)
+    with suppress(OSError, ValueError, TypeError):
+        written = read_text(folder / HUNG_FILE)
         (folder / HUNG_FILE).unlink()
-        return reason
+        return Failure(**json.loads(written))
     return None
 
 
@@ -162,8 +161,6 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def ended_by(code: int) -> str:
-    """Return in words how a process ended without an error message, from its `exit_code`."""
-    if code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process ended by itself with exit code {code}"
+def ended_by(code: int) -> Failure:
+    """Return how a process ended without an error message, from its `exit_code`."""
+    return Failure(CRASH, {"signal": signal.Signals(-code).name} if code < 0 else {"exit_code": code})

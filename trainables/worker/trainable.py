@@ -7,9 +7,7 @@ train together as lanes of a cohort, it is a process that the driver keeps fille
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +18,8 @@ import ray
 from ray import tune
 from ray._private.state import state as ray_state
 
-from trainables.worker.trial_reports import WorkerCommand, WorkerReport
+from trainables.worker.failures import failure_of
+from trainables.worker.trial_reports import PREEMPTED, STORAGE, Failure, TrialEnded, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import CohortWorker, Worker
 
@@ -29,27 +28,17 @@ from trainables.worker.workers import CohortWorker, Worker
 DRAIN_LOOK_SECONDS = 2.0
 
 
-#: The numbers of errors caused by a lack of storage: full, over quota, or mounted read-only after its disk failed.
-NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
-class NodeLeavingError(RuntimeError):
-    """This process's node is about to be taken away; its trial has a checkpoint and continues elsewhere."""
-
-
-class NodeDiskFullError(RuntimeError):
-    """This process's node has no space left, or cannot write: its text begins with the node's id."""
-
-
 @contextmanager
-def _full_disk_of(node: str) -> Iterator[None]:
-    """Name the node in an error caused by a lack of storage: the driver finds out whether its own is meant, too."""
+def _typed(node: str) -> Iterator[None]:
+    """Raise every error as TrialEnded; one caused by a lack of storage names the node, for it may be its disk."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in NOT_WRITABLE and "no space left on device" not in str(error).lower():
-            raise
-        raise NodeDiskFullError(f"{node}: {error}") from error
+    except Exception as error:
+        raise TrialEnded(_of_node(failure_of(error), node)) from error
+
+
+def _of_node(failure: Failure, node: str) -> Failure:
+    return failure.having(node=node) if failure.kind == STORAGE else failure
 
 
 class LeavingNode:
@@ -86,11 +75,14 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
     def setup(self, config: TuneConfig, settings: TrialSettings, together: bool = False) -> None:
         """Load the data set and start the assignment; `settings` are those of all trials."""
         share = config.get("gpu")
-        self._leaving = LeavingNode()
-        with _full_disk_of(self._leaving.node):
-            settled = settings if share is None else replace(settings, gpu=share)
-            self._worker = (CohortWorker if together else Worker)(settled, self._leaving)
-            self._take(config)
+        self._leaving, self._broken = LeavingNode(), None
+        try:
+            with _typed(self._leaving.node):
+                settled = settings if share is None else replace(settings, gpu=share)
+                self._worker = (CohortWorker if together else Worker)(settled, self._leaving)
+                self._take(config)
+        except TrialEnded as error:
+            self._broken = error  # raised by the first step: of a process that raises here, Ray keeps the text alone
 
     def direct(self, command: WorkerCommand) -> None:
         """Have the next step follow this command."""
@@ -98,27 +90,29 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
 
     def step(self) -> dict[str, object]:
         """Return a report: of at least one configuration, of several when they are short or train together."""
+        if self._broken is not None:
+            raise self._broken
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
-            raise NodeLeavingError("its node is about to be removed: it continues from its checkpoint on another")
+            raise TrialEnded(Failure(PREEMPTED, {"leaving": "node"}, counts=False))
         command, self._command = self._command, WorkerCommand()
-        with _full_disk_of(self._leaving.node):
+        with _typed(self._leaving.node):
             report = self._worker.follow(command) or WorkerReport()
-            for _, _, text in report.lost:
-                if any(os.strerror(number).lower() in text.lower() for number in NOT_WRITABLE):
-                    raise NodeDiskFullError(f"{self._leaving.node}: {text}")
+            for _, failure in report.lost:
+                if failure.kind == STORAGE:
+                    raise TrialEnded(failure)
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
         return {"report": [report]}
 
     def reset_config(self, new_config: TuneConfig) -> bool:
         """Take up another assignment in the same process."""
-        with _full_disk_of(self._leaving.node):
+        with _typed(self._leaving.node):
             self._take(new_config)
         return True
 
     def cleanup(self) -> None:
         """Let go of the trials in hand: the sweep is being stopped."""
-        with _full_disk_of(self._leaving.node):
+        if self._broken is None:
             self._worker.leave()
 
     def _take(self, config: TuneConfig) -> None:

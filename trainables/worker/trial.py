@@ -26,7 +26,7 @@ from trainables.training.lanes.packing import COHORT, FUSED, SEQUENTIAL, Packed,
 from trainables.training.loop import Replicate
 from trainables.training.own_loop import LoopReplicate
 from trainables.worker.checkpoints import CheckpointWriter, TrialFiles, load_newest_checkpoint, load_partial
-from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
+from trainables.worker.trial_reports import TIMED_OUT, Failure, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import evaluation_rows, write_evaluations
 
@@ -61,14 +61,14 @@ class Trial:
         self._cohort: Cohort | None = None
         self._rows: list[Row] = []
         self._began = time.monotonic()
-        self._failure: tuple[str, str] | None = None
+        self._failure: Failure | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates: dict[int, Task] = {number: self._task(seed, dataset) for number, seed in seeds}
         self._wall_seconds = self._seconds_before = 0.0
         self._reported: Mapping[str, object] | None = None
         self._repeat: TrialReport | None = None
         self._unreported, self._trained = list[Row](), list[dict[str, Any]]()
-        self._errors, self._packing = dict[int, str](), None
+        self._errors, self._packing = dict[int, Failure](), None
         self._restore()
         if self._packing is None:
             self._packing = self._chosen_packing(dataset, in_cohort)
@@ -169,7 +169,7 @@ class Trial:
         if len(self._errors) < len(self.assignment.seeds):
             self._failure = self._timed_out(seconds)
         else:
-            self._failure = NON_FINITE, self._errors[numbered[0]["replicate"]]
+            self._failure = self._errors[numbered[0]["replicate"]]
         return self._failure is not None or self.epoch in self.settings.rungs or waited >= self.settings.report_seconds
 
     def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
@@ -185,8 +185,7 @@ class Trial:
             configuration=self.assignment.configuration,
             epoch=self.epoch,
             objective=math.nan if failure else mean_objective(self.settings.objective, sound, evaluations),
-            failure=failure[1] if failure else None,
-            failure_kind=failure[0] if failure else None,
+            failure=failure,
             device=self.settings.device,
             packing=self._packing,
             wall_seconds=self._wall_seconds,
@@ -287,7 +286,7 @@ class Trial:
         assert isinstance(self._group, Sequential)
         state = self._held(self._wall_seconds + time.monotonic() - self._began, self._reported)
         state |= {"epoch": self.epoch, "rows": self._rows, "trained": self._group.trained}
-        state |= {"errors": dict(self._errors), "packing": self._packing}
+        state |= {"errors": {number: each.to_dict() for number, each in self._errors.items()}, "packing": self._packing}
         self._writer.write(None, state)
 
     def _drop_diverged(self, rows: Sequence[Row]) -> None:
@@ -305,12 +304,12 @@ class Trial:
         if self._group is not None:
             self._group = self._packed()
 
-    def _timed_out(self, seconds: float) -> tuple[str, str] | None:
-        """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""
+    def _timed_out(self, seconds: float) -> Failure | None:
+        """Return the failure when the trial has trained for too long, `seconds` since its last report."""
         limit, taken = self.settings.timeout_seconds, self._wall_seconds - self._seconds_before + seconds
         if limit is None or taken <= limit or self.epoch >= self.settings.max_epochs:
             return None
-        return TIMED_OUT, f"trained for {taken:.1f} s, longer than trial_timeout = {limit:g} s, by epoch {self.epoch}"
+        return Failure(TIMED_OUT, {"seconds": taken, "trial_timeout": limit, "epoch": self.epoch})
 
     def _evaluate(self) -> list[Row]:
         rows: list[Row] = []
@@ -359,4 +358,5 @@ class Trial:
             self._errors, self._packing = dict(self._repeat.replicate_errors), self._repeat.packing
         if "trained" in saved:  # in the middle of an epoch, of which no report tells
             self._unreported, self._trained = [*saved["rows"]], [*saved["trained"]]
-            self._errors, self._packing = dict(saved["errors"]), saved["packing"]
+            self._errors = {number: Failure(**fields) for number, fields in saved["errors"].items()}
+            self._packing = saved["packing"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from trainables.registry.names import measured_as
 
@@ -18,6 +18,57 @@ if TYPE_CHECKING:
 
 #: The kinds of failure that a trial finds in itself.
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
+
+#: The kinds of failure that end a trial's process.
+PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE = "preempted", "out_of_memory", "gpu_out_of_memory", "storage"
+STORE, HUNG, CRASH, ERROR = "store", "hung", "crash", "error"
+
+Scalar: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something ended; `sweeper.text.reasons` says it in words.
+
+    Attributes:
+        kind: a word, e.g. `non_finite`.
+        values: what the case is, e.g. `{"metric": "val_nll", "epoch": 3}`.
+        message: what was raised, or what somebody else's program said of it; one line.
+    """
+
+    kind: str
+    values: Mapping[str, Scalar] = field(default_factory=dict)
+    message: str = ""
+
+    def having(self, **values: Scalar) -> Self:
+        """Return the same with more values."""
+        return replace(self, values={**self.values, **values})
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Failure(Reason):
+    """Why a trial, one of its replicates or its process cannot continue.
+
+    Attributes:
+        counts: whether it counts against the trial's retries; nobody is at fault for a preempted node.
+    """
+
+    counts: bool = True
+
+
+class TrialEnded(Exception):  # noqa: N818 -- it may be no fault of the trial
+    """Ends a trial's process for a known reason."""
+
+    interrupts = True  # what may fail without failing its trial lets it pass
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
 
 #: A row of `epochs` or `evaluations`: column → number, text or `None`, as the tables' schemas say; always with
 #: `replicate` and `epoch`.
@@ -33,8 +84,7 @@ class TrialReport:
         epoch: completed epochs.
         objective: the judged value at that epoch, mean over the sound replicates; not a number when the trial failed,
             `None` where it was not measured.
-        failure: why the trial cannot continue, one sentence.
-        failure_kind: the same in a word: `non_finite`, `timed_out` or a kind of the driver's failures.
+        failure: why the trial cannot continue.
         device: `cpu` or `cuda`.
         packing: how the replicates shared the process; `None` where nothing was packed.
         wall_seconds: time spent in the trial so far.
@@ -42,50 +92,52 @@ class TrialReport:
         epochs: rows of `epochs`, one row per replicate and epoch.
         evaluations: rows of `evaluations`; none between rungs.
         replicate_errors: replicates that failed while others went on, and why.
-        replicate_kinds: the kinds of those failures that are not `non_finite`.
     """
 
     configuration: int
     epoch: int
     objective: float | None = None
-    failure: str | None = None
-    failure_kind: str | None = None
+    failure: Failure | None = None
     device: str
     packing: str | None = None
     wall_seconds: float
     epochs: Sequence[Row] = ()
     evaluations: Sequence[Row] = ()
-    replicate_errors: Mapping[int, str] = field(default_factory=dict)
-    replicate_kinds: Mapping[int, str] = field(default_factory=dict)
+    replicate_errors: Mapping[int, Failure] = field(default_factory=dict)
     gpu: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for Ray and for checkpoints, which are read with `weights_only`."""
         plain = {**vars(self), "epochs": list(self.epochs), "evaluations": list(self.evaluations)}
-        for name in _BY_REPLICATE:  # JSON knows no numbers as keys
-            plain[name] = {str(number): text for number, text in plain[name].items()}
-        return {name: value for name, value in plain.items() if value or name not in (*_BY_REPLICATE, "gpu")}
+        plain["failure"] = self.failure and self.failure.to_dict()
+        # JSON knows no numbers as keys.
+        plain["replicate_errors"] = {str(n): failure.to_dict() for n, failure in self.replicate_errors.items()}
+        return {name: value for name, value in plain.items() if value or name not in _LEFT_OUT}
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> TrialReport:
         """Read what `to_dict` wrote, which leaves out what is empty."""
         given = {each.name: written[each.name] for each in fields(TrialReport) if each.name in written}
-        for name in _BY_REPLICATE:
-            given[name] = {int(number): text for number, text in given.get(name, {}).items()}
+        if given.get("failure") is not None:
+            given["failure"] = Failure(**given["failure"])
+        errors = given.get("replicate_errors", {})
+        given["replicate_errors"] = {int(number): Failure(**fields) for number, fields in errors.items()}
         return TrialReport(**given)
 
 
-_BY_REPLICATE = ("replicate_errors", "replicate_kinds")
+#: Not written where there is none.
+_LEFT_OUT = ("failure", "replicate_errors", "gpu")
 
 
-def non_finite(rows: Sequence[Row]) -> dict[int, str]:
-    """Return the replicates that diverged in an epoch, with one sentence each."""
-    found: dict[int, str] = {}
+def non_finite(rows: Sequence[Row]) -> dict[int, Failure]:
+    """Return the replicates that diverged in an epoch."""
+    found: dict[int, Failure] = {}
     for row in rows:
         number, epoch = row["replicate"], row["epoch"]
         for column in ("train_loss", "val_nll"):
             if not math.isfinite(row.get(column, 0.0)):  # a user's own loop may measure no training loss
-                found.setdefault(number, f"{column} of replicate {number} is {row[column]} in epoch {epoch}")
+                values = {"metric": column, "replicate": number, "value": str(row[column]), "epoch": epoch}
+                found.setdefault(number, Failure(NON_FINITE, values))
     return found
 
 
@@ -174,7 +226,7 @@ class WorkerReport:
     Attributes:
         reports: of each assignment that has any, with whether these are its last; in the order of configurations.
         room: how many more trials like these it could take.
-        lost: configurations whose trial raised, with the exception's type and text.
+        lost: configurations whose trial raised, and why.
         gave_up: the process has let go of all its trials but those, also of such as it had not taken up yet, for want
             of memory.
         most_lanes: the width that memory allows; 0 where it is not known to be short.
@@ -183,7 +235,7 @@ class WorkerReport:
 
     reports: tuple[tuple[Sequence[TrialReport], bool], ...] = ()
     room: int = 0
-    lost: tuple[tuple[int, str, str], ...] = ()
+    lost: tuple[tuple[int, Failure], ...] = ()
     gave_up: bool = False
     most_lanes: int = 0
     trained: bool = False
@@ -191,10 +243,9 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """The exception that ended the process: its class and its text, the last line naming the cause."""
+    """Why the process ended: it raised."""
 
-    type_name: str
-    text: str
+    failure: Failure
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
 from trainables.training.lanes.cohort import Cohort, curvature_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
+from trainables.worker.failures import failure_of
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial, replicate_of
-from trainables.worker.trial_reports import CardMemory, TrialReport, WorkerCommand, WorkerReport
+from trainables.worker.trial_reports import CardMemory, Failure, TrialReport, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
 
 
@@ -137,7 +138,7 @@ class CohortWorker(Worker):
         for configuration in command.over:
             self._drop(configuration)
         self._most = min(filter(None, (self._most, command.most_lanes)), default=0)
-        empty, lost = not self._slots, list[tuple[int, str, str]]()
+        empty, lost = not self._slots, list[tuple[int, Failure]]()
         new = [assignment for (assignment,) in command.new]
         given = {*self._slots, *(assignment.configuration for assignment in new)}
         try:
@@ -170,7 +171,7 @@ class CohortWorker(Worker):
         most = lanes - len(self._cohort.lanes)
         return max(0, most // max(len(slot.trial.assignment.seeds) for slot in self._slots.values()))
 
-    def _take_up(self, assignment: Assignment) -> list[tuple[int, str, str]]:
+    def _take_up(self, assignment: Assignment) -> list[tuple[int, Failure]]:
         """Take a trial up; return what it raised, if anything."""
         if not self._slots:
             prepare_process(self.settings)  # what a trial before changed in this process is set again
@@ -241,7 +242,7 @@ class CohortWorker(Worker):
 
     def _report(self, due: Sequence[_Slot], at_once: bool) -> WorkerReport:
         """Evaluate the trials whose report is due, and report them, in order."""
-        reports, lost, written = list[tuple[list[TrialReport], bool]](), list[tuple[int, str, str]](), []
+        reports, lost, written = list[tuple[list[TrialReport], bool]](), list[tuple[int, Failure]](), []
         # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables, and after the
         # checkpoints of those before it: after a kill, who is ahead of the others is who began before them.
         before: Future[None] | None = None
@@ -266,7 +267,7 @@ class CohortWorker(Worker):
                 reports.append(([report], slot.trial.finished or report.failure is not None))
             except Exception as error:
                 lost.append(_loss_of(slot.configuration, error))
-        for configuration, _, _ in lost:
+        for configuration, _ in lost:
             self._drop(configuration)
         return WorkerReport(tuple(reports), self._room, tuple(lost), trained=True)
 
@@ -285,7 +286,7 @@ class CohortWorker(Worker):
 
         return report, write
 
-    def _halve(self, lost: Sequence[tuple[int, str, str]]) -> WorkerReport:
+    def _halve(self, lost: Sequence[tuple[int, Failure]]) -> WorkerReport:
         """Let go of all trials, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
         assert self._cohort is not None
         self._most = max(1, self._cohort.width // 2)
@@ -304,10 +305,10 @@ class CohortWorker(Worker):
         return [self._slots[configuration] for configuration in sorted(self._slots)]
 
 
-def _loss_of(configuration: int, error: Exception) -> tuple[int, str, str]:
-    """Return what the driver is told of a trial that raised; the log has all of it."""
+def _loss_of(configuration: int, error: Exception) -> tuple[int, Failure]:
+    """Return a trial that raised and why; the log has the whole traceback."""
     traceback.print_exception(error)
-    return configuration, type(error).__name__, f"{type(error).__name__}: {error}"
+    return configuration, failure_of(error)
 
 
 def _neighbours(settings: TrialSettings) -> int:

@@ -31,6 +31,7 @@ from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
 from trainables.training.lanes.packing import cohort_key
 from trainables.worker.checkpoints import replicate_folder
+from trainables.worker.trial_reports import Reason
 from trainables.worker.trial_settings import Assignment
 
 #: A configuration and, where replicates have separate processes, the number of one; `None` for all of them.
@@ -211,7 +212,7 @@ class Assignments(ABC):
         return max((share for share in shares if share is not None), default=None)
 
     @property
-    def closing(self) -> str | None:
+    def closing(self) -> Reason | None:
         """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
         return self.steering.closing
 

@@ -19,7 +19,7 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.execution.driver.steering import Steering
 from sweeper.space.parts import Resources
-from sweeper.text.labels import duration
+from trainables.worker.trial_reports import Reason
 
 #: Trials kept waiting on an autoscaled cluster, so that it sees what is wanted: as Ray Tune keeps for its own
 #: searchers (`_get_max_pending_trials`, Ray 2.60).
@@ -140,10 +140,10 @@ class CapacityWatch:
         refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
         if self._infeasible >= INFEASIBLE_LOOKS:
-            steering.ask_to_stop(f"no node type of the cluster can hold a trial: one needs {_amounts(wanted)}")
+            steering.ask_to_stop(Reason("no_node_type", {"needs": _amounts(wanted)}))
         elif now - self._could_run >= self.patience:
-            why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
-            steering.ask_to_stop(f"no node that holds a trial came in {duration(self.patience)}{why}")
+            said = view.failures[-1] if view.failures else ""
+            steering.ask_to_stop(Reason("no_node", {"patience": self.patience}, said))
 
 
 def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:

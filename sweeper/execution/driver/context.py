@@ -119,12 +119,10 @@ class KeptCheckpoints:
 
     def _costs(self, trial: TrialState) -> Costs:
         """Return what the constraints use, smaller is better, infinite where not measured; they judge complete
-        trials alone. A journal that says no more than whether a trial kept to them has said so for good.
+        trials alone.
         """
-        constraints = self.schedule.constraints if trial.status == COMPLETED else ()
-        if trial.constrained is None:
-            return (-math.inf if trial.feasible else math.inf,) * len(constraints)
-        values = [(each.goal, trial.constrained.get(each.goal.metric, math.nan)) for each in constraints]
+        constraints, measured = self.schedule.constraints if trial.status == COMPLETED else (), trial.constrained or {}
+        values = [(each.goal, measured.get(each.goal.metric, math.nan)) for each in constraints]
         return tuple(goal.cost(value) if math.isfinite(value) else math.inf for goal, value in values)
 
 

@@ -25,13 +25,12 @@ from sweeper.core.ids import code_version
 from sweeper.execution.driver import judging
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
 from sweeper.execution.driver.context import KeptCheckpoints
-from sweeper.execution.driver.judging import Failure
 from sweeper.journal.records import Attempt, Ended, Failed, Judged, ReplicateReported, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
-from trainables.worker.hang_watchdog import last_reason
-from trainables.worker.trial_reports import NON_FINITE, TrialReport
+from trainables.worker.hang_watchdog import last_hang
+from trainables.worker.trial_reports import CRASH, ERROR, STORAGE, Failure, TrialReport
 
 #: A process that reports within this time needs no record of its start: the report shows it, for half the writing.
 START_SECONDS = 1.0
@@ -131,8 +130,7 @@ class Driver(Assignments):
             unit = (report.configuration, assignment[1] if self.settings.apart else None)
             if judging.skips_epochs(report, self._state_of(unit)):
                 self.keeper.remove_checkpoints(place_of_unit(unit), now=True)
-                reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
-                self.on_failure(assignment, Failure(judging.ERROR, reason))
+                self.on_failure(assignment, Failure(ERROR, {"checkpoint_epoch": report.epoch}))
                 return False
             report = self.shares.noted(report, self.share_of(assignment))
             if unit[1] is None:
@@ -151,7 +149,7 @@ class Driver(Assignments):
             self._end_pauses()
             self._add_seeds()
         elif exhausted:
-            self.on_failure(assignment, Failure(judging.ERROR, "its process ended without a last report"))
+            self.on_failure(assignment, Failure(ERROR, {"lacks": "last report"}))
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
@@ -159,20 +157,19 @@ class Driver(Assignments):
         if self._in_flight.pop(tuple(assignment), None) is None:
             # Its process died after its last report: nothing is lost.
             return
-        if failure.kind == judging.STORAGE:
+        if failure.kind == STORAGE:
             # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
             self.steering.ask_to_stop(self.full_disks.met(failure))
-        if failure.kind == judging.CRASH:
+        if failure.kind == CRASH:
             # A watchdog that had to kill it has left why.
-            reasons = (last_reason(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
-            failure = next((Failure(judging.HUNG, reason) for reason in reasons if reason), failure)
+            hangs = (last_hang(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
+            failure = next(filter(None, hangs), failure)
         left = [unit for unit in self._units(assignment) if self._state_of(unit).status not in ENDED]
         if len(left) > 1:
             # Which of them it was cannot be told: reports of short configurations wait for each other.
             self._alone.update(index for index, _ in left)
-            reason = f"{failure.reason} (it shared the process with {len(left) - 1} more; each is tried alone)"
-            failure = replace(failure, reason=reason, counts=False)
-        if failure.waits:
+            failure = replace(failure.having(shared_with=len(left) - 1, then="alone"), counts=False)
+        if judging.waits(failure):
             failure = self._hold(left, failure)
         if left:
             self._fail(left[0], failure)
@@ -185,8 +182,7 @@ class Driver(Assignments):
         known = [self._state_of(unit) for unit in units]
         pause = judging.pause_before(max((state.failures + state.fruitless for state in known), default=0))
         self._held.update(dict.fromkeys(units, self.clock() + pause))
-        note = f"it held little of it, so it waits {pause:.3g} s for others to give memory back"
-        return replace(failure, reason=f"{failure.reason}; {note}")
+        return failure.having(pause=pause)
 
     def on_shared_failure(self, assignments: Sequence[Sequence[int]], failure: Failure) -> None:
         """Journal the death of a process that had several trials; put these back in the queue.
@@ -197,9 +193,8 @@ class Driver(Assignments):
         """
         suspects = self.settings.together and failure.kind not in judging.BLAMELESS
         if len(assignments) > 1:
-            tried = "; each is tried alone" if suspects else ""
-            reason = f"{failure.reason} (it shared the process with {len(assignments) - 1} more{tried})"
-            failure = replace(failure, reason=reason, counts=False)
+            failure = failure.having(shared_with=len(assignments) - 1, **({"then": "alone"} if suspects else {}))
+            failure = replace(failure, counts=False)
         for assignment in sorted(assignments, key=list, reverse=True):
             if suspects:
                 self._alone.update(assignment)
@@ -223,8 +218,7 @@ class Driver(Assignments):
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
         unfinished = self.state.unfinished()
         outcome = "finished" if not unfinished else "stopped" if self.closing else "interrupted"
-        reason = self.closing or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
-        self._record(Ended(self.state.attempt, outcome, reason))
+        self._record(Ended(self.state.attempt, outcome, self.closing))
         self.journal.settle()
         return outcome
 
@@ -262,9 +256,7 @@ class Driver(Assignments):
             index,
             self.state.attempt,
             known.epochs,
-            failure.kind,
-            f"replicate {number}: {failure.reason}" if alone else failure.reason,
-            counts=failure.counts,
+            failure,
             final=given_up and not alone,
             replicate=number,
             given_up=given_up and alone,
@@ -287,11 +279,7 @@ class Driver(Assignments):
             return
         pauses = self._is_open_rung(index, report.epoch)
         report = replace(
-            report,
-            objective=None,
-            epochs=[row for row in report.epochs if row["epoch"] > epochs],
-            failure_kind=(report.failure_kind or NON_FINITE) if report.failure else None,
-            replicate_errors={},
+            report, objective=None, epochs=[row for row in report.epochs if row["epoch"] > epochs], replicate_errors={}
         )
         self._record(ReplicateReported(report, number, self.state.attempt, pauses))
         self._settle(index)
@@ -314,6 +302,5 @@ class Driver(Assignments):
         failure = judging.last_failure(trial.replicates)
         if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
             return
-        kind, reason = failure.error_kind or judging.ERROR, failure.error or ""
-        attempt, epochs = self.state.attempt, trial.epochs
-        self._record(Failed(trial.configuration, attempt, epochs, kind, reason, counts=True, final=True))
+        why = replace(failure.failure or Failure(ERROR), counts=True)
+        self._record(Failed(trial.configuration, self.state.attempt, trial.epochs, why, final=True))

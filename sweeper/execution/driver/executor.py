@@ -42,13 +42,13 @@ from typing import TYPE_CHECKING, ClassVar
 from sweeper.core.errors import SweeperError
 from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.judging import MEMORY, OUT_OF_MEMORY, Failure, OtherNodes, classify
+from sweeper.execution.driver.judging import MEMORY, OtherNodes, waits
 from sweeper.execution.driver.steering import Controller, Interrupts
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.space.parts import Resources
 from sweeper.storage.sweeps import Sweep
-from trainables.worker.trial_reports import WorkerCommand, WorkerReport
+from trainables.worker.trial_reports import OUT_OF_MEMORY, Failure, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import TrialSettings
 
 if TYPE_CHECKING:
@@ -195,15 +195,15 @@ class Dispatcher:
         """Take in what a worker reports; return how it is to continue."""
         told = [(_held(worker, reports[0].configuration), reports, last) for reports, last in report.reports]
         over = self._driver.on_news(told, trained=report.trained)
-        for index, kind, text in report.lost:
+        for index, failure in report.lost:
             worker.assignments.remove([index])
-            self._driver.on_failure([index], classify(kind, text))
+            self._driver.on_failure([index], failure)
         if report.gave_up:
             # Memory ran out: all cohorts are halved, and its trials continue from their checkpoints.
             self._limit(report.most_lanes)
-            reason = f"the cohort's memory ran out: it continues with {self.most_lanes} lanes"
+            failure = Failure(OUT_OF_MEMORY, {"lanes": self.most_lanes}, counts=False)
             for assignment in sorted(worker.assignments, key=list, reverse=True):
-                self._driver.on_failure(assignment, Failure(OUT_OF_MEMORY, reason, counts=False))
+                self._driver.on_failure(assignment, failure)
             worker.assignments = []
         if self.ending:  # what has not reported yet does so after its epoch
             over = [each for each in worker.assignments if each in over or any(each == held for held, *_ in told)]
@@ -214,7 +214,7 @@ class Dispatcher:
     def on_exit(self, worker: WorkerSlot, failure: Failure) -> None:
         """Take back what a worker had in hand that has ended."""
         held, worker.assignments = worker.assignments, []
-        if failure.kind in MEMORY and not failure.waits and len(held) > 1:
+        if failure.kind in MEMORY and not waits(failure) and len(held) > 1:
             self._limit(len(held) * self._driver.settings.seeds.count // 2)
         if held:
             self._driver.on_shared_failure(held, failure)

@@ -1,29 +1,39 @@
 """What a report and a failure mean: the scheduler's decision, another try, or the end.
 
 Replicates that report from separate processes are put together first, as the one report that a process with all of them
-would have sent at the same epoch: the same rows in the same order, the same mean, the same sentences on replicates that
+would have sent at the same epoch: the same rows in the same order, the same mean, the same failures of replicates that
 are left out. So everything behind it (scheduler, tables, trackers, audit) needs to know of one kind of report only.
 
-Failures have a kind and a reason, by the exception's type and text. Another try follows, on a larger share of a GPU
-where its memory ran out, or none; a full disk is the end of the sweep where it is the driver's own, else of a node that
-trials keep away from.
+After a failure another try follows, on a larger share of a GPU where its memory ran out, or none; a full disk is the
+end of the sweep where it is the driver's own, else of a node that trials keep away from.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sweeper.journal.records import Decision, Reported
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, WAITING, ReplicateState, TrialState
 from sweeper.scheduling.base import RungState, decide_on
 from trainables.files.atomic import temporary_file
-from trainables.worker.trial_reports import NON_FINITE, Row, TrialReport, mean_objective
+from trainables.worker.trial_reports import (
+    GPU_OUT_OF_MEMORY,
+    NON_FINITE,
+    OUT_OF_MEMORY,
+    PREEMPTED,
+    STORAGE,
+    STORE,
+    Failure,
+    Reason,
+    Row,
+    TrialReport,
+    mean_objective,
+)
 
 STATUS_OF_DECISION = {
     "continue": RUNNING,
@@ -47,12 +57,16 @@ def judged(report: TrialReport, trial: TrialState, rungs: RungState, attempt: in
     # One that had to go back further measures epochs again that an earlier report brought.
     rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
     decision = decide_on(rungs, report)
-    failure = kind = None
+    failure = None
     if decision is not None and (report.failure or decision.kind == "fail"):
-        failure = report.failure or f"{rungs.scheduler.metric} is {report.objective} after epoch {report.epoch}"
-        kind = report.failure_kind or NON_FINITE
-        decision = Decision("fail", kind, decision.rung, stratum=decision.stratum)
-    report = replace(report, epochs=rows, failure=failure, failure_kind=kind)
+        measured: dict[str, str | int] = {
+            "metric": rungs.scheduler.metric,
+            "value": str(report.objective),
+            "epoch": report.epoch,
+        }
+        failure = report.failure or Failure(NON_FINITE, measured)
+        decision = Decision("fail", failure.kind, decision.rung, stratum=decision.stratum)
+    report = replace(report, epochs=rows, failure=failure)
     status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
     return Reported(report, attempt, status, decision, config_hash=digest)
 
@@ -67,7 +81,7 @@ def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> T
     """Return the report of a trial's replicates at the epoch that all of them have reached, or `None` at no new one.
 
     Replicates that have failed for good do not hold the others up. When all have, the report is of the last epoch that
-    any of them reached and says why, as `failure` and `failure_kind`.
+    any of them reached and says why.
 
     Args:
         trial: with the state of every replicate that has begun.
@@ -85,20 +99,17 @@ def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> T
     evaluations = _in_order((row for r in replicates.values() for row in r.evaluations), epoch, "replicate")
     failure = last_failure(replicates) if over else None
     sound = [row for row in rows if row["replicate"] not in out]
-    kinds = {number: r.error_kind for number, r in sorted(out.items())}
     return TrialReport(
         configuration=trial.configuration,
         epoch=epoch,
         objective=math.nan if failure else mean_objective(metric, sound, evaluations),
-        failure=failure.error if failure else None,
-        failure_kind=failure.error_kind if failure else None,
+        failure=failure.failure if failure else None,
         device=next(r.device for r in replicates.values() if r.device is not None),
         packing=packing,
         wall_seconds=sum(r.wall_seconds for r in replicates.values()),
         epochs=rows,
         evaluations=evaluations,
-        replicate_errors={number: out[number].error or "" for number in sorted(out)},
-        replicate_kinds={number: kind for number, kind in kinds.items() if kind is not None and kind != NON_FINITE},
+        replicate_errors={number: failed.failure for number, failed in sorted(out.items()) if failed.failure},
     )
 
 
@@ -121,20 +132,11 @@ def _in_order(rows: Iterable[Row], epoch: int, *keys: str) -> list[Row]:
     return sorted((row for row in rows if row["epoch"] <= epoch), key=lambda row: [row[key] for key in keys])
 
 
-PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE = "preempted", "out_of_memory", "gpu_out_of_memory", "storage"
-STORE, HUNG, CRASH, ERROR = "store", "hung", "crash", "error"
-
 #: The kinds of failure that a smaller cohort may not meet.
 MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
 
 #: The kinds of failure that say nothing against a trial that shared its process.
 BLAMELESS = MEMORY | {PREEMPTED, STORAGE, STORE}
-
-#: What Ray says when it kills a process for its node's memory, in the first line of a page of advice.
-_MEMORY_KILLS = ("memory monitor", "low on memory")
-
-#: What it says of the node's memory and of the process's, in GB (Ray 2.60).
-_RAY_MEMORY, _RAY_HELD = re.compile(r"was ([\d.]+)GB used"), re.compile(r"actual memory used=([\d.]+)GB")
 
 #: A process with a smaller share of the memory that is taken is not to blame that it ran out.
 LITTLE_MEMORY = 0.1
@@ -142,119 +144,24 @@ LITTLE_MEMORY = 0.1
 #: Seconds that such a trial waits before its next try; they double with each, up to the longest.
 SHORTEST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
-_STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
-
-#: What Ray raises when a process or its node is gone.
-_DEATHS = frozenset({"ActorDiedError", "RayActorError", "ActorUnavailableError", "NodeDiedError", "WorkerCrashedError"})
-
-#: Ray's words where a process died of its own exception, before its first step; the text is that exception's.
-_RAISED = "error raised in its creation task"
-
-#: What passes on Ray's text as it is.
-_WRAPPERS = ("TuneError", "Error")
-
-_NODE_DEATH = "its node has died"
-
-_PREEMPTIONS = ("preempt", "node was terminated", "node has been drained")
-
-#: A trial's word for its node's disk: the node, and the operating system's sentence.
-_FULL_DISK = re.compile(r"NodeDiskFullError: (\w+): (.*)")
-
 #: So many times in a row a trial's process may end through no fault of its own before it has trained an epoch. Nodes
 #: that are taken away that often are no place for the trial, or are not what it died of.
 FRUITLESS_TRIES = 10
 
-#: What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a GPU's memory runs out.
-_CARD_MEMORY = ("cuda out of memory", "outofmemoryerror: cuda", "cuda error: out of memory", "status_alloc_failed")
+
+def memory_failure(held: float, message: str = "", **values: float) -> Failure:
+    """Return the failure of a process that was ended because memory ran out, having `held` that share of it."""
+    return Failure(OUT_OF_MEMORY, {"held": held, **values}, message, counts=held >= LITTLE_MEMORY)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a trial's process ended it.
-
-    Attributes:
-        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `storage`, `store`, `hung`, `crash` or `error`.
-        reason: one sentence.
-        counts: whether it counts against the trial's retries; a preempted node is nobody's fault.
-        waits: whether the next try has to wait: others took the machine's memory.
-        node: whose disk is full, where that is known.
-    """
-
-    kind: str
-    reason: str
-    counts: bool = True
-    waits: bool = False
-    node: str | None = None
-
-
-def memory_failure(said: str, held: float) -> Failure:
-    """Return the failure of a process that was ended because memory ran out.
-
-    Args:
-        said: by what or whom.
-        held: the process's share of the memory that was taken.
-    """
-    blameless = held < LITTLE_MEMORY
-    return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {said}", counts=not blameless, waits=blameless)
+def waits(failure: Failure) -> bool:
+    """Return whether the next try has to wait: others took the machine's memory."""
+    return failure.kind == OUT_OF_MEMORY and float(failure.values.get("held", 1.0)) < LITTLE_MEMORY
 
 
 def pause_before(tries: int) -> float:
     """Return the seconds that a trial waits for others to give memory back, after so many failed tries."""
     return min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(tries, 20))
-
-
-def classify(type_name: str, message: str) -> Failure:
-    """Return the failure that an exception of this type and text stands for.
-
-    The type goes first: what a trial's own exception says, a path with `preemptible` in it for one, is no word of
-    Ray's about a node.
-
-    Args:
-        type_name: the exception's class, e.g. `ActorDiedError`, `RayTaskError(ValueError)`.
-        message: its text; of a task's error the last line names the cause.
-    """
-    text = message.strip()
-    cause = text.splitlines()[-1].strip() if text else type_name
-    lowered = text.lower()
-    if "TrialHungError" in type_name:
-        return Failure(HUNG, cause.partition("TrialHungError: ")[2] or cause)
-    if "NodeLeavingError" in type_name:
-        return Failure(PREEMPTED, cause.partition("NodeLeavingError: ")[2] or cause, counts=False)
-    if "LoopError" in type_name and "out of memory" not in lowered:
-        return Failure(ERROR, cause.partition("LoopError: ")[2] or cause)
-    if "StoreError" in type_name:
-        said = next((line.strip() for line in text.splitlines() if "the store" in line), cause)
-        return Failure(STORE, said.rpartition("StoreError: ")[2] or said, counts=False)
-    if full := _FULL_DISK.search(text):
-        return Failure(STORAGE, f"a node's disk cannot be written to: {full[2]}", counts=False, node=full[1])
-    died = type_name in _DEATHS and _RAISED not in lowered
-    if died and any(words in lowered for words in _PREEMPTIONS):
-        return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
-    if any(words in lowered for words in _CARD_MEMORY):
-        return Failure(GPU_OUT_OF_MEMORY, f"the card's memory ran out: {cause}")
-    if cause.startswith("MemoryError"):
-        return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {cause}")
-    told_by_ray = died or type_name in _WRAPPERS
-    if "OutOfMemory" in type_name or (told_by_ray and any(words in lowered for words in _MEMORY_KILLS)):
-        told = (line.strip() for line in text.splitlines() if any(words in line.lower() for words in _MEMORY_KILLS))
-        amounts = _RAY_MEMORY.search(text), _RAY_HELD.search(text)
-        used, own = (float(match[1]) if match else None for match in amounts)
-        return memory_failure(next(told, _first_line(text)), 1.0 if own is None else own / (used or own))
-    if "RankLostError" in type_name:
-        said = cause.partition("RankLostError: ")[2] or cause
-        gone = any(words in lowered for words in (*_PREEMPTIONS, _NODE_DEATH))
-        return Failure(PREEMPTED if gone else CRASH, said, counts=not gone)
-    if any(error in lowered for error in _STORAGE_ERRORS):
-        return Failure(STORAGE, f"the results folder cannot be written to: {cause}", counts=False)
-    if died:
-        if _NODE_DEATH in lowered:
-            return Failure(PREEMPTED, "its node died", counts=False)
-        return Failure(CRASH, f"its process died: {_first_line(text)}")
-    return Failure(ERROR, cause)
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0].strip() if text else "no message"
 
 
 def next_try(
@@ -274,14 +181,12 @@ def next_try(
     larger = None
     if share is not None and share < 1 and failure.kind == GPU_OUT_OF_MEMORY:
         larger = min(1.0, 2 * share)
-        reason = f"{failure.reason} (on {share:g} of a card; it is tried again on {larger:g})"
-        failure = replace(failure, reason=reason, counts=False)
+        failure = replace(failure.having(share=share, next_share=larger), counts=False)
     if not failure.counts and before.fruitless >= FRUITLESS_TRIES:
-        why = f"try {before.fruitless + 1} in a row that ended before an epoch was reported: from now on they count"
-        failure = replace(failure, reason=f"{failure.reason} ({why})", counts=True)
+        failure = replace(failure.having(fruitless=before.fruitless + 1), counts=True)
     given_up = failure.counts and before.failures >= retries
     if given_up and before.failures:
-        failure = replace(failure, reason=f"{failure.reason} (after {before.failures + 1} tries)")
+        failure = failure.having(tries=before.failures + 1)
     return failure, larger, given_up
 
 
@@ -302,15 +207,16 @@ class FullDisks:
         self.nodes: set[str] = set()
         self._folder, self._other_nodes = folder, other_nodes
 
-    def met(self, failure: Failure) -> str | None:
+    def met(self, failure: Failure) -> Reason | None:
         """Take in a failure caused by a lack of storage; return why the sweep has to stop, if it has to.
 
         It has not where the driver itself can write, the trial's node is known, and there are others.
         """
-        if failure.node is None or not _has_room(self._folder):
-            return failure.reason
-        self.nodes.add(failure.node)
-        return None if self._other_nodes(self.nodes) else f"{failure.reason}; there is no other node"
+        node = failure.values.get("node")
+        if node is None or not _has_room(self._folder):
+            return failure
+        self.nodes.add(str(node))
+        return None if self._other_nodes(self.nodes) else failure.having(others="no")
 
 
 def _has_room(folder: Path) -> bool:

@@ -27,7 +27,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.journal.best import Spending
 from sweeper.journal.records import Attempt, Record
 from sweeper.space.spec import Budget
-from sweeper.text.labels import duration
+from trainables.worker.trial_reports import Reason
 
 
 class Controller(Protocol):
@@ -49,8 +49,8 @@ class Steering:
         slots: how many trials run at once; `None` where nobody has said.
     """
 
-    stop_requested: str | None = None
-    winding_down: str | None = None
+    stop_requested: Reason | None = None
+    winding_down: Reason | None = None
     slots: int | None = None
 
     def __init__(self, controllers: Sequence[Controller], marker: Path, clock: Callable[[], float]) -> None:
@@ -65,11 +65,11 @@ class Steering:
         self._polled = -math.inf
 
     @property
-    def closing(self) -> str | None:
+    def closing(self) -> Reason | None:
         """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
         return self.stop_requested or self.winding_down
 
-    def ask_to_stop(self, reason: str | None) -> None:
+    def ask_to_stop(self, reason: Reason | None) -> None:
         """Let the sweep end, for this reason or an earlier one."""
         self.stop_requested = self.stop_requested or reason
 
@@ -84,7 +84,7 @@ class Steering:
         if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
             self._polled = now
             if self._marker.exists():
-                self.stop_requested = "`sweeper stop` was called"
+                self.stop_requested = Reason("asked")
         return self.stop_requested is not None
 
 
@@ -152,9 +152,6 @@ def price_from(environment: Mapping[str, str]) -> float | None:
 
 
 LOOK_SECONDS = 1.0
-
-#: How the reason begins for which a spent budget ends a sweep.
-BUDGET_REACHED = "the budget is reached"
 
 
 @dataclass
@@ -227,15 +224,10 @@ class BudgetWatch:
         cost = gpu_hours * self._gpu_price + self.spending.hours() * self.resources["cpu"] * self._cpu_price
         return {"gpu_hours": gpu_hours, "wall_hours": wall, "cost": cost}
 
-    def reached(self) -> str | None:
-        """Return a sentence when the budget is reached."""
-        spent = self.spent()
-        for name, value in spent.items():
+    def reached(self) -> Reason | None:
+        """Return which part of the budget is reached."""
+        for name, value in self.spent().items():
             limit = getattr(self.budget, name)
             if limit is not None and value >= limit:
-                detail = f" ({duration(value * 3600)} of work)" if name == "wall_hours" else ""
-                return (
-                    f"{BUDGET_REACHED}: {name} {value:.4g} of {limit:g}{detail}; "
-                    f"go on with `sweeper resume … --set budget.{name}={2 * limit:g}`"
-                )
+                return Reason("budget", {"name": name, "spent": value, "limit": limit, "twice": 2 * limit})
         return None

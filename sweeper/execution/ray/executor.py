@@ -36,12 +36,12 @@ from ray.tune.search import Searcher
 
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, WorkerSlot
-from sweeper.execution.driver.judging import Failure, classify
 from sweeper.execution.driver.steering import Interrupts
+from sweeper.execution.ray.deaths import process_death
 from sweeper.monitoring.live import in_notebook
 from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable
-from trainables.worker.trial_reports import WorkerCommand, WorkerReport
+from trainables.worker.trial_reports import Failure, TrialEnded, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import TrialSettings
 
 
@@ -335,9 +335,7 @@ def _short_name(trial: Trial) -> str:
 def _failure_of(trial: Trial) -> Failure:
     """Return why the trial's process ended, from the exception that Tune has just written next to the trial."""
     if trial.pickled_error_file is None:
-        return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
+        return process_death("Error", Path(trial.error_file).read_text() if trial.error_file else "")
     error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None)
-    if isinstance(cause, BaseException):
-        return classify(type(cause).__name__, f"{type(cause).__name__}: {cause}")
-    return classify(type(error).__name__, str(error))
+    return cause.failure if isinstance(cause, TrialEnded) else process_death(type(error).__name__, str(error))

@@ -11,14 +11,21 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.execution import local as executor
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.judging import OUT_OF_MEMORY, Failure
 from sweeper.execution.fork_server import TrialProcess
 from sweeper.execution.local import Loop
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep, KilledError, KillingSink, Worker, fails_at
 from tests.sweeper.records import fields
-from trainables.worker.trial_reports import TrialReport, WorkerCommand, WorkerInit, WorkerReport
+from trainables.worker.trial_reports import (
+    ERROR,
+    OUT_OF_MEMORY,
+    Failure,
+    TrialReport,
+    WorkerCommand,
+    WorkerInit,
+    WorkerReport,
+)
 
 LANES = 4
 CULPRIT = 7
@@ -58,7 +65,7 @@ class Lanes(TrialProcess):
             if self._short and len(self._seats) == 2:
                 self._short = False
                 self._seats.clear()
-                return WorkerReport(lost=((new[0], "ValueError", "ValueError: broken"),), gave_up=True, most_lanes=2)
+                return WorkerReport(lost=((new[0], Failure(ERROR)),), gave_up=True, most_lanes=2)
             worker = self._seats[index] = self._sweep.worker([index], np.random.default_rng(index))
             worker._begin(worker.left.pop())
         room = LANES - len(self._seats)
@@ -145,7 +152,7 @@ def test_memory_that_ran_out_twice_never_widens_cohorts(tmp_path, monkeypatch):
         loop.start()
         (process,) = loop.busy.values()
         process.assignments = [[index] for index in range(lanes)]
-        loop.on_exit(process, Failure(OUT_OF_MEMORY, "the node's memory ran out"))
+        loop.on_exit(process, Failure(OUT_OF_MEMORY))
         widths.append(loop.dispatcher.most_lanes)
     assert widths == sorted(widths, reverse=True)
 
@@ -156,7 +163,7 @@ def test_memory_that_lanes_exceed_together_is_nobodys_fault(tmp_path, monkeypatc
     _turns_until_full(loop)
     (process,) = loop.busy.values()
     held = [*process.assignments]
-    loop.on_exit(process, Failure(kind, "the memory ran out"))
+    loop.on_exit(process, Failure(kind))
     assert len(held) == LANES and not any(driver.is_suspect(index) for (index,) in held)
     assert loop.dispatcher.most_lanes == LANES * driver.settings.seeds.count // 2
 

@@ -77,8 +77,8 @@ def test_memory_that_runs_out_halves_cohorts_and_costs_no_try(tmp_path: Path, mo
     monkeypatch.setenv(THRESHOLD_VARIABLE, "0.0001")
     outcome, _ = _run(tmp_path, "samples=8", "retries=2", progress=Scarce)
     assert outcome.outcome == "finished" and not outcome.counts["failed"]
-    shared = [body for body in ended if "shared the process" in body.reason]
-    assert shared and all(body.failure == "out_of_memory" and not body.counts for body in shared)
+    shared = [body.failure for body in ended if "shared_with" in body.failure.values]
+    assert shared and all(failure.kind == "out_of_memory" and not failure.counts for failure in shared)
 
 
 @pytest.mark.integration

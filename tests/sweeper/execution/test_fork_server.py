@@ -69,7 +69,8 @@ def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer
 def test_an_exception_is_told_before_the_end(server: ForkServer, tmp_path: Path) -> None:
     process = server.fork(_opening(tmp_path, dataset={"name": "nothing_of_that_name"}))
     said = process.connection.recv()
-    assert isinstance(said, WorkerFailed) and said.type_name == "ValueError" and "nothing_of_that_name" in said.text
+    assert isinstance(said, WorkerFailed) and said.failure.kind == "error"
+    assert said.failure.message.startswith("ValueError: ") and "nothing_of_that_name" in said.failure.message
     assert _end(server, process) == 0
     assert "Traceback" in (tmp_path / "log").read_text(), "the log gets the place"
 

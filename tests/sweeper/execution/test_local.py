@@ -73,7 +73,7 @@ def test_trials_that_hold_little_memory_wait_until_others_give_it_back(tmp_path:
     outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2))
     assert outcome.outcome == "finished" and not outcome.state.count()["failed"]
     failures = [r.body for r in read_journal(outcome.sweep.paths.journal) if isinstance(r.body, Failed)]
-    assert len(failures) > 4 and {failure.counts for failure in failures} == {False}  # retries: 1, and four trials
+    assert len(failures) > 4 and {body.failure.counts for body in failures} == {False}  # retries: 1, and four trials
 
 
 @pytest.mark.integration

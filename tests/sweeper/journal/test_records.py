@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from sweeper.journal.records import Attempt, Body, Decision, Failed, Record, ReplicateReported, Reported, body_from_json
 from tests.sweeper.records import made_body, made_record
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_reports import Failure, TrialReport
 
 WRITTEN = {
     "0000000000-attempt.json": (
@@ -38,12 +38,13 @@ WRITTEN = {
     ),
     "0000000005-replicate-c00005-e00003.json": (
         '{"sequence":5,"kind":"replicate","time":1.5,"body":{"configuration":5,"replicate":1,"attempt":1,"epoch":3,'
-        '"pauses":true,"failure":null,"failure_kind":null,"device":"cpu","packing":"trials","wall_seconds":0.5,'
+        '"pauses":true,"device":"cpu","packing":"trials","wall_seconds":0.5,'
         '"epochs":[{"replicate":1,"epoch":3,"val_nll":0.7}],"evaluations":[]}}'
     ),
     "0000000006-replicate-c00005-e00004.json": (
         '{"sequence":6,"kind":"replicate","time":1.5,"body":{"configuration":5,"replicate":1,"attempt":1,"epoch":4,'
-        '"pauses":false,"failure":"val_nll of replicate 1 is nan in epoch 4","failure_kind":"non_finite",'
+        '"pauses":false,"failure":{"kind":"non_finite","values":{"metric":"val_nll","epoch":4},"message":"",'
+        '"counts":true},'
         '"device":"cpu","packing":"trials","wall_seconds":0.5,"epochs":[{"replicate":1,"epoch":4,"val_nll":NaN}],'
         '"evaluations":[]}}'
     ),
@@ -55,23 +56,26 @@ WRITTEN = {
     "0000000008-report-c00004-e00003.json": (
         '{"sequence":8,"kind":"report","time":1.5,"body":{"configuration":4,"epoch":3,"objective":0.7,"device":"cpu",'
         '"packing":"trials","wall_seconds":0.5,"epochs":[],"evaluations":[{"replicate":0,"epoch":3,"split":"val"}],'
-        '"replicate_errors":{"2":"its process died","1":"val_nll is nan"},"replicate_kinds":{"2":"crash"},'
+        '"replicate_errors":{"2":{"kind":"crash","values":{},"message":"","counts":true},'
+        '"1":{"kind":"non_finite","values":{"value":"nan"},"message":"","counts":true}},'
         '"attempt":1,"status":"early_stopped","decision":{"kind":"stop","rule":"cutoff","rung":3,'
         '"metric":0.7,"place":4,"count":5,"cutoff":0.5,"left_out":2}}}'
     ),
     "0000000009-report-c00005-e00004.json": (
         '{"sequence":9,"kind":"report","time":1.5,"body":{"configuration":5,"epoch":4,"objective":NaN,"device":"cuda",'
-        '"packing":"fused","wall_seconds":0.5,"epochs":[],"evaluations":[],"failure":"trained for too long",'
-        '"failure_kind":"timed_out","attempt":1,'
+        '"packing":"fused","wall_seconds":0.5,"epochs":[],"evaluations":[],'
+        '"failure":{"kind":"timed_out","values":{"seconds":3.5},"message":"","counts":true},"attempt":1,'
         '"status":"failed","decision":{"kind":"fail","rule":"timed_out","rung":null,"metric":null}}}'
     ),
     "0000000010-failed-c00004-e00003.json": (
         '{"sequence":10,"kind":"failed","time":1.5,"body":{"configuration":4,"attempt":1,"epoch":3,'
-        '"kind":"gpu_out_of_memory","reason":"the card\'s memory ran out","counts":false,"final":false,"share":0.5}}'
+        '"failure":{"kind":"gpu_out_of_memory","values":{"share":0.25},"message":"CUDA","counts":false},'
+        '"final":false,"share":0.5}}'
     ),
     "0000000011-failed-c00005-e00003.json": (
         '{"sequence":11,"kind":"failed","time":1.5,"body":{"configuration":5,"replicate":0,"attempt":1,"epoch":3,'
-        '"kind":"crash","reason":"replicate 0: its process died","counts":true,"given_up":true,"final":false}}'
+        '"failure":{"kind":"crash","values":{"signal":"SIGKILL"},"message":"","counts":true},'
+        '"given_up":true,"final":false}}'
     ),
     "0000000013-judged-c00006-e00003.json": (
         '{"sequence":13,"kind":"judged","time":1.5,"body":{"configuration":6,"attempt":1,"epoch":3,'
@@ -79,7 +83,8 @@ WRITTEN = {
         '"count":9,"quota":3,"kept_by":"keep_at_least","stratum":"mlp"}}}'
     ),
     "0000000012-ended.json": (
-        '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped","reason":"asked to"}}'
+        '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped",'
+        '"reason":{"kind":"asked","values":{},"message":""}}}'
     ),
 }
 """What releases wrote (all but `judged` release 0.1), by file name, without the checksum: all kinds, with and
@@ -101,8 +106,8 @@ def test_every_kind_is_among_them() -> None:
 
 def test_what_older_journals_lack_is_filled_in() -> None:
     assert body_from_json("attempt", {"attempt": 1, "host": "here", "pid": 1}) == Attempt(1, "here", 1, None)
-    failed = {"configuration": 0, "attempt": 1, "epoch": 3, "kind": "crash", "reason": "it died"}
-    assert body_from_json("failed", failed) == Failed(0, 1, 3, "crash", "it died", counts=True, final=True)
+    failed = {"configuration": 0, "attempt": 1, "epoch": 3, "failure": {"kind": "crash"}}
+    assert body_from_json("failed", failed) == Failed(0, 1, 3, Failure("crash"), final=True)
     report = json.loads(WRITTEN["0000000007-report-c00004-e00002.json"])["body"]
     del report["packing"]
     body = body_from_json("report", report)
@@ -130,9 +135,10 @@ def test_not_a_number_reads_back() -> None:
 
 
 def test_a_report_of_a_process_comes_through_as_plain_values() -> None:
-    body = made_body("replicate", {"failure": "its loss is nan", "failure_kind": "non_finite"})
-    assert isinstance(body, ReplicateReported)
-    report = dataclasses.replace(body.report, replicate_errors={1: "nan"}, replicate_kinds={2: "crash"})
+    diverged = Failure("non_finite", {"value": "nan", "epoch": 3})
+    body = made_body("replicate", {"failure": diverged.to_dict()})
+    assert isinstance(body, ReplicateReported) and body.report.failure == diverged
+    report = dataclasses.replace(body.report, replicate_errors={1: diverged})
     plain = report.to_dict()
-    assert plain["replicate_errors"] == {"1": "nan"} and plain["replicate_kinds"] == {"2": "crash"}
+    assert plain["replicate_errors"] == {"1": diverged.to_dict()}
     assert TrialReport.from_dict(json.loads(json.dumps(plain))) == report

@@ -10,6 +10,7 @@ import pytest
 from sweeper.journal.records import Decision
 from sweeper.journal.state import fold
 from tests.sweeper.records import made_record
+from trainables.worker.trial_reports import Failure
 
 
 class Script:
@@ -50,7 +51,7 @@ class Script:
         )
 
     def failed(self, configuration, *, counts=True, final=False, attempt=1):
-        body = {"epoch": 3, "kind": "crash", "reason": "its process died", "counts": counts, "final": final}
+        body = {"epoch": 3, "failure": {"kind": "crash", "counts": counts}, "final": final}
         body |= {"configuration": configuration, "attempt": attempt}
         self.records.append(made_record(len(self.records), "failed", 100.0 + len(self.records), body))
         return self
@@ -70,7 +71,7 @@ def test_a_trials_way():
     script = Script().attempt(1).started(2).report(2, 3, kind="continue", rows=[{"epoch": 3}]).report(2, 5)
     trial = script.fold().trials[2]
     assert (trial.status, trial.epochs, trial.last_evaluation_epoch, trial.wall_seconds) == ("running", 5, 3, 5.0)
-    assert (trial.stop_kind, trial.stop_rung, trial.error) == (None, None, None)
+    assert (trial.stop_kind, trial.stop_rung, trial.failure) == (None, None, None)
     trial = script.report(2, 9, "early_stopped", objective=0.7).fold().trials[2]
     assert (trial.status, trial.stop_kind, trial.stop_rung, trial.objective) == ("early_stopped", "stop", 9, 0.7)
     assert trial.decision == Decision("stop", "cutoff", 9)
@@ -78,13 +79,19 @@ def test_a_trials_way():
 
 def test_a_completed_trial_was_not_stopped_at_a_rung():
     trial = Script().attempt(1).started(0).report(0, 27, "completed").fold().trials[0]
-    assert (trial.status, trial.stop_kind, trial.stop_rung, trial.error) == ("completed", "complete", None, None)
+    assert (trial.status, trial.stop_kind, trial.stop_rung, trial.failure) == ("completed", "complete", None, None)
 
 
 def test_a_failed_report_is_an_error():
-    trial = Script().attempt(1).started(0).report(0, 3).report(0, 4, "failed", objective=None, failure="it diverged")
+    trial = (
+        Script()
+        .attempt(1)
+        .started(0)
+        .report(0, 3)
+        .report(0, 4, "failed", objective=None, failure={"kind": "non_finite"})
+    )
     trial = trial.fold().trials[0]
-    assert (trial.status, trial.error, trial.objective) == ("failed", "it diverged", 0.5)
+    assert (trial.status, trial.stop_kind, trial.objective) == ("failed", "non_finite", 0.5)
     assert (trial.epochs, trial.sound_epochs) == (4, 3)
 
 
@@ -96,9 +103,9 @@ def test_an_objective_that_was_not_measured_keeps_the_last():
 def test_failures_count_or_do_not_and_end_a_trial_or_do_not():
     script = Script().attempt(1).started(1).failed(1).started(1).failed(1, counts=False)
     trial = script.fold().trials[1]
-    assert (trial.status, trial.failures, trial.error) == ("waiting", 1, "its process died")
+    assert (trial.status, trial.failures, trial.failure) == ("waiting", 1, Failure("crash", counts=False))
     trial = script.started(1).fold().trials[1]
-    assert (trial.status, trial.error, trial.decision) == ("running", None, None)
+    assert (trial.status, trial.failure, trial.decision) == ("running", None, None)
     trial = script.failed(1, final=True).fold().trials[1]
     assert (trial.status, trial.failures, trial.stop_kind) == ("failed", 2, "crash")
     assert script.fold().unfinished() == [0, 2, 3]
@@ -117,7 +124,7 @@ def test_running_trials_are_interrupted_when_their_driver_is_gone(how):
     if how == "attempt":
         script.attempt(2)
     else:
-        script.add("ended", attempt=1, outcome="interrupted", reason="SIGINT")
+        script.add("ended", attempt=1, outcome="interrupted")
     state = script.fold()
     assert [t.status for t in state.trials.values()] == ["interrupted", "completed", "waiting", "waiting"]
     assert state.unfinished() == [0, 2, 3]
@@ -133,14 +140,14 @@ def test_starting_does_not_reopen_what_has_ended():
 def test_replicates_that_failed_alone_are_remembered():
     script = Script().attempt(1).started(0).report(0, 3)
     reported = script.records.pop()
-    report = replace(reported.body.report, replicate_errors={1: "train_loss is nan"})
+    report = replace(reported.body.report, replicate_errors={1: Failure("non_finite")})
     script.records.append(replace(reported, body=replace(reported.body, report=report)))
-    assert script.fold().trials[0].replicate_errors == {1: "train_loss is nan"}
+    assert script.fold().trials[0].replicate_errors == {1: Failure("non_finite")}
 
 
 def test_folding_in_two_parts_gives_the_same():
     script = Script().attempt(1).started(0).report(0, 3).failed(0).started(0).report(0, 9, "completed").started(1)
-    script.add("ended", attempt=1, outcome="stopped", reason="asked")
+    script.add("ended", attempt=1, outcome="stopped")
     whole = script.fold()
     for cut in range(len(script.records) + 1):
         state = fold(script.records[:cut], 4)

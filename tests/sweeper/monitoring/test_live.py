@@ -122,7 +122,7 @@ def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
 
 def test_every_failure_is_shown_at_once():
     progress, stream = _plain(_sweep(), [0.0])
-    body = {"configuration": 4, "kind": "crash", "reason": "its process died"}
+    body = {"configuration": 4, "failure": {"kind": "crash"}}
     with progress:
         progress.append(made_record(0, "failed", 0.0, body))
         progress.append(made_record(1, "started", 0.0, {"configuration": 4}))

@@ -82,7 +82,7 @@ def test_it_is_over_when_the_driver_has_left_not_when_the_last_trial_has_ended(d
     ended = Script().attempt(1)
     for index in range(6):
         ended.report(index, 9, "completed")
-    driven.write(ended.add("ended", attempt=1, outcome="finished", reason=""))
+    driven.write(ended.add("ended", attempt=1, outcome="finished"))
     watched = driven.watch()
     with driven.lease:
         seen = watched.look()
@@ -93,7 +93,7 @@ def test_it_is_over_when_the_driver_has_left_not_when_the_last_trial_has_ended(d
 
 @pytest.mark.parametrize("status", ["failed", "running"])
 def test_a_sweep_with_failed_trials_or_trials_left_is_not_complete(driven, status):
-    driven.write(Script().attempt(1).report(0, 9, status).add("ended", attempt=1, outcome="stopped", reason=""))
+    driven.write(Script().attempt(1).report(0, 9, status).add("ended", attempt=1, outcome="stopped"))
     seen = driven.watch().look()
     assert seen.over and not seen.complete
 
@@ -143,14 +143,14 @@ def test_the_command_watches_one_sweep_or_all_and_says_how_it_ended(driven):
     finished = Script().attempt(1)
     for index in range(6):
         finished.report(index, 9, "completed")
-    driven.write(finished.add("ended", attempt=1, outcome="finished", reason=""))
+    driven.write(finished.add("ended", attempt=1, outcome="finished"))
     where = ["--output", str(driven.output)]
     done = typed("status", "small", "--watch", *where)
     assert done.returncode == 0 and "6 completed" in done.stdout
     done = typed("status", "--watch", *where)
     assert done.returncode == 0 and "no sweep is running" in done.stdout
     shutil.rmtree(driven.paths.journal)
-    driven.write(Script().attempt(1).add("ended", attempt=1, outcome="stopped", reason=""))
+    driven.write(Script().attempt(1).add("ended", attempt=1, outcome="stopped"))
     assert typed("status", "small", "-w", *where).returncode == 1
 
 

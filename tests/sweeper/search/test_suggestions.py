@@ -30,6 +30,7 @@ from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields, made_body, record_names
 from tests.sweeper.searches import searched_spec
+from trainables.worker.trial_reports import Reason
 
 COUNT = 10
 SPEC = searched_spec(COUNT)
@@ -193,7 +194,7 @@ def test_a_sweep_that_was_asked_to_stop_suggests_nothing(tmp_path):
     sweep = _sweep(tmp_path)
     driver = sweep.driver()
     driver.begin()
-    driver.steering.ask_to_stop("for this test")
+    driver.steering.ask_to_stop(Reason("test"))
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.finish() == "stopped"
     assert not any(record.kind == "suggested" for record in sweep.records())

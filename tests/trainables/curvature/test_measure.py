@@ -31,7 +31,7 @@ from trainables.curvature.measure import (
     measure_by_block,
 )
 from trainables.losses import build_loss
-from trainables.worker.hang_watchdog import TrialHungError
+from trainables.worker.trial_reports import Failure, TrialEnded
 
 
 def test_defaults_hold():
@@ -434,8 +434,8 @@ def test_whatever_fails_in_networks_and_losses_is_a_sentence(reference, compute,
 
 def test_an_interruption_of_the_trial_is_none_of_curvatures(reference):
     model, (inputs, targets) = reference.build("mlp"), reference.batch()
-    model[1].register_forward_hook(partial(raise_it, TrialHungError("hung")))
-    with pytest.raises(TrialHungError):
+    model[1].register_forward_hook(partial(raise_it, TrialEnded(Failure("hung"))))
+    with pytest.raises(TrialEnded):
         measure(model, inputs, targets, cross_entropy)
 
 

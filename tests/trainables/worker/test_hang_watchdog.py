@@ -14,7 +14,8 @@ import pytest
 
 from tests.patience import slowness
 from trainables.files.locks import file_lock
-from trainables.worker.hang_watchdog import HUNG_FILE, TrialHungError, Watchdog, last_reason
+from trainables.worker.hang_watchdog import HUNG_FILE, Watchdog, last_hang
+from trainables.worker.trial_reports import TrialEnded
 
 
 def wait_for_an_event():
@@ -43,16 +44,17 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.mark.parametrize("wait", [wait_for_an_event, lambda: time.sleep(600), threading.Lock().acquire])
 def test_a_wait_that_never_ends_is_ended_and_says_where(wait):
     before, threads = signal.getsignal(signal.SIGUSR2), threading.active_count()
-    said = r"did no work for \d+ s, longer than hang_timeout = 0.3 s \(in "
-    with pytest.raises(TrialHungError, match=said), Watchdog(0.3).watching():
+    with pytest.raises(TrialEnded) as ended, Watchdog(0.3).watching():
         wait()
         wait()
+    assert ended.value.failure.kind == "hung" and ended.value.failure.values["hang_timeout"] == 0.3
+    assert {"silent", "function", "file", "line"} <= ended.value.failure.values.keys()
     assert signal.getsignal(signal.SIGUSR2) is before
     assert threading.active_count() == threads
 
 
 def test_looking_again_and_again_is_no_work():
-    with pytest.raises(TrialHungError, match="did no work"), Watchdog(4.0).watching():
+    with pytest.raises(TrialEnded, match="silent"), Watchdog(4.0).watching():
         look_into_an_empty_queue_again_and_again()
 
 
@@ -67,9 +69,9 @@ def test_work_is_left_alone():
 
 def test_what_computes_for_ever_is_ended_well_after_the_trials_own_limit():
     began = time.monotonic()
-    said = r"not finished an epoch.*3 × trial_timeout = 0.6 s"
-    with pytest.raises(TrialHungError, match=said), Watchdog(None, 0.2).watching():
+    with pytest.raises(TrialEnded) as ended, Watchdog(None, 0.2).watching():
         compute(60)
+    assert ended.value.failure.values["limit"] == pytest.approx(0.6)
     assert time.monotonic() - began > 0.6
 
 
@@ -90,7 +92,7 @@ def test_waiting_for_a_lock_is_no_hang(tmp_path):
         pass
     assert release.is_set()
     thread.join()
-    with pytest.raises(TrialHungError, match="did no work"), Watchdog(limit).watching():
+    with pytest.raises(TrialEnded, match="silent"), Watchdog(limit).watching():
         time.sleep(60)
 
 
@@ -121,11 +123,12 @@ def test_what_cannot_be_interrupted_is_killed_and_leaves_its_reason(tmp_path: Pa
         "w.INTERRUPT_SECONDS = 0.3\n"
         "lock, c = ctypes.create_string_buffer(64), ctypes.CDLL(None)\n"
         "with w.Watchdog(0.3).watching(Path(sys.argv[1])):\n"
-        "    assert w.last_reason(Path(sys.argv[1])) is None\n"
+        "    assert w.last_hang(Path(sys.argv[1])) is None\n"
         "    c.pthread_mutex_lock(lock); c.pthread_mutex_lock(lock)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    reason = last_reason(tmp_path)
-    assert reason is not None and "hang_timeout = 0.3 s, and could not be interrupted" in reason
-    assert last_reason(tmp_path) is None
+    failure = last_hang(tmp_path)
+    assert failure is not None and failure.kind == "hung"
+    assert (failure.values["hang_timeout"], failure.values["killed"]) == (0.3, "SIGKILL")
+    assert last_hang(tmp_path) is None

@@ -17,6 +17,7 @@ from trainables.curvature import CurvatureUnavailable
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, load_newest_checkpoint
 from trainables.worker.trial import Trial
+from trainables.worker.trial_reports import Failure
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
@@ -191,10 +192,9 @@ def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
 def test_a_report(dataset):
     report = Trial(_assignment(), SETTINGS, dataset).advance().to_dict()
     assert list(report) == [
-        "configuration", "epoch", "objective", "failure", "failure_kind", "device", "packing", "wall_seconds",
-        "epochs", "evaluations",
+        "configuration", "epoch", "objective", "device", "packing", "wall_seconds", "epochs", "evaluations",
     ]  # fmt: skip
-    assert (report["configuration"], report["epoch"], report["failure"]) == (7, 1, None)
+    assert (report["configuration"], report["epoch"]) == (7, 1)
     assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in report["epochs"]) / 2, rel=1e-15)
     assert [(r["replicate"], r["split"], r["stage"]) for r in report["evaluations"]] == [
         (0, "val", "rung"), (0, "test", "rung"), (1, "val", "rung"), (1, "test", "rung"),
@@ -335,8 +335,8 @@ def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
 def test_a_loss_that_is_no_number_fails_at_once_with_its_place(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path, rungs=(4,))
     report = Trial(_assignment(), settings, poisoned(dataset)).advance().to_dict()
-    assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
-    assert report["failure_kind"] == "non_finite"
+    values = {"metric": "train_loss", "replicate": 0, "value": "nan", "epoch": 1}
+    assert report["failure"] == Failure("non_finite", values).to_dict()
     assert math.isnan(report["objective"]) and report["epoch"] == 1
     assert len(report["epochs"]) == 2 and report["evaluations"] == []
     assert checkpoint_epochs(tmp_path / "c00007") == [], "nothing that could be resumed from"
@@ -351,16 +351,16 @@ def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_agai
 
     def until_it_ends():
         trial, reports = Trial(_assignment(), settings, dataset), []
-        while not trial.finished and not (reports and reports[-1]["failure"]):
+        while not trial.finished and not (reports and "failure" in reports[-1]):
             reports.append(trial.advance(clock).to_dict())
         return reports
 
     failed = until_it_ends()
-    assert failed[-1]["failure_kind"] == "timed_out" and "longer than trial_timeout = 10 s" in failed[-1]["failure"]
-    assert 1 < failed[-1]["epoch"] < 4 and not failed[0]["failure"]
+    assert failed[-1]["failure"]["kind"] == "timed_out" and failed[-1]["failure"]["values"]["trial_timeout"] == 10
+    assert 1 < failed[-1]["epoch"] < 4 and "failure" not in failed[0]
     resumed = until_it_ends()
     assert resumed[0]["epoch"] == failed[-2]["epoch"], "from the last checkpoint before"
-    assert not resumed[1]["failure"] and resumed[1]["epoch"] == failed[-1]["epoch"]
+    assert "failure" not in resumed[1] and resumed[1]["epoch"] == failed[-1]["epoch"]
 
 
 def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, dataset):

@@ -118,7 +118,7 @@ def test_memory_that_runs_out_while_lanes_are_filled_keeps_what_was_lost_before(
     process.follow(WorkerCommand(new=([_given(0)],)))
     broken = _given(1, loss={"name": "focal", "gamma": -1.0})
     news = process.follow(WorkerCommand(new=([broken], [_given(2)], [_given(3)])))
-    assert (news.gave_up, news.most_lanes) == (True, 4) and [index for index, _, _ in news.lost] == [1]
+    assert (news.gave_up, news.most_lanes) == (True, 4) and [index for index, _ in news.lost] == [1]
     assert not process._slots
 
 
@@ -166,7 +166,7 @@ def test_a_trial_that_cannot_be_built_costs_no_other(tmp_path: Path) -> None:
     process.follow(WorkerCommand(new=([_given(0)],)))
     broken = _given(1, loss={"name": "focal", "gamma": -1.0})
     news = process.follow(WorkerCommand(new=([broken],)))
-    assert [(index, kind) for index, kind, _ in news.lost] == [(1, "ValueError")] and not news.reports
+    assert [(index, failure.kind) for index, failure in news.lost] == [(1, "error")] and not news.reports
     assert [report.configuration for (report,), _ in process.follow(WorkerCommand()).reports] == [0]
 
 

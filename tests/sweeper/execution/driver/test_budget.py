@@ -21,6 +21,7 @@ from sweeper.storage.sweeps import amended, create_sweep, keep, open_sweep
 from tests.running import write_space
 from tests.sweeper.fake_executor import FakeSweep
 from tests.sweeper.records import fields, made_record
+from trainables.worker.trial_reports import Reason
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 
@@ -75,7 +76,8 @@ def test_a_budget_that_is_reached_is_asked_for_until_the_end():
     for _ in range(3):
         now[0] += 1.0
         steering.follow()
-        assert steering.winding_down.startswith("the budget is reached: gpu_hours 1 of 1")
+        values = {"name": "gpu_hours", "spent": 1.0, "limit": 1.0, "twice": 2.0}
+        assert steering.winding_down == Reason("budget", values)
 
 
 def test_a_cost_without_a_price_is_refused():
@@ -98,7 +100,7 @@ class _SpentAt:
         pass
 
     def tick(self, steering):
-        steering.winding_down = "the budget is reached: gpu_hours 2 of 2" if self.left <= 0 else None
+        steering.winding_down = Reason("budget", {"spent": 2}) if self.left <= 0 else None
 
 
 @settings(max_examples=25, deadline=None)
@@ -116,7 +118,7 @@ def test_a_spent_budget_lets_trials_come_to_a_rung_and_a_larger_one_goes_on(tmp_
     assert all(trial.last_evaluation_epoch == trial.epochs for trial in stopped_at.values())
     assert len(stopped_at) <= slots
     if driver.state.unfinished():
-        assert fields([*sweep.records()][-1])["reason"] == "the budget is reached: gpu_hours 2 of 2"
+        assert fields([*sweep.records()][-1])["reason"]["kind"] == "budget"
         sweep.run(rng)
     state = sweep.driver().state
     assert all(trial.status in ENDED for trial in state.trials.values())

@@ -20,6 +20,7 @@ from sweeper.execution.driver.capacity import (
 )
 from sweeper.execution.driver.steering import Steering
 from sweeper.space.parts import Resources
+from trainables.worker.trial_reports import Reason
 
 HEAD = {"node:__internal_head__": 1.0, "memory": 1e9}
 TRIAL = {"cpu": 1.0, "gpu": 0.5}
@@ -110,7 +111,7 @@ def test_patience_ends_and_says_what_the_autoscaler_met() -> None:
     assert bench.stop is None
     bench.turn(10)
     assert bench.stop is not None
-    assert "InsufficientInstanceCapacity" in bench.stop
+    assert (bench.stop.kind, bench.stop.message) == ("no_node", "gpu-worker: InsufficientInstanceCapacity")
 
 
 def test_patience_starts_again_when_the_last_node_goes() -> None:
@@ -134,7 +135,7 @@ def test_what_no_node_type_holds_is_given_up_soon_but_not_at_the_first_look() ->
     bench.turn(3 * INFEASIBLE_LOOKS, infeasible=(wanted,), starting={"gpu-worker": 16})
     assert bench.stop is None, "all that may be started are starting: the rest has no place yet"
     bench.turn(INFEASIBLE_LOOKS, infeasible=(wanted,), starting={})
-    assert bench.stop == ("no node type of the cluster can hold a trial: one needs 1 CPU, 0.5 GPU")
+    assert bench.stop == Reason("no_node_type", {"needs": "1 CPU, 0.5 GPU"})
 
 
 def test_the_first_autoscaler_is_told_from_a_cluster_without_one() -> None:

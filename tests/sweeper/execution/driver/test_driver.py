@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
-from sweeper.execution.driver.judging import FRUITLESS_TRIES, STORAGE, Failure, memory_failure, pause_before
+from sweeper.execution.driver.judging import FRUITLESS_TRIES, memory_failure, pause_before
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion
@@ -20,6 +20,7 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
 from tests.sweeper.records import fields, record_names
+from trainables.worker.trial_reports import STORAGE, Failure
 from trainables.worker.trial_settings import Assignment
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -231,7 +232,7 @@ def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(t
     assert (driver.state.trials[0].failures, driver.exhausted) == (1, False)
     preempt()
     assert driver.state.trials[0].status == "failed" and driver.exhausted
-    assert "in a row" in driver.state.trials[0].error
+    assert "fruitless" in driver.state.trials[0].failure.values
 
 
 def test_a_trial_waits_where_others_took_the_memory_and_no_other_does(tmp_path):
@@ -241,7 +242,7 @@ def test_a_trial_waits_where_others_took_the_memory_and_no_other_does(tmp_path):
 
     def fails(assignment, held):
         driver.on_started(assignment)
-        driver.on_failure(assignment, memory_failure("all was taken", held))
+        driver.on_failure(assignment, memory_failure(held))
 
     first, second = driver.next_assignment(), driver.next_assignment()
     fails(first, held=0.01)
@@ -271,10 +272,10 @@ def test_a_full_disk_of_one_node_sends_its_trial_elsewhere(tmp_path):
     for node, stops in (("ab", False), ("cd", True)):
         assignment = driver.next_assignment()
         driver.on_started(assignment)
-        driver.on_failure(assignment, Failure(STORAGE, "its disk is full", counts=False, node=node))
+        driver.on_failure(assignment, Failure(STORAGE, {"node": node}, counts=False))
         assert bool(driver.closing) is stops
     assert asked == [{"ab"}, {"ab", "cd"}] and driver.full_disks.nodes == {"ab", "cd"}
-    assert driver.closing == "its disk is full; there is no other node"
+    assert driver.closing == Failure(STORAGE, {"node": "cd", "others": "no"}, counts=False)
     assert [trial.status for trial in driver.state.trials.values()] == ["waiting", "waiting"]
 
 
@@ -282,7 +283,7 @@ def test_without_retries_the_first_crash_is_final(tmp_path):
     driver = _sweep(tmp_path, retries=0).driver()
     driver.begin()
     driver.on_failure(driver.next_assignment(), CRASHED)
-    assert driver.state.trials[0].error == "its process died"
+    assert driver.state.trials[0].failure == CRASHED
 
 
 def test_retries_are_counted_across_drivers(tmp_path):
@@ -422,7 +423,7 @@ def test_the_stop_marker_is_polled_now_and_then(tmp_path):
     assert driver.steering.should_stop()
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.finish() == "stopped"
-    assert fields(list(sweep.records())[-1])["reason"] == "`sweeper stop` was called"
+    assert fields(list(sweep.records())[-1])["reason"]["kind"] == "asked"
 
 
 def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
@@ -430,7 +431,7 @@ def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
     driver = sweep.driver()
     driver.begin()
     assert driver.finish() == "interrupted"
-    assert fields(list(sweep.records())[-1])["reason"] == f"{COUNT} of {COUNT} trials are unfinished"
+    assert "reason" not in fields(list(sweep.records())[-1])
 
 
 def test_workers_get_a_configuration_and_their_replicates_seeds(tmp_path):
@@ -455,14 +456,14 @@ def test_checkpoints_left_by_a_driver_that_died_before_tidying_are_removed(tmp_p
     assert (sweep.paths.checkpoints / "notes").is_dir()
 
 
-def test_failures_are_journaled_with_kind_and_sentence(tmp_path):
+def test_failures_are_journaled_with_kind_and_values(tmp_path):
     sweep = _sweep(tmp_path)
     driver = sweep.driver()
     driver.begin()
-    driver.on_failure(driver.next_assignment(), Failure("out_of_memory", "the node's memory ran out"))
+    failure = Failure("out_of_memory", {"gib": 3.5}, "killed")
+    driver.on_failure(driver.next_assignment(), failure)
     body = fields(list(read_journal(sweep.paths.journal))[-1])
-    expected = {"configuration": 0, "epoch": 0, "kind": "out_of_memory", "reason": "the node's memory ran out"}
-    assert body == {**expected, "attempt": 1, "counts": True, "final": False}
+    assert body == {"configuration": 0, "epoch": 0, "failure": failure.to_dict(), "attempt": 1, "final": False}
 
 
 def test_objectives_differ_so_that_something_is_stopped():

@@ -18,17 +18,18 @@ from sweeper.execution.driver.gpu_shares import (
     memory_key,
     share_for,
 )
-from sweeper.execution.driver.judging import CRASH, GPU_OUT_OF_MEMORY, Failure, next_try
+from sweeper.execution.driver.judging import next_try
 from sweeper.journal.state import TrialState, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields
+from trainables.worker.trial_reports import CRASH, GPU_OUT_OF_MEMORY, Failure
 from trainables.worker.trial_settings import CONTEXT_BYTES, memory_cap
 
 GIB = 2**30
-OUT = Failure(GPU_OUT_OF_MEMORY, "the card's memory ran out: CUDA out of memory")
+OUT = Failure(GPU_OUT_OF_MEMORY)
 
 
 def _needs(gib, total=80.0):
@@ -65,8 +66,8 @@ def test_after_running_out_a_share_doubles_up_to_a_whole_card():
 def test_running_out_counts_against_retries_only_on_a_whole_card():
     failure, larger, given_up = next_try(OUT, TrialState(configuration=0), 0.25, 0)
     assert larger == 0.5 and not failure.counts and not given_up
-    assert failure.reason.endswith("(on 0.25 of a card; it is tried again on 0.5)")
-    for failure, share in ((OUT, 1.0), (OUT, None), (Failure(CRASH, "it died"), 0.25)):
+    assert failure.values == {"share": 0.25, "next_share": 0.5}
+    for failure, share in ((OUT, 1.0), (OUT, None), (Failure(CRASH), 0.25)):
         assert next_try(failure, TrialState(configuration=0), share, 0) == (failure, None, True)
 
 

@@ -11,6 +11,7 @@ import sweeper
 from sweeper.core.ids import trial_name
 from sweeper.execution.driver.context import Keeping, KeptCheckpoints
 from sweeper.journal.best import Objective, best_trials
+from sweeper.journal.records import Decision
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -18,6 +19,7 @@ from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.ranking import Constraint
 from tests.running import SPACE, write_space
+from trainables.worker.trial_reports import CRASH, Failure
 
 CONSTRAINTS = {
     "none": (),
@@ -47,8 +49,8 @@ def ended(index: int, rng: random.Random) -> TrialState:
     status = {"complete": "completed", "stop": "early_stopped", "fail": "failed"}[kind]
     measured = {"val_accuracy": rng.choice([0.80, 0.84, 0.86, 0.90, 0.94]), "val_ece": rng.choice([0.01, 0.02, 0.04])}
     value = math.nan if kind == "fail" else rng.choice([0.1, 0.2, 0.3, rng.random()])
-    constrained = measured if kind == "complete" else None
-    return TrialState(configuration=index, status=status, stop_kind=kind, objective=value, constrained=constrained)
+    decision = Decision(kind, "test", 3, constrained=measured if kind == "complete" else None)
+    return TrialState(configuration=index, status=status, decision=decision, objective=value)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -85,8 +87,9 @@ def test_few_are_kept_for_a_constraint():
     checkpoints = KeptCheckpoints(shelf, state, schedule)
     for index in range(count):
         told = {"val_accuracy": rng.random()}
+        decision = Decision("complete", "last_epoch", 3, constrained=told)
         state.trials[index] = TrialState(
-            configuration=index, status="completed", stop_kind="complete", objective=rng.random(), constrained=told
+            configuration=index, status="completed", decision=decision, objective=rng.random()
         )
         checkpoints.tidy(index)
     assert len(shelf.names) < 30, "those that no other surpasses in both: about ln 1000"
@@ -104,8 +107,10 @@ def test_a_sweep_keeps_the_best_of_each_loss(tmp_path):
 def test_a_crashed_trial_keeps_its_checkpoint_for_a_retry():
     state, shelf = SweepState(2), Shelf(2)
     checkpoints = KeptCheckpoints(shelf, state, PLAIN)
-    state.trials[0] = TrialState(configuration=0, status="completed", stop_kind="complete", objective=0.5)
-    state.trials[1] = TrialState(configuration=1, status="failed", stop_kind="crash", objective=0.4)
+    state.trials[0] = TrialState(
+        configuration=0, status="completed", decision=Decision("complete", "last_epoch", 3), objective=0.5
+    )
+    state.trials[1] = TrialState(configuration=1, status="failed", failure=Failure(CRASH), objective=0.4)
     checkpoints.tidy(0)
     checkpoints.tidy(1)
     assert shelf.names == {"c00000", "c00001"}

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.execution.driver.judging import STORAGE, Failure
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import audit
@@ -19,6 +18,7 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, alone
 from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, TogetherSweep, diverges_at
 from tests.sweeper.records import fields, record_names
+from trainables.worker.trial_reports import CRASH, STORAGE, Failure
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
@@ -50,7 +50,7 @@ def _told(sweep):
     state = fold(sweep.records(), sweep.configurations)
     endings = [
         (t.status, t.stop_kind, t.decision, t.stop_rung, t.epochs, t.last_evaluation_epoch, t.objective,
-         t.error, t.replicate_errors)
+         t.failure, t.replicate_errors)
         for t in state.trials.values()
     ]  # fmt: skip
     return json.dumps(decisions), rows, repr(endings)
@@ -181,7 +181,7 @@ def test_a_replicate_that_keeps_crashing_is_left_out_and_the_decision_says_so(tm
         driver.on_started(assignment)
         alone(Apart(sweep.paths, HALVING, rng, assignment), driver)
     trial = driver.state.trials[0]
-    assert trial.replicate_errors == {0: "replicate 0: its process died (after 2 tries)"}
+    assert trial.replicate_errors == {0: Failure(CRASH, {"tries": 2})}
     [decision] = [fields(r)["decision"] for r in sweep.records() if r.kind == "report" and fields(r)["decision"]]
     assert decision["left_out"] == 1
     assert audit(HALVING, sweep.records())[1] == []
@@ -197,7 +197,7 @@ def test_when_every_replicate_has_crashed_for_good_so_has_the_configuration_and_
         assert driver.next_assignment() == [0, number]
         driver.on_failure([0, number], CRASHED)
     trial = driver.state.trials[0]
-    assert (trial.status, trial.stop_kind, trial.error) == ("failed", "crash", "replicate 0: its process died")
+    assert (trial.status, trial.stop_kind, trial.failure) == ("failed", "crash", CRASHED)
     assert driver.exhausted and driver.finish() == "finished"
     sweep.run(np.random.default_rng(0), failed_too=True)
     assert fold(sweep.records(), 1).trials[0].status == "completed"
@@ -209,7 +209,8 @@ def test_a_full_disk_stops_the_sweep_and_counts_against_no_replicate(tmp_path):
     driver.begin()
     assignment = driver.next_assignment()
     driver.on_started(assignment)
-    driver.on_failure(assignment, Failure(STORAGE, "the disk is full", counts=False))
-    assert driver.steering.stop_requested == "the disk is full"
+    full = Failure(STORAGE, message="the disk is full", counts=False)
+    driver.on_failure(assignment, full)
+    assert driver.steering.stop_requested == full
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.state.trials[0].replicates[0].failures == 0

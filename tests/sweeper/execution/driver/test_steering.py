@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.driver.steering import ACKNOWLEDGED, HURRIED, Interrupts, Steering
+from trainables.worker.trial_reports import Reason
 
 
 class Asks:
     """A controller that asks for a stop."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, kind: str) -> None:
+        self.reason = Reason(kind)
 
     def tick(self, steering: Steering) -> None:
         steering.ask_to_stop(self.reason)
@@ -32,7 +33,7 @@ def test_the_first_reason_counts(tmp_path: Path) -> None:
     steering = Steering([Asks("first"), Asks("second")], tmp_path / "stop", lambda: 0.0)
     for _ in range(2):
         steering.follow()
-        assert steering.closing == steering.stop_requested == "first"
+        assert steering.closing == steering.stop_requested == Reason("first")
 
 
 def press() -> None:

@@ -63,8 +63,8 @@ def test_memory_that_lanes_exceed_halves_them_and_loses_nothing(tmp_path: Path) 
     paths = misbehave("crowd", write_space(tmp_path, text.replace("retries: 0", "")), tmp_path, cpus=1, executor="ray")
     bodies = [record.body for record in read_journal(paths.journal)]
     failed = [body for body in bodies if isinstance(body, Failed)]
-    assert failed and {(body.failure, body.counts) for body in failed} == {("out_of_memory", False)}
-    assert {body.reason.rpartition(" with ")[2] for body in failed} == {"8 lanes", "4 lanes"}
+    assert failed and {(body.failure.kind, body.failure.counts) for body in failed} == {("out_of_memory", False)}
+    assert {body.failure.values["lanes"] for body in failed} == {8, 4}
     asked = ["--set", "scheduler.name=none", "--name", "wide", "--no-mlflow", "--cpus", "1"]
     done = sweeper("run", write_space(tmp_path, SPACE), *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

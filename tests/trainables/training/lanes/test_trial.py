@@ -15,6 +15,7 @@ from tests.trainables.training.lanes.comparison import SGD, in_type
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.checkpoints import checkpoint_file
 from trainables.worker.trial import Trial
+from trainables.worker.trial_reports import Failure
 from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
@@ -52,9 +53,14 @@ def _finish(trial):
     reports = []
     while not trial.finished:
         reports.append(trial.advance().to_dict())
-        if reports[-1]["failure"]:
+        if "failure" in reports[-1]:
             break
     return reports
+
+
+def diverged(replicate, epoch):
+    values = {"metric": "train_loss", "replicate": replicate, "value": "nan", "epoch": epoch}
+    return Failure("non_finite", values)
 
 
 def _timeless(report):
@@ -117,9 +123,9 @@ def test_a_diverging_replicate_ends_alone(monkeypatch, dataset, packing, lane):
     with torch.no_grad():
         next(trial.replicates[lane].model.parameters()).fill_(torch.inf)
     reports += _finish(trial)
-    assert [report["failure"] for report in reports] == [None] * 4
+    assert not any("failure" in report for report in reports) and len(reports) == 4
     assert "replicate_errors" not in reports[0]
-    error = {str(lane): f"train_loss of replicate {lane} is nan in epoch 2"}
+    error = {str(lane): diverged(lane, 2).to_dict()}
     assert [report["replicate_errors"] for report in reports[1:]] == [error] * 3
     others = [number for number in range(3) if number != lane]
     for report, reference in zip(reports[1:], expected[1:], strict=True):
@@ -155,15 +161,14 @@ def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
             with torch.no_grad():
                 next(trial.replicates[number].model.parameters()).fill_(torch.nan)
         report = trial.advance().to_dict()
-    assert report["failure"] == "train_loss of replicate 1 is nan in epoch 3"
-    assert report["failure_kind"] == "non_finite" and math.isnan(report["objective"])
+    assert report["failure"] == diverged(1, 3).to_dict() and math.isnan(report["objective"])
     assert [*report["replicate_errors"]] == ["0", "2", "1"]
 
 
 @PACKINGS
 def test_data_that_spoil_every_replicate_fail_the_trial_at_once(dataset, packing):
     report = Trial(_assignment(), replace(SETTINGS, packing=packing), poisoned(dataset)).advance().to_dict()
-    assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
+    assert report["failure"] == diverged(0, 1).to_dict()
 
 
 CARD = SimpleNamespace(total_memory=80 * 2**30)
