@@ -49,10 +49,10 @@ def summary(results: Results) -> RenderableType:
 
 
 def failure_lines(results: Results) -> list[str]:
-    """Return why trials failed: each reason once, with the trials it ended; reasons may differ in their numbers."""
+    """Return why trials failed: each reason once, with the trials it ended; exceptions count apart by text."""
     rows = results.rows(
         "SELECT arg_min(error, trial) AS reason, count(DISTINCT trial) AS n, min(trial) AS first FROM trials "
-        "WHERE status = 'failed' GROUP BY stop_kind ORDER BY n DESC, first"
+        "WHERE status = 'failed' GROUP BY stop_kind, CASE stop_kind WHEN 'error' THEN error END ORDER BY n DESC, first"
     )
     lines = []
     for row in rows[:MOST_REASONS]:

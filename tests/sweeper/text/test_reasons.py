@@ -70,7 +70,9 @@ FAILURES = {
         "hung", {"silent": 4.6, "hang_timeout": 4, "function": "wait", "file": "loop.py", "line": 7}
     ),
     "it has not finished an epoch after 9 s, longer than 3 × trial_timeout = 6 s "
-    "(and could not be interrupted: SIGKILL)": Failure("hung", {"step": 9.0, "times": 3.0, "limit": 6.0, "killed": "SIGKILL"}),
+    "(and could not be interrupted: SIGKILL)": Failure(
+        "hung", {"step": 9.0, "times": 3.0, "limit": 6.0, "killed": "SIGKILL"}
+    ),
     "its node is about to be removed: it continues from its checkpoint on another": Failure(
         "preempted", {"leaving": "node"}
     ),
