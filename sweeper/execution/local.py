@@ -246,8 +246,8 @@ class Loop:
         largest = max(self.busy.values(), key=_resident)
         size = _resident(largest)
         self._kill(largest)
-        values = {"gib": size / 2**30, "taken": used / total, "total": total / 2**30}
-        self.on_exit(largest, memory_failure(size / used, **values))
+        failure = memory_failure(size / used, gib=size / 2**30, taken=used / total, total=total / 2**30)
+        self.on_exit(largest, failure)
 
 
 def _resident(worker: ForkedWorker) -> int:

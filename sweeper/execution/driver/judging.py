@@ -161,7 +161,7 @@ def waits(failure: Failure) -> bool:
 
 def pause_before(tries: int) -> float:
     """Return the seconds that a trial waits for others to give memory back, after so many failed tries."""
-    return min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(tries, 20))
+    return min(LONGEST_PAUSE, SHORTEST_PAUSE * 2.0 ** min(tries, 20))
 
 
 def next_try(
