@@ -29,6 +29,21 @@ Trials = Mapping[str, Sequence[Row]]
 
 
 @dataclass(frozen=True)
+class Empty:
+    """Why a cell has no number although a sweep of its recipe is there.
+
+    Attributes:
+        text: in words.
+        kind: what is alike for several cells whose texts differ in numbers; empty where the text says all.
+        few: how many of the candidates ended, e.g. `1 of 10 candidates`, where that is it.
+    """
+
+    text: str
+    kind: str = ""
+    few: str = ""
+
+
+@dataclass(frozen=True)
 class Found:
     """What a sweep has for a published number.
 
@@ -93,12 +108,15 @@ class FinishedSweep:
         wanted = len(candidates(number, recipe))
         return Found(spread(values), self.name, agreeing[0], wanted) if values else None
 
-    def lacking(self, number: PublishedNumber, recipe: Recipe) -> str:
-        """Return how many of a number's candidates have come to an end with all their seeds; empty where all have."""
+    def lacking(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
+        """Return how many of a number's candidates have come to an end with all their seeds; None where all have."""
         wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
         there = sum(self._ended.get(each, 0) >= recipe.spec.replicates.count for each in wanted)
         noun = "configurations" if number.metric in QUANTITIES else "candidates"
-        return "" if there == len(wanted) else f"{there} of {len(wanted)} {noun} ran to the end"
+        if there == len(wanted):
+            return None
+        few = f"{there} of {len(wanted)} {noun}"
+        return Empty(f"{few} ran to the end", f"few {noun}", few)
 
     def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
         """Return what any configuration on a number's data set has for it; the recipe names the post-hoc method."""
@@ -128,26 +146,26 @@ class FinishedSweep:
             self._networks[key] = recipe.stand_ins(number)
         return self._networks[key]
 
-    def reason(self, number: PublishedNumber, recipe: Recipe) -> str:
-        """Return why a sweep of a recipe has nothing for a number; empty where the sweep is of another recipe."""
+    def reason(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
+        """Return why a sweep of a recipe has nothing for a number; None where the sweep is of another recipe."""
         if not recipe.named(self.name) and not self._following(recipe):
-            return ""
+            return None
         if not self.rehearsed and (lacking := self.lacking(number, recipe)):
             return lacking
         held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
         if not held:
-            return f"no configuration with {number.loss} has finished"
+            return Empty(f"no configuration with {number.loss} has finished")
         if number.metric in QUANTITIES:
-            return f"{number.metric} needs more values than were measured, or values that are not all equal"
+            return Empty(f"{number.metric} needs more values than were measured, or values that are not all equal")
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
         told = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
         if label is not None and told:
-            return min(told)
+            return Empty(min(told), f"{label} unavailable")
         column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
         found = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
         undefined = any(isinstance(value, float) and math.isnan(value) for value in found)
         how = "undefined: there is no sample of the kind that it counts" if undefined else "not measured"
-        return f"{number.metric} of {number.split or 'any'} data is {how}"
+        return Empty(f"{number.metric} of {number.split or 'any'} data is {how}")
 
     @property
     def _dataset(self) -> Mapping[str, Plain]:

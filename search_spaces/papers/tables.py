@@ -8,14 +8,13 @@ stays missing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import itemgetter
 
 from search_spaces.papers.figures import QUANTITIES
-from search_spaces.papers.finished import FinishedSweep, Found
+from search_spaces.papers.finished import Empty, FinishedSweep, Found
 from search_spaces.papers.focal_map_figures import BOUNDS, WHOLE_GAMMAS
 from search_spaces.papers.published_numbers import PublishedNumber, published_tables, read_published
 from search_spaces.papers.recipes import Recipe, options_of, recipe_of
@@ -38,12 +37,6 @@ CSV_COLUMNS = (
     "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source", "recipe", "beside",
     "beside_sd", "beside_n", "beside_sweep", "beside_departures", "reason",
 )  # fmt: skip
-
-#: What reasons that are otherwise alike differ in.
-_NUMBERS = re.compile(r"[0-9]+([.][0-9]+)?")
-
-#: How many candidates there are, at the beginning of a reason.
-OF_CANDIDATES = re.compile(r"[0-9]+ of [0-9]+ \w+")
 
 HOW_FILLED = (
     "Ours: mean ± standard deviation (n) over finished replicates of the best candidate by the sweep's objective; of a "
@@ -77,7 +70,7 @@ class PaperCell:
     trial: str = ""
     candidates: int = 0
     beside: tuple[Found, ...] = ()
-    reason: str = ""
+    reason: Empty | None = None
     stand_in: str = ""
     repeats: str = ""
 
@@ -115,8 +108,8 @@ class PaperTable:
     def reasons(self) -> dict[str, int]:
         """Why cells are empty whose experiments have been run, in words, and how many are for each."""
         empty = [cell.reason for cell in self.cells if cell.ours is None and cell.reason]
-        alike = grouped(empty, lambda reason: _NUMBERS.sub("#", reason))
-        return {first: 1 + len(others) for first, *others in alike.values()}
+        alike = grouped(empty, lambda reason: reason.kind or reason.text)
+        return {first.text: 1 + len(others) for first, *others in alike.values()}
 
     @property
     def stand_ins(self) -> dict[str, list[str]]:
@@ -187,7 +180,7 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
     else:
         found, beside = _own_and_beside(number, recipe, sweeps)
     if found is None:
-        reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
+        reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), None)
         return PaperCell(number, recipe.space, beside=beside, reason=reason)
     return PaperCell(
         number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside, stand_in=found.stand_in
@@ -301,8 +294,8 @@ def _loss(number: PublishedNumber) -> str:
 
 def _ours(cell: PaperCell | None) -> str:
     if cell is None or cell.ours is None:
-        few = OF_CANDIDATES.match(cell.reason) if cell else None
-        return f"{MISSING} ({few[0]})" if few else MISSING
+        few = cell.reason.few if cell and cell.reason else ""
+        return f"{MISSING} ({few})" if few else MISSING
     return f"as {cell.repeats}" if cell.repeats else _in_print(cell.published, cell.ours, cell.candidates)
 
 
@@ -348,7 +341,9 @@ def _records(table: PaperTable) -> list[list[object]]:
         source = [cell.sweep, cell.trial, cell.candidates, number.source, cell.recipe]
         apart = [other.sweep, "; ".join(other.departures)] if other else ["", ""]
         beside = _measured(other.ours if other else None)
-        records.append([*place, *printed, *_measured(cell.ours), *source, *beside, *apart, cell.reason])
+        records.append(
+            [*place, *printed, *_measured(cell.ours), *source, *beside, *apart, cell.reason.text if cell.reason else ""]
+        )
     return records
 
 

@@ -19,7 +19,7 @@ from sweeper.analysis.statistics.differences import (
     SIGNIFICANT,
     PairedDifference,
     independent_units,
-    p_text,
+    p_value,
     paired_difference,
 )
 from sweeper.results import Results
@@ -326,7 +326,7 @@ def _table(comparison: Comparison) -> RenderableType:
     for entry in comparison.metrics:
         difference = entry.difference
         limits = "" if difference.interval is None else f"{difference.interval[0]:+.3g} … {difference.interval[1]:+.3g}"
-        p = p_text(difference.p, difference.smallest_p).removeprefix("p ").removeprefix("= ")
+        p = p_value(difference.p, difference.smallest_p)
         means = (f"{mean:.4g}" for mean in entry.means)
         metric = f"{label(entry.split)} {label(entry.metric)}"
         rows.append((metric, *means, f"{difference.mean:+.3g}", limits, str(difference.n), p))

@@ -67,8 +67,13 @@ def winners_interval(found: BestSet) -> str:
     if not found.is_bounded:
         few = plural(found.replicates, "seed")
         return f"{picked}, {few} are too few to say its true value (fresh seeds measure it)"
+    return f"{picked}: {interval_text(found)}"
+
+
+def interval_text(found: BestSet) -> str:
+    """Return the winner's value with its interval, e.g. `0.047 (95 % 0.031 … 0.086)`."""
     low, high = found.interval
-    return f"{picked}: {found.value:.3g} (95 % {low:.2g} … {high:.2g})"
+    return f"{found.value:.3g} (95 % {low:.2g} … {high:.2g})"
 
 
 def best_set_line(results: Results, board: Leaderboard) -> str:

@@ -230,14 +230,15 @@ def draw_densities(results: Results) -> Figure | None:
     """Return the densities of the best and the best cross-entropy configuration; None where they have none."""
     board = leaderboard(results)
     queries: list[str] = []
-    densities: dict[str, Rows] = {}
+    densities, names = dict[str, Rows](), dict[str, str]()
     for role, row in chosen(board):
         sql = density_sql(row)
         rows = results.rows(sql)
         if rows:
             queries.append(sql)
-            densities[f"{role}, {row['trial']}: {board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}"] = rows
-    panels = [panel for loss in HESSIANS if (panel := density_panel(loss, densities))]
+            label = f"{role}, {row['trial']}: {board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}"
+            densities[label], names[label] = rows, f"{role}, {row['trial']}"
+    panels = [panel for loss in HESSIANS if (panel := density_panel(loss, densities, names))]
     if not panels:
         return None
     sizes = sorted({int_of(row, "samples") for rows in densities.values() for row in rows})
@@ -265,8 +266,11 @@ def density_sql(row: Row) -> str:
     )
 
 
-def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
-    """Return one Hessian's densities, a line a replicate; None where there is none of that loss."""
+def density_panel(loss: str, densities: Mapping[str, Rows], names: Mapping[str, str]) -> Panel | None:
+    """Return one Hessian's densities, a line a replicate; None where there is none of that loss.
+
+    `names` are short ones of the configurations, by label.
+    """
     measured = {label: [row for row in rows if row["loss"] == loss] for label, rows in densities.items()}
     highest = max((float_of(row, "density") for rows in measured.values() for row in rows), default=0.0)
     if highest <= 0:
@@ -277,7 +281,7 @@ def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
     for label, rows in measured.items():
         replicates = sorted({int_of(row, "replicate") for row in rows})
         if replicates:
-            remarks.append(f"{label.partition(':')[0]}: {ends_of(rows, len(replicates))}")
+            remarks.append(f"{names[label]}: {ends_of(rows, len(replicates))}")
         lines += [
             {"eigenvalue": row["eigenvalue"], "density": max(float_of(row, "density"), floor), "run": label,
              "replicate": row["replicate"]}

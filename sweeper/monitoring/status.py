@@ -21,7 +21,6 @@ from sweeper.analysis.final_stage import final_stage
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import prepare
-from sweeper.journal.best import best_words
 from sweeper.journal.journal import JournalTail, read_journal
 from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, fold
@@ -51,7 +50,7 @@ class SweepStatus:
         left: trials that wait, run or were interrupted.
         metric: the objective.
         best: its best value, None before the first.
-        best_words: `best`, or `best so far` while no trial has completed.
+        so_far: whether no trial has completed, so that the best is one of those that train.
         driver: who runs it, None where nobody does.
         rehearsal: whether it is one.
     """
@@ -63,7 +62,7 @@ class SweepStatus:
     left: int = 0
     metric: str = ""
     best: float | None = None
-    best_words: str = "best"
+    so_far: bool = False
     driver: str | None = None
     rehearsal: bool = False
 
@@ -73,7 +72,7 @@ class SweepStatus:
             return [self.sweep, self.state, *["–"] * 7]
         best = "–"
         if self.best is not None:
-            best = f"{self.metric} {self.best:.4f}{self.best_words.removeprefix('best')}"
+            best = f"{self.metric} {self.best:.4f}{' so far' if self.so_far else ''}"
         numbers = [self.trials, *(self.counts[name] for name in (COMPLETED, EARLY_STOPPED, FAILED)), self.left]
         word = f"{self.state} (rehearsal)" if self.rehearsal else self.state
         return [self.sweep, word, *map(str, numbers), best, self.driver or "–"]
@@ -157,7 +156,7 @@ def _status(name: str, output: Path) -> SweepStatus:
         left,
         sweep.spec.objective.metric,
         now.best.objective if now.best is not None else None,
-        best_words(now.best) if now.best is not None else "best",
+        now.best is not None and now.best.status != COMPLETED,
         driver,
         sweep.spec.is_rehearsal,
     )

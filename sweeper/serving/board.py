@@ -88,7 +88,7 @@ def paint(name: str, output: str, key: str) -> None:
     Raises:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
-    from sweeper.analysis.selection import selected, winners_interval
+    from sweeper.analysis.selection import interval_text, selected
     from sweeper.reporting.page import report
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.results import load
@@ -96,7 +96,7 @@ def paint(name: str, output: str, key: str) -> None:
 
     with load(name, output).snapshot() as frozen:
         shown, found = report(frozen), selected(frozen, leaderboard(frozen))
-        best = winners_interval(found[1]).partition(": ")[2] if found is not None and found[1].is_bounded else ""
+        best = interval_text(found[1]) if found is not None and found[1].is_bounded else ""
         file = file_of(output, name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)

@@ -22,7 +22,7 @@ from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, M
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import Plain, join_path
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
-from trainables.registry.names import hint
+from trainables.registry.names import hint, nearest
 
 _MAXIMUM_COMBINATIONS = 4096
 
@@ -65,10 +65,8 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
         return domains.refused(faults, join_path(path, "name"), rule, remedy)
     if registry.trusts(name.value):
         return Fields({"name": name, **given})
-    if name.value not in registry:
-        place = join_path(path, "name") if len(given) else path
-        rule, *known = re.split("; (?=did you mean|known: )", str(registry.fault(name.value)), maxsplit=1)
-        return domains.refused(faults, place, rule, "".join(known))
+    if (refusal := registry.refusal(name.value)) is not None:
+        return domains.refused(faults, join_path(path, "name") if len(given) else path, *refusal)
     return _resolve_hyperparameters(registry[name.value], given, path, faults)
 
 
@@ -169,8 +167,7 @@ def _misspelled_domain(node: Fields) -> str:
     """Return `did you mean 'uniform'?` when a mapping looks like a misspelled domain, else nothing."""
     if len(node.nodes) != 1:
         return ""
-    remedy = hint(next(iter(node.nodes)), DOMAINS)
-    return remedy if remedy.startswith("did") else ""
+    return nearest(next(iter(node.nodes)), DOMAINS).removeprefix("; ")
 
 
 def resolve_plain_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Plain]:

@@ -53,7 +53,9 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
     evaluation["posthoc"] = resolve_components(methods, registries.posthoc, "evaluation.posthoc", faults, besides)
     found: list[Fault] = []
     evaluation["metrics"] = resolve_components(metrics, registries.further_metrics, "evaluation.metrics", found)
-    faults += [_measured_anyway(fault, registries) for fault in found]
+    anyway = _measured_anyway(metrics, registries)
+    again = "every evaluation measures it already: remove it"
+    faults += [replace(fault, remedy=again) if fault.path in anyway else fault for fault in found]
     for index, method in enumerate(mappings(evaluation["posthoc"])):
         faults += _unknown_split(f"evaluation.posthoc[{index}].{POSTHOC_SPLIT}", method.get(POSTHOC_SPLIT), known)
     faults += _column_faults(evaluation)
@@ -102,10 +104,12 @@ def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | 
     return registries.datasets[str(name)].splits if known else None
 
 
-def _measured_anyway(fault: Fault, registries: Registries) -> Fault:
-    """Return the fault of an unknown metric with the remedy for one that every evaluation measures."""
-    known = fault.rule.startswith("unknown metric") and fault.rule.split("'")[1] in registries.metrics
-    return replace(fault, remedy="every evaluation measures it already: remove it") if known else fault
+def _measured_anyway(metrics: object, registries: Registries) -> set[str]:
+    """Return the paths of the metrics that every evaluation measures already."""
+    listed = metrics if isinstance(metrics, list) else [metrics]
+    names = [part_of(metric, "name") if isinstance(metric, dict) else metric for metric in listed]
+    places = [join_path("evaluation.metrics", at) for at, name in enumerate(names) if name in registries.metrics]
+    return {*places, *(join_path(place, "name") for place in places)}
 
 
 def _check_curvature(values: Values, registries: Registries, faults: list[Fault]) -> Values:

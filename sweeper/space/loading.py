@@ -43,7 +43,7 @@ from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_fau
 from sweeper.space.user_code import set_code_root
 from sweeper.text.labels import plural
 from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
-from trainables.registry.names import hint
+from trainables.registry.names import hint, nearest
 
 
 def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, faults: list[Fault]) -> dict[str, Node]:
@@ -317,9 +317,10 @@ def loop_nodes(space: Mapping[str, Plain], loop: str, registries: Registries, fa
         rule = f"{key!r} cannot be part of a column's name"
         faults.append(Fault(join_path("space", key), rule, "use lower-case letters, digits and _, a letter first"))
     known, trusted = registries.loops, registries.loops.trusts(loop)
-    unusable = None if trusted else known.fault(loop)
-    if unusable is not None:
-        faults.append(Fault("loop", unusable.partition("; known: ")[0], "write module.file:Name, e.g. my_code:Loop"))
+    refusal = None if trusted else known.refusal(loop)
+    if refusal is not None:
+        rule = f"{refusal[0]}{nearest(loop, known)}"
+        faults.append(Fault("loop", rule, "write module.file:Name, e.g. my_code:Loop"))
         return nodes
     if trusted or takes_all(known[loop].build):
         return nodes | {key: parse(value, join_path("space", key), faults) for key, value in free.items()}

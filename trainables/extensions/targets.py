@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from trainables.registry import Component, ExtensionError, permit_only
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import nearest
 
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 
@@ -122,8 +122,7 @@ def import_target(path: str) -> object:
     for name in names.split("."):
         if not hasattr(found, name):
             known = tuple(key for key in vars(found) if not key.startswith("_")) if hasattr(found, "__dict__") else ()
-            near = did_you_mean(name, known)
-            hint = near if near.startswith("; did") else ""
+            hint = nearest(name, known)
             raise ExtensionError(f"{path}: {module_name} has no {name!r}{_elsewhere(module_name)}{hint}")
         found = getattr(found, name)
     return found

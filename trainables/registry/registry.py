@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from trainables.registry.hyperparameters import ExtensionError, Hyperparameter, catalogue_words, hyperparameters_of
-from trainables.registry.names import did_you_mean
+from trainables.registry.names import did_you_mean, hint
 
 #: The splits that every data set has.
 SPLITS = ("train", "val", "test")
@@ -356,15 +356,20 @@ class Registry(Mapping[str, Component]):
         """Reimport the user's own components at their next use."""
         self._own.clear()
 
-    def fault(self, name: str) -> str | None:
-        """Return why `name` cannot be built (with the nearest name where it is unknown), or `None` when it can."""
+    def refusal(self, name: str) -> tuple[str, str] | None:
+        """Return why `name` cannot be built and what to write instead, or `None` when it can."""
         try:
             self[name]
         except KeyError:
-            return f"unknown {self.kind} {name!r}{did_you_mean(name, tuple(self))}"
+            return f"unknown {self.kind} {name!r}", hint(name, self)
         except ExtensionError as error:
-            return str(error)
+            return str(error), ""
         return None
+
+    def fault(self, name: str) -> str | None:
+        """Return the same in one sentence."""
+        refusal = self.refusal(name)
+        return refusal and "; ".join(filter(None, refusal))
 
     def build(self, name: str, *arguments: Any, **hyperparameters: Any) -> Any:
         """Build component `name`. Raises ValueError with every rule that name or hyperparameters break."""

@@ -249,7 +249,12 @@ def p_text(p: float, smallest: float = 0.0) -> str:
     Without that, p would seem to contradict an interval that excludes zero: the interval takes differences for normal,
     the permutation test takes nothing for granted.
     """
-    text = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    return f"p {p_value(p, smallest)}" if p < 0.001 else f"p = {p_value(p, smallest)}"
+
+
+def p_value(p: float, smallest: float = 0.0) -> str:
+    """Return the same without the letter, for the cells of a table: `0.03`, `< 0.001`."""
+    text = "< 0.001" if p < 0.001 else f"{p:.2g}"
     return text if smallest < SIGNIFICANT else f"{text} (at least {smallest:.2g} at this n)"
 
 

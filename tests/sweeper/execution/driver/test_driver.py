@@ -20,7 +20,7 @@ from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
 from tests.sweeper.records import fields, record_names
-from trainables.worker.trial_reports import STORAGE, Failure
+from trainables.worker.trial_reports import CRASH, NON_FINITE, STORAGE, Failure
 from trainables.worker.trial_settings import Assignment
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -186,8 +186,7 @@ def test_a_trial_whose_loss_is_not_a_number_fails_at_once(tmp_path):
     sweep.run(np.random.default_rng(0))
     trial = fold(sweep.records(), COUNT).trials[0]
     assert (trial.status, trial.epochs, trial.stop_rung) == ("failed", 4, None)
-    assert trial.error == "train_loss of replicate 0 is nan in epoch 4"
-    assert trial.stop_kind == "non_finite"
+    assert trial.failure == Failure(NON_FINITE, {"epoch": 4}) and trial.stop_kind == NON_FINITE
 
 
 def test_crashes_count_until_the_retries_are_spent(tmp_path):
@@ -201,7 +200,7 @@ def test_crashes_count_until_the_retries_are_spent(tmp_path):
         driver.on_failure(assignment, CRASHED)
         assert driver.state.trials[0].failures == attempt + 1
     assert driver.state.trials[0].status == "failed"
-    assert driver.state.trials[0].error == "its process died (after 3 tries)"
+    assert driver.state.trials[0].failure == Failure(CRASH, {"tries": 3})
     assert driver.next_assignment() == [1]
 
 
