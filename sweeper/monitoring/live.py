@@ -32,7 +32,7 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import BAR, Snapshot, Tally, failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.display import SafeConsole, as_html
-from sweeper.text.labels import duration
+from sweeper.text.labels import PROGRESS, duration
 from trainables.files.regular import open_regular
 
 PLAIN_LINE_SECONDS = 10.0
@@ -111,9 +111,14 @@ class Progress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Stop showing."""
+        """Stop showing; a log ends with where the sweep stands."""
         if self._live is not None:
             self._live.stop()
+        else:
+            self._print_line()
+
+    def _print_line(self) -> None:
+        self._console.print(f"{PROGRESS}{progress_line(self._snapshot(), self._schedule.metric)}")
 
     def stage(self, text: str) -> None:
         """Show what the driver is doing; `running` restarts the clock for throughput."""
@@ -141,7 +146,7 @@ class Progress:
         now = self._clock()
         if self._live is None and now - self._printed >= PLAIN_LINE_SECONDS:
             self._printed = now
-            self._console.print(progress_line(self._snapshot(), self._schedule.metric))
+            self._print_line()
 
     def _snapshot(self) -> Snapshot:
         return self._tally.snapshot(seconds=self._clock() - self._started, epochs_before=self._before)

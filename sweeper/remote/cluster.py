@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 import secrets
 import shlex
 import socket
@@ -33,7 +32,7 @@ from rich.table import Table
 
 from sweeper.core.errors import SweeperError
 from sweeper.text.display import redact
-from sweeper.text.labels import STATUS_WORDS, duration
+from sweeper.text.labels import PROGRESS, duration
 
 CONNECT_SECONDS = 10.0
 
@@ -243,11 +242,6 @@ def _remote_sweep(job: JobDetails) -> RemoteSweep:
     )
 
 
-_STATUSES = "|".join(STATUS_WORDS).replace("_", " ")
-#: A driver's lines of progress, and the counts of its summary, which come last.
-_PROGRESS = re.compile(rf"^\d[\d,]* (?:(?:{_STATUSES})\b|trials?:).*$", re.MULTILINE)
-
-
 def sweeps_table(sweeps: Iterable[RemoteSweep], logs: Callable[[str], str]) -> Table:
     """Return one row per sweep: its state, who submitted it and when, its progress, where its results are.
 
@@ -275,8 +269,8 @@ def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
 
 def last_progress(text: str) -> str:
     """Return the last line of progress in what a driver has printed, or nothing."""
-    lines = _PROGRESS.findall(text)
-    return str(lines[-1]).strip() if lines else ""
+    lines = (line.removeprefix(PROGRESS) for line in reversed(text.splitlines()) if line.startswith(PROGRESS))
+    return next(lines, "").strip()
 
 
 def first_sentence(message: str) -> str:

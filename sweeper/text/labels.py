@@ -23,6 +23,10 @@ STATUS_WORDS = {
 }  # fmt: skip
 
 
+#: What each line of progress in a driver's log begins with, by which others find it.
+PROGRESS = "progress: "
+
+
 def group(column: str) -> str:
     """Return the part of a configuration that a column belongs to, e.g. `loss` of `config_loss_gamma`."""
     return split(column)[0]

@@ -15,10 +15,12 @@ from nbclient import NotebookClient
 from rich.console import Console
 
 from sweeper.journal.best import best_trials
+from sweeper.journal.records import Decision
 from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import Tally, _counted, progress_line
 from sweeper.scheduling.asha import Halving
+from sweeper.text.labels import PROGRESS
 from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -35,8 +37,8 @@ def _state(*trials):
 def _sweep():
     return _state(
         {"status": "completed", "epochs": 27, "objective": 0.3},
-        {"status": "early_stopped", "epochs": 3, "stop_rung": 3, "objective": 0.9},
-        {"status": "early_stopped", "epochs": 9, "stop_rung": 9, "objective": 0.5},
+        {"status": "early_stopped", "epochs": 3, "decision": Decision("stop", "cutoff", 3), "objective": 0.9},
+        {"status": "early_stopped", "epochs": 9, "decision": Decision("stop", "cutoff", 9), "objective": 0.5},
         {"status": "running", "epochs": 4, "objective": 0.2},
         {"status": "failed", "epochs": 1, "objective": 0.01},
         {"status": "waiting"},
@@ -114,7 +116,7 @@ def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
             now[0] = float(second)
             progress.flush_if_due()
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "running" and len(lines) == 5
+    assert lines[0] == "running" and len(lines) == 6 and all(line.startswith(PROGRESS) for line in lines[1:])
     assert "1 waiting, 1 running, 1 completed, 2 early stopped, 1 failed" in lines[-1]
     assert "best val_nll 0.3000 (c00000)" in lines[-1]
     assert "\x1b" not in stream.getvalue()
@@ -126,7 +128,7 @@ def test_every_failure_is_shown_at_once():
     with progress:
         progress.append(made_record(0, "failed", 0.0, body))
         progress.append(made_record(1, "started", 0.0, {"configuration": 4}))
-    assert stream.getvalue() == "c00004 crash: its process died\n"
+    assert stream.getvalue().splitlines()[:-1] == ["c00004 crash: its process died"]
 
 
 def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():

@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.execution.driver.steering import price_from
 from sweeper.journal.best import Spending
+from sweeper.journal.records import Decision
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, RUNNING, WAITING, SweepState
 from sweeper.monitoring.snapshot import METRICS, PUBLISH_SECONDS, MetricsSink
 from sweeper.scheduling.asha import Halving
@@ -38,7 +39,8 @@ def random_state(rng: random.Random) -> SweepState:
         trial.status = rng.choice([WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED])
         if trial.status != WAITING:
             trial.epochs = 9 if trial.status == COMPLETED else rng.choice([1, 2, 3])
-            trial.stop_rung = trial.epochs if trial.status == EARLY_STOPPED and trial.epochs in (1, 3) else None
+            stopped = trial.status == EARLY_STOPPED and trial.epochs in (1, 3)
+            trial.decision = Decision("stop", "cutoff", trial.epochs) if stopped else None
             trial.wall_seconds, trial.objective = rng.uniform(0, 5000), rng.uniform(0, 3)
     return state
 

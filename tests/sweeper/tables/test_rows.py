@@ -71,7 +71,7 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
     rows = _rows(sweep)
     assert [rows["c00000", r]["status"] for r in range(COUNT)] == ["waiting", "failed", "waiting"]
     assert [rows["c00000", r]["last_evaluation_epoch"] for r in range(COUNT)] == [3, None, 3], "judged, so it is shown"
-    assert rows["c00000", 1]["error"] == "replicate 1: its process died"
+    assert rows["c00000", 1]["error"] == "its process died"
     assert len({rows["c00000", r]["objective"] for r in range(COUNT)}) == 1
 
 

@@ -149,7 +149,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
         if again.next_assignment() != first:
             break
     records = [fields(r) for r in sweep.records() if r.kind == "failed"]
-    assert [body["counts"] for body in records] == [False] * 3 + [True] * 2
+    assert [body["failure"]["counts"] for body in records] == [False] * 3 + [True] * 2
     trial = fold(sweep.records(), 3).trials[0]
     ended = trial.replicates[0].status if sweep.apart else trial.status
     assert ended == "failed"
