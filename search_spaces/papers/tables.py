@@ -200,8 +200,9 @@ def _own_and_beside(
             other = sweep.number_of_any_recipe(number, recipe)
             if other is not None:
                 more = sweep.departures_of(other.trial, recipe)
-                lacking = "" if departures or more else sweep.lacking(number, recipe)
-                beside.append(replace(other, departures=tuple(filter(None, (*departures, *more, lacking)))))
+                lacking = None if departures or more else sweep.lacking(number, recipe)
+                apart = (*departures, *more, *([lacking.text] if lacking else []))
+                beside.append(replace(other, departures=tuple(filter(None, apart))))
     return own, tuple(beside)
 
 
