@@ -20,7 +20,7 @@ KEYS = {
     "predictions": "trial, replicate, epoch, split, sample",
     "spectra": "trial, replicate, epoch, loss, eigenvalue",
     "blocks": "trial, replicate, epoch, loss, block",
-    "decisions": "trial, epoch, kind",
+    "decisions": "trial, epoch, kind, stage, metric",
 }
 
 

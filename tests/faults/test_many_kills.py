@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.analysis.final_stage import final_stage
 from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Added
 from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.scheduling.base import audit
-from sweeper.space.loading import load_spec
+from sweeper.scheduling.contenders import audit_rounds
+from sweeper.space.loading import build_spec, load_spec
 from tests.faults.forked_drivers import forked
 from tests.faults.processes import Moments
 from tests.patience import patient
@@ -63,6 +66,12 @@ KINDS: dict[str, dict[str, str | None]] = {
         "constraints": "[{metric: val_accuracy, within: 20 points of the best}]",
     },
     "searcher": {"searcher": "{name: optuna, startup: 3}"},
+    "final": {"replicates": "{count: 1, at_most: 5, seeds: common}", "which": "[gamma]", "samples": "6"},
+    "final_cohorts": {
+        "replicates": "{count: 1, at_most: 5, seeds: common, packing: cohort, lanes: 6}",
+        "which": "[gamma]",
+        "samples": "6",
+    },
     "fused": {"replicates": "{count: 5, packing: fused}", "samples": "6"},
     "cohorts": {"replicates": "{count: 2, packing: cohort, lanes: 6}", "samples": "12"},
     "sam": {
@@ -143,12 +152,16 @@ def test_every_table_equals_that_of_an_undisturbed_sweep(tmp_path: Path, kind: s
 
 
 def _check_journal(space: Path, paths: SweepPaths) -> None:
-    """Assert that every configuration ended once, and that each decision follows from the records before it."""
+    """Assert that every configuration and added seed ended once, and that all follows from the records before it."""
     spec, records = load_spec(space), list(read_journal(paths.journal))
     ended = Counter(
         fields(record)["configuration"]
         for record in records
         if record.kind in ("report", "judged") and fields(record)["status"] in ENDED
     )
-    assert ended == dict.fromkeys(range(spec.samples), 1)
+    added = [seed.configuration for record in records if isinstance(record.body, Added) for seed in record.body.seeds]
+    assert ended == dict.fromkeys([*range(spec.samples), *added], 1)
+    assert bool(added) is (spec.replicates.at_most is not None)
     assert audit(spec.schedule, records)[1] == []
+    rounds = len({record.body.round for record in records if isinstance(record.body, Added)})
+    assert audit_rounds(lambda values: final_stage(build_spec(values)), records, spec.samples) == (rounds, [])
