@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,14 @@ def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, in
         if len(values) > 1 and name != "lr":
             spread = rounded(float(np.std(values, ddof=1)))
             metrics.setdefault(f"{name}_std", set()).add((epoch, timestamp, spread))
+    return found
+
+
+def by_column(keys: Iterable[str]) -> dict[str, str]:
+    """Return the keys of metrics by what stands after their group, without those of trials that ran to the end."""
+    kept = [key for key in keys if not key.startswith("finished/")]
+    found = {key.rpartition("/")[2]: key for key in kept}
+    assert len(found) == len(kept)
     return found
 
 

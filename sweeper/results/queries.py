@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import resource
 import stat
@@ -74,7 +75,8 @@ class QueryError(SweeperError):
 def current_generation(folder: Path) -> Path:
     """Return the folder of files that `tables` points to at this moment.
 
-    Raises SweeperError where the link is gone and files of trials are beside it, which would look like none at all.
+    Raises SweeperError where the link is gone and files of trials are beside it, which would look like none at all, and
+    where it leads out of the sweep's folder.
     """
     tables = folder / "tables"
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
@@ -82,7 +84,10 @@ def current_generation(folder: Path) -> Path:
             f"{tables} is no longer a link to the tables: the folder was probably copied without symbolic links",
             f"`sweeper resume {SweepPaths(folder).in_commands}` restores it from the files in {folder / 'generations'}",
         )
-    return tables.resolve()
+    target = Path(os.path.realpath(tables))  # takes a link to itself, where `resolve` does not
+    if not target.is_relative_to(os.path.realpath(folder)):
+        raise SweeperError(f"{tables} leads out of the sweep's folder, to {target}", CHANGED)
+    return target
 
 
 def open_database() -> duckdb.DuckDBPyConnection:
@@ -141,8 +146,7 @@ def connect(
             for sweep, generation in generations.items():
                 if next((generation / name).glob("**/*.parquet"), None) is not None:
                     files = literal(f"{generation}/{name}/**/*.parquet")
-                    mixed = name == "spectra"  # parts of a sweep that two releases ran; by name takes longer
-                    parts.append((sweep, f"read_parquet({files}, hive_partitioning = false, union_by_name = {mixed})"))
+                    parts.append((sweep, f"read_parquet({files}, hive_partitioning = false)"))
             kind = "TABLE" if in_memory and parts and name not in LARGE_TABLES else "VIEW"
             if not parts:
                 connection.register(f"no_{name}", empty)
@@ -192,7 +196,7 @@ def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
 
 def _sweep_of(generation: Path) -> Path:
     """Return the sweep's folder: DuckDB follows links, and `recalibrations` links to a folder beside generations."""
-    folder = generation.resolve()
+    folder = Path(os.path.realpath(generation))
     return folder.parents[1] if folder.parent.name == "generations" else folder.parent
 
 

@@ -89,6 +89,17 @@ class Budget(Part):
     cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
+class Tracking(Part):
+    """How trackers show a sweep.
+
+    Attributes:
+        experiment: MLflow's experiment, `/Users/me/calibration` on Databricks; the sweep's name if `null`. Several
+            sweeps may share one.
+    """
+
+    experiment: str | None = Field(default=None, pattern=r"^[^\x00-\x1f\x7f]{1,250}$")
+
+
 def _tree(space: object) -> Fields:
     """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
     if isinstance(space, Fields):
@@ -127,6 +138,7 @@ class SweepSpec(Part):
         budget: what may be spent; `null` for no limit.
         keep: whose checkpoints are kept at the end.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
+        tracking: how trackers show the sweep.
         which: hyperparameters of the loss, of which the final stage trains a line of values each.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
@@ -154,6 +166,7 @@ class SweepSpec(Part):
     budget: Budget | None = None
     keep: parts.Keep = parts.Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
+    tracking: Tracking = Tracking()
     which: list[str] = Field(default_factory=list)
     rehearsal: Values | None = None
     rehearsed: list[str] = Field(default_factory=list)

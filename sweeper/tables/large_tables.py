@@ -326,8 +326,7 @@ class LargeTables:
             first = next(iter(tables)).stem
             target = generation / table / f"{first}-and-{len(tables) - 1}-more.parquet"
             names = " ".join(part.name for part in tables)
-            # Parts that an earlier release wrote lack columns that came later.
-            whole = pa.concat_tables(tables.values(), promote_options="default")
+            whole = pa.concat_tables(tables.values())
             whole = whole.replace_schema_metadata({MERGED_KEY: names})
             write_parquet(target, whole.schema, whole.combine_chunks().to_batches())
             self._published[table] += 1

@@ -7,10 +7,12 @@ once more: it finds in the runs themselves what they lack.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import python_module, set_niceness, start_beside
@@ -24,6 +26,20 @@ ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
 #:
 #: For one that does not answer it waits a few seconds at most: the process sees to that itself.
 SHARE_OF_TIME, SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 20.0, 30.0
+
+
+#: On a machine whose cores are busy it waits longer, so many times as long at most.
+MOST_TIMES = 5.0
+
+POLL_SECONDS = 0.2
+
+
+def seconds_ready(process: int) -> float:
+    """Return for how long a process was ready and had no processor, in seconds; 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text("ascii").split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def patience(seconds: float) -> float:
@@ -92,14 +108,13 @@ class Follower:
         """Give the process `seconds` to log what is left; return sentences, with the remedy if that was not enough."""
         if self._process is None:
             return []
-        deadline = time.monotonic() + seconds
         self._finish()
-        code = self._ended(deadline)
+        code = self._ended(seconds)
         if code is not None and code < 0 and not self._killed:
             self._killed = True
             self._start()
             self._finish()
-            code = self._ended(deadline)
+            code = self._ended(seconds)
         again = f"the process that fills {self._tracker} was killed and started again" if self._killed else ""
         if code == 0:
             return [f"{again}; {self._tracker} is complete"] if again else []
@@ -108,11 +123,16 @@ class Follower:
         remedy = f"{self._tracker} is incomplete {took}: complete it with `{command}`"
         return [f"{again}; {remedy}" if again else remedy]
 
-    def _ended(self, deadline: float) -> int | None:
-        """Wait for the process until then; return its status, `None` if it has not ended."""
+    def _ended(self, seconds: float) -> int | None:
+        """Wait for the process; return its status, `None` if it has not ended, waits for a core left out."""
         assert self._process is not None
-        set_niceness(self._process.pid, 0)
-        try:
-            return self._process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            return None
+        pid = self._process.pid
+        set_niceness(pid, 0)
+        began, ready = time.monotonic(), seconds_ready(pid)
+        while True:
+            waited = time.monotonic() - began
+            own = waited - (seconds_ready(pid) - ready)
+            if own >= seconds or waited >= MOST_TIMES * seconds:
+                return None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(min(POLL_SECONDS, seconds))

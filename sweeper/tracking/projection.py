@@ -38,7 +38,8 @@ from sweeper.text.display import redact
 from sweeper.text.labels import in_order
 from sweeper.tracking.artifacts import Bins, Diagrams, artifacts, reliability_diagram, said_of
 from sweeper.tracking.base import RunUpdate, TrackedSweep, kind_of
-from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of, recalibration_points
+from sweeper.tracking.points import recalibration_points
+from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of
 from trainables.files.locks import LockHeldError, file_lock
 
 #: A pass over a long journal writes after so many points, which bounds its memory to some 50 MB.

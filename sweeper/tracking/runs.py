@@ -9,33 +9,33 @@ twice is the same point, and changed values are newer ones.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from sweeper.analysis.recalibration import method_label
-from sweeper.core.ids import SweepPaths, config_hash, configuration_index, flatten_configuration, trial_name
+from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
 from sweeper.core.json_types import part_of
-from sweeper.core.schemas import EPOCHS_SCHEMA, REHEARSAL
+from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
-from sweeper.journal.records import Record, Suggested, configuration_of
+from sweeper.journal.records import Record, Reported, Suggested, configuration_of
 from sweeper.journal.segments import contents
-from sweeper.journal.state import EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
-from sweeper.tables.generations import RecalibrationPart
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
-from sweeper.text.cells import grouped
-from sweeper.text.labels import describe
+from sweeper.text.labels import STATUS_WORDS, describe, plural
 from sweeper.text.reasons import decision_text, reason_text
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
-from trainables.curvature.statistics.base import headline_columns
-from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
-from trainables.worker.trial_reports import Row, of_kept_weights
+from sweeper.tracking.points import (
+    FINISHED,
+    MOST_TRIALS,
+    Measured,
+    epoch_points,
+    epochs_between_points,
+    evaluation_points,
+    is_core,
+    thinned,
+)
+from trainables.worker.trial_reports import Row, TrialReport, of_kept_weights
 
 #: The tag that distinguishes runs of a journal some of whose records were quarantined from earlier ones.
 GENERATION_TAG = "journal_generation"
@@ -51,9 +51,6 @@ LONGEST_NAME = 120
 
 #: Tags of the sweep's run that its trials' carry, too.
 EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type", "git_commit", "user"})
-
-#: Metric, value and epoch of each point.
-Measured = Iterator[tuple[str, float, int]]
 
 #: Facts of a trial that are tags of its run under their own names.
 FACTS = ("attempt", "epochs", "stop_kind", "stop_rung", "device", "packing")
@@ -99,10 +96,22 @@ class RunProjection:
             epochs = thinned(rows.get("epochs", ()), self._every, evaluations)
             epochs = of_kept_weights(epochs, evaluations)
             measured = [*epoch_points(epochs), *evaluation_points(evaluations, self._logged)]
+            if isinstance(record.body, Reported) and record.body.status == COMPLETED:
+                measured += self._finished(record.body.report, [*measured])
             points = self._points.setdefault(configuration, [])
             points += [Point(key, value, milliseconds, step) for key, value, step in measured]
             self.pending_points += len(measured)
             self._texts.setdefault(configuration, {}).update(unavailable_texts(evaluations))
+
+    def _finished(self, report: TrialReport, measured: Iterable[tuple[str, float, int]]) -> Measured:
+        """Yield the objective and test metrics of a trial that has run to the end, for rankings of these alone."""
+        if self.state.trials[report.configuration].added is not None:
+            return  # an added seed, whose configuration is ranked already
+        if report.objective is not None and math.isfinite(report.objective):
+            yield f"finished/{self._sweep.spec.objective.metric}", report.objective, report.epoch
+        for key, value, step in measured:
+            if key in FINISHED and step == report.epoch:
+                yield f"finished/{key.rpartition('/')[2]}", value, step
 
     def _logged(self, column: str) -> bool:
         """Return whether a column of evaluations becomes points: all of them, but for the largest sweeps."""
@@ -171,6 +180,9 @@ class RunProjection:
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         tags = {key: value for key, value in self._tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
+        reason = tags.get("decision") or tags.get("error")
+        described = describe(flatten_configuration(configuration), self._sweep.varying)
+        tags["note"] = _text("\n\n".join(filter(None, [described, STATUS_WORDS[status], reason])))
         return RunUpdate(
             place=index,
             name=f"{STOPPED_SIGN if status == EARLY_STOPPED else ''}{self.name_of(index)}",
@@ -246,9 +258,18 @@ def _sweep_tags(sweep: TrackedSweep) -> dict[str, str]:
         "own_code": part_of(manifest, "extensions", "digest"),
         "results": sweep.paths.root,
         "rehearsal": "true" if spec.is_rehearsal else "",
-        "note": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
+        "note": "\n\n".join(text for text in (spec.header.question, spec.header.expected, _in_short(sweep)) if text),
     }
     return {key: str(value) for key, value in facts.items() if value not in (None, "")}
+
+
+def _in_short(sweep: TrackedSweep) -> str:
+    """Return what a sweep does, in one sentence."""
+    spec = sweep.spec
+    trials, seeds = plural(len(sweep.configurations), "configuration"), plural(spec.replicates.count, "seed")
+    return (
+        f"{trials} × {seeds} on {spec.dataset.get('name')}, compared by {spec.objective.mode} {spec.objective.metric}."
+    )
 
 
 def _source_name(manifest: Mapping[str, Any]) -> str:
@@ -278,128 +299,3 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return str(value)[:LONGEST_TEXT]
-
-
-#: What a post-hoc method can move; all other metrics are in the table.
-RECALIBRATED = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
-
-FITTED = ("temperature", "gamma")
-
-#: MLflow takes 250 characters; the metric and `_std` come after.
-LONGEST_KEY = 200
-
-_KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
-_EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
-
-
-#: Columns that say how a number was computed: no metrics; the tables have them.
-UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
-
-#: Sweeps of more trials log the `CORE` of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of a run (its
-#: primary key and two indexes repeat each row): 110 metrics of 10,000 trials were 577 MB, beside 404 MB of all else.
-MOST_TRIALS = 2000
-
-#: What is compared: columns of evaluations that the largest sweeps log, too; so are curvature's headlines and the
-#: objective.
-CORE = re.compile(
-    r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
-    r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece"
-)
-
-#: Points of one measurement in one run, but for those at evaluations: pages that compare a hundred runs fetch them all,
-#: and draw 320 of each at most. The tables have every epoch.
-MOST_EPOCHS = 1000
-
-
-def epochs_between_points(max_epochs: int) -> int:
-    """Return the distance in epochs at which a run of `max_epochs` has no more than `MOST_EPOCHS` points."""
-    return -(-max_epochs // MOST_EPOCHS)
-
-
-def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list[Row]:
-    """Return the epoch rows of a report that become points: each `every`-th epoch's, and those that were evaluated."""
-    evaluated = {row["epoch"] for row in evaluations}
-    return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
-
-
-def epoch_points(rows: Iterable[Row]) -> Measured:
-    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
-    for epoch, group in grouped(rows, itemgetter("epoch")).items():
-        yield from _mean_and_spread(group, "", epoch)
-
-
-def is_core(column: str) -> bool:
-    """Return whether the largest sweeps log a column of evaluations."""
-    return CORE.fullmatch(column) is not None or column in headline_columns()
-
-
-def evaluation_points(rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True) -> Measured:
-    """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
-
-    Only columns that are `logged`, and of those that say how a number was computed none.
-
-    What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time. Of corrupted
-    splits each severity's mean over kinds is given, as `corrupted_3_ece`: the table has a row for each kind.
-    """
-    rows = [*rows]
-    means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
-    plain = [row for row in rows if not is_corrupted(str(row.get("split")))]
-    for (epoch, split), group in grouped([*plain, *means], itemgetter("epoch", "split")).items():
-        yield from _mean_and_spread(group, f"{split}_", epoch, logged)
-
-
-def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield a row for each replicate, epoch and severity: the means over kinds of what all kinds have."""
-    named = ({**row, "split": f"{CORRUPTED}{corruption_of(row['split'])[1]}"} for row in rows)
-    for (replicate, epoch, split), group in grouped(named, itemgetter("replicate", "epoch", "split")).items():
-        columns = [c for c in group[0] if c not in _KEY_COLUMNS]
-        numbers = {c: [row[c] for row in group if isinstance(row.get(c), (int, float))] for c in columns}
-        means = {c: math.fsum(found) / len(found) for c, found in numbers.items() if len(found) == len(group)}
-        yield {"replicate": replicate, "epoch": epoch, "split": split, **means}
-
-
-def _mean_and_spread(
-    rows: Sequence[Row], prefix: str, epoch: int, logged: Callable[[str], bool] = lambda column: True
-) -> Measured:
-    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
-        before = "" if column.startswith("hessian_") else prefix
-        if logged(column) and not UNLOGGED.fullmatch(column) and not (prefix and before + column in _EPOCH_METRICS):
-            yield from mean_and_spread(rows, (column,), before, epoch)
-
-
-def mean_and_spread(rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int) -> Measured:
-    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`.
-
-    A standard error's own spread, and that of the learning rate, which is everybody's, tell nothing.
-    """
-    for column in columns:
-        values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
-        if not values:
-            continue
-        mean = math.fsum(values) / len(values)
-        yield prefix + column, mean, epoch
-        if len(values) > 1 and column != "lr" and not column.endswith("_se"):
-            deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-            yield f"{prefix}{column}_std", deviation, epoch
-
-
-def recalibration_points(part: RecalibrationPart) -> Iterator[tuple[int, list[Point]]]:
-    """Yield (configuration, points) of one file: means over replicates and, of several, their `…_std`.
-
-    Keys are `recalibrated_<method>_<options>_bins<n>/<split>_<metric>`, which MLflow's pages show as one group.
-    """
-    table, found = pq.read_table(part.path).to_pylist(), dict[int, list[Point]]()
-    for (trial, epoch, split), rows in grouped(table, itemgetter("trial", "epoch", "split")).items():
-        prefix = _prefix(rows[0]["method"], json.loads(rows[0]["options"]), rows[0]["bins"])
-        measured = [*mean_and_spread(rows, RECALIBRATED, f"{prefix}/{split}_", epoch)]
-        if split == "val":
-            measured += mean_and_spread(rows, FITTED, f"{prefix}/", epoch)
-        points = found.setdefault(configuration_index(trial), [])
-        points += [Point(key, value, part.written, step) for key, value, step in measured]
-    yield from found.items()
-
-
-def _prefix(method: str, options: Mapping[str, Any], bins: int) -> str:
-    """Return a name that MLflow allows: letters, digits, `_`, `-`, `.`, `:`, space and `/`."""
-    words = method_label(method, options).replace("=", ":")
-    return f"recalibrated_{re.sub(r'[^A-Za-z0-9_.:-]+', '_', words).strip('_')[:LONGEST_KEY]}_bins{bins}"

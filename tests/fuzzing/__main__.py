@@ -1,6 +1,6 @@
 """`make fuzz`: search spaces and results folders, 100,000 inputs and more; prints counts, exits 1 at a fault.
 
-    python -m tests.fuzzing --spaces 60000 --garbled 10000 --guided 30000 --folders 4000 --seed 1
+    python -m tests.fuzzing --spaces 60000 --garbled 10000 --guided 30000 --folders 4000 --places 1500 --seed 1
 
 An input counts as handled if it is accepted (and then planned, or read) or refused with a clear error, within
 `PATIENCE` seconds. `--guided` inputs come from atheris (libFuzzer, guided by the parser's coverage), the others from
@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, Phase, given, seed as seeded, settings, stra
 
 from tests.fuzzing import spaces
 from tests.fuzzing.folders import Folder, cases
+from tests.fuzzing.places import Places
 from tests.sweeper.inline_sweep import Inline
 
 PATIENCE = 60.0
@@ -81,7 +82,13 @@ def guided(inputs: int, seed: int) -> Counter[str]:
 def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description="Fuzz the search space parser and the results reader.")
-    for part, inputs in {"spaces": 60_000, "garbled": 10_000, "guided": 30_000, "folders": 4_000}.items():
+    for part, inputs in {
+        "spaces": 60_000,
+        "garbled": 10_000,
+        "guided": 30_000,
+        "folders": 4_000,
+        "places": 1_500,
+    }.items():
         parser.add_argument(f"--{part}", type=int, default=inputs, help=f"inputs; {inputs} if unset")
     parser.add_argument("--seed", type=int, default=None, help="drawn and printed if unset")
     chosen = parser.parse_args()
@@ -89,7 +96,8 @@ def main() -> None:
     print(f"seed {seed}", flush=True)
     total = 0
     with tempfile.TemporaryDirectory() as work:
-        folder = Folder(Inline(Path(work)).run("fuzzed").paths.root, Path(work, "damaged"))
+        sound = Inline(Path(work)).run("fuzzed").paths.root
+        folder = Folder(sound, Path(work, "damaged"))
 
         def check(content: bytes) -> str:
             return spaces.check_bytes(content, Path(work))
@@ -99,6 +107,7 @@ def main() -> None:
             "garbled": lambda inputs, seed: fuzz(spaces.garbled, check, inputs, seed),
             "guided": guided,
             "folders": lambda inputs, seed: fuzz(cases, lambda case: folder.check(*case), inputs, seed),
+            "places": lambda inputs, seed: Places(sound, Path(work, "odd")).fuzz(inputs, seed),
         }
         for part, run in parts.items():
             inputs = getattr(chosen, part)

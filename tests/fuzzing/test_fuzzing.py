@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from tests.fuzzing import __main__ as fuzzing, folders, spaces
+from tests.fuzzing import __main__ as fuzzing, folders, places, spaces
 from tests.sweeper.inline_sweep import Inline
 
 SEED = 12
@@ -28,6 +28,12 @@ def test_damaged_folders_are_read_or_refused(tmp_path: Path) -> None:
     folder = folders.Folder(Inline(tmp_path).run("fuzzed").paths.root, tmp_path / "damaged")
     counts = fuzzing.fuzz(folders.cases, lambda case: folder.check(*case), 15, SEED)
     assert counts[folders.REFUSED] > 4, counts
+
+
+@pytest.mark.integration
+def test_commands_neither_wait_for_nor_follow_odd_things_in_the_places_of_files(tmp_path: Path) -> None:
+    odd = places.Places(Inline(tmp_path).run("fuzzed").paths.root, tmp_path / "odd")
+    assert odd.fuzz(12, SEED).total() == 12
 
 
 def test_a_fault_is_found_and_shrunk() -> None:

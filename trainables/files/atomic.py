@@ -22,16 +22,7 @@ from trainables.files.regular import read_bytes
 #: How names of unfinished files begin.
 TEMPORARY_PREFIX = ".tmp-"
 
-_NAMES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"{re.escape(TEMPORARY_PREFIX)}(?:(\d+)-)?.*",
-        # Release 0.1 had three more: of checkpoints and journal records, of reports, of kept measurements.
-        r"\..+\.tmp-(\d+)(?:-[0-9a-f]{8})?",
-        r"\..+-(\d+)\.tmp",
-        r"\.[0-9a-f]{16}\.json\.(\d+)-[0-9a-f]{8}",
-    )
-)
+_NAME = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?:(\d+)-)?.*")
 
 
 def temporary_name() -> str:
@@ -112,8 +103,8 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file's name is that of an unfinished one, of this release or an earlier one."""
-    return any(pattern.fullmatch(name) for pattern in _NAMES)
+    """Return whether a file's name is that of an unfinished one."""
+    return _NAME.fullmatch(name) is not None
 
 
 def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
@@ -136,8 +127,8 @@ def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
 
 def _writer_is_alive(name: str) -> bool:
     """Return whether the process that a temporary name carries is another one of this machine, and alive."""
-    matches = (pattern.fullmatch(name) for pattern in _NAMES)
-    process = next((int(match[1]) for match in matches if match and match[1]), None)
+    match = _NAME.fullmatch(name)
+    process = int(match[1]) if match and match[1] else None
     if process is None or process == os.getpid():
         return False
     try:

@@ -159,6 +159,8 @@ class MlflowTracker(Tracker):
         runs = f"[All trials]({address('', self._experiment_id).lstrip('/')})"
         text = f"{runs} · {answer}\n\n{self._questions()}"
         self._client.set_experiment_tag(self._experiment_id, DESCRIPTION_TAG, text)
+        note = self._sent[SWEEP_RUN].get(DESCRIPTION_TAG, "").rpartition(answer)[2].lstrip()
+        self._client.set_tag(self._run_ids[SWEEP_RUN], DESCRIPTION_TAG, f"{answer}\n\n{note}")
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Attach a file to the parent run, in `folder`."""
@@ -167,7 +169,7 @@ class MlflowTracker(Tracker):
     def _open_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = self._sweep.paths.name
+        name = self._sweep.spec.tracking.experiment or self._sweep.paths.name
         found = self._client.get_experiment_by_name(name)
         if found is None:
             tags = {DESCRIPTION_TAG: self._questions(), **EXPERIMENT_TAGS, **self._experiment_tags}

@@ -1,8 +1,9 @@
 """MLflow's pages of a sweep: the view in which its experiment opens, questions to ask there, a server to browse them.
 
 MLflow keeps a view that somebody shares as a tag of the experiment, and opens it by a link that names the tag. The page
-unfolds a tree of runs only where runs are not ordered by their start, so this view orders them by the objective. The
-server is MLflow's own, on this machine's loopback address only.
+unfolds a tree of runs only where runs are not ordered by their start, so this view orders them by the objective of
+trials that ran to the end; those that stopped early lack it and come after them. The server is MLflow's own, on this
+machine's loopback address only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import is_sweep_name
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
 from sweeper.text.display import redact
 from trainables.registry.names import did_you_mean
@@ -57,10 +59,10 @@ def shared_view(metric: str, mode: str, varying: Sequence[str], trials: int) -> 
     fixed = read_data("shared_view.yaml")
     state = {
         **fixed["view"],
-        "orderByKey": f"metrics.`{metric}`",
+        "orderByKey": f"metrics.`finished/{metric}`",
         "orderByAsc": mode == "min",
         "selectedColumns": [
-            *(f"metrics.`{each}`" for each in dict.fromkeys((metric, *fixed["metrics"]))),
+            *(f"metrics.`{each}`" for each in dict.fromkeys((f"finished/{metric}", metric, *fixed["metrics"]))),
             *(f"params.`{each}`" for each in varying[:6]),
             *fixed["attributes"],
         ],
@@ -168,7 +170,7 @@ MOST = 1000
 
 
 def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
-    """Return name and experiment's id of the sweeps in a store, the newest first; of `name` alone if given.
+    """Return name and id of the experiments of sweeps in a store, the newest first; of the sweep `name` alone if given.
 
     Raises:
         SweeperError: the store cannot be read, or has no such sweep.
@@ -180,6 +182,10 @@ def experiments(uri: str, name: str | None = None) -> list[tuple[str, str]]:
     if name is None:
         return sweeps
     named = [each for each in sweeps if each[0] == name]
+    if not named and is_sweep_name(name):  # `tracking.experiment` names it otherwise
+        with store(uri, refused, "try again") as client:
+            runs = client.search_runs([each[1] for each in sweeps], f"tags.sweep = '{name}'", max_results=1)
+        named = [each for each in sweeps if runs and each[1] == runs[0].info.experiment_id]
     if not named:
         known = tuple(each[0] for each in sweeps)
         raise SweeperError(

@@ -28,7 +28,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tables.generations import recalibration_parts, state_of_recalibrations, writing
 from sweeper.tables.writer import ParquetSink
-from sweeper.tracking.runs import recalibration_points
+from sweeper.tracking.points import recalibration_points
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.debiased import debiased_l2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -28,9 +29,7 @@ from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
 from sweeper.text.display import format_table
 from tests.running import typed
-from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
 from tests.sweeper.synthetic_sweep import write_sweep
-from trainables.worker.trial_tables import SPECTRA_SCHEMA
 
 
 def rows_of(folder: Path, table: str) -> list[dict]:
@@ -252,18 +251,6 @@ def test_faults_are_named(output: Path, tmp_path: Path) -> None:
         load_several(NAMES, output).sql("SELECT nothing FROM trials")
 
 
-def test_spectra_that_two_releases_wrote_are_read_together(tmp_path: Path) -> None:
-    """A sweep that 0.2 began and 0.3 resumed: columns that came later are empty in the older parts."""
-    results = ideal_sweep(tmp_path, "mukhoti_figures_7_8")
-    folder = results.folder / "tables" / "spectra"
-    rows = pa.Table.from_pylist([{"trial": "c00000", "mean_se": 0.1}], SPECTRA_SCHEMA)
-    for name in ("a", "c"):
-        pq.write_table(rows.drop_columns(["probes", "mean", "mean_se"]), folder / f"{name}.parquet")
-    pq.write_table(rows, folder / "b.parquet")
-    (row,) = Results(results.folder).rows("SELECT count(*) AS n, count(mean_se) AS known FROM spectra")
-    assert (row["n"], row["known"]) == (3, 1)
-
-
 READS = "(SELECT content FROM read_text('{secret}'))"
 """What a stranger would like a query of the reader's to run."""
 
@@ -335,6 +322,18 @@ def test_a_pipe_or_device_among_the_tables_is_refused_at_once(
     odd((folder / "tables" / "predictions").resolve() / "c99999.parquet")
     with pytest.raises(QueryError, match="not a regular file"):
         Results(folder).sql("SELECT * FROM trials")
+
+
+def test_tables_that_lead_out_of_the_folder_are_not_read(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(quickstart_folder, tmp_path / "theirs", symlinks=True)
+    (folder / "tables").unlink()
+    (folder / "tables").symlink_to((quickstart_folder / "tables").resolve())
+    with pytest.raises(SweeperError, match="leads out of the sweep's folder"):
+        Results(folder).sql("SELECT * FROM trials")
+    (folder / "tables").unlink()
+    (folder / "tables").symlink_to("tables")
+    with contextlib.suppress(SweeperError):
+        assert Results(folder).sql("SELECT * FROM trials").num_rows == 0
 
 
 def test_no_more_rows_are_read_than_asked_for(quickstart_folder: Path) -> None:

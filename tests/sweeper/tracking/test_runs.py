@@ -14,16 +14,15 @@ from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.journal.best import Objective
 from sweeper.space.loading import load_spec
 from sweeper.tracking.base import SWEEP_RUN, TrackedSweep
-from sweeper.tracking.runs import (
+from sweeper.tracking.points import (
     MOST_EPOCHS,
     MOST_TRIALS,
-    RunProjection,
     epoch_points,
     epochs_between_points,
     evaluation_points,
     thinned,
-    unavailable_texts,
 )
+from sweeper.tracking.runs import RunProjection, unavailable_texts
 from tests.sweeper.records import made_record
 from trainables.worker.trial_reports import mean_objective
 
@@ -61,9 +60,11 @@ def test_evaluation_metrics_carry_their_split_except_the_hessians_and_repeat_no_
         {**key, "split": "test", "nll": 0.6, "posthoc_temperature_unavailable": "all right", "aurc": math.nan},
     ]
     found = {name: (value, step) for name, value, step in evaluation_points(rows)}
-    assert found.keys() == {"val_mce", "hessian_training_trace", "test_nll", "test_aurc"}
+    assert found.keys() == {
+        "calibration/val_mce", "curvature/hessian_training_trace", "test_nll", "other/test_aurc"
+    }  # fmt: skip
     assert found["test_nll"] == (0.6, 3)
-    assert math.isnan(found["test_aurc"][0])
+    assert math.isnan(found["other/test_aurc"][0])
     assert unavailable_texts(rows) == {"posthoc_temperature_unavailable": "all right"}
 
 
@@ -88,11 +89,14 @@ def test_how_a_number_was_computed_is_no_metric_and_a_standard_error_has_no_spre
     key = {"trial": "c00000", "epoch": 3, "split": "test", "stage": "end"}
     more = {"hessian_training_matvecs": 6, "posthoc_temperature_converged": True, "ece_se": 0.01}
     rows = [{**key, "replicate": replicate, "ece": 0.1 * replicate, **more} for replicate in range(2)]
-    assert {name for name, *_ in evaluation_points(rows)} == {"test_ece", "test_ece_std", "test_ece_se"}
+    assert {name for name, *_ in evaluation_points(rows)} == {
+        "test_ece", "test_ece_std", "calibration/test_ece_se"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("trials", "others"), [(MOST_TRIALS, {"val_top5", "val_region_ambiguous"}), (MOST_TRIALS + 1, set())]
+    ("trials", "others"),
+    [(MOST_TRIALS, {"other/val_top5", "calibration/val_region_ambiguous"}), (MOST_TRIALS + 1, set())],
 )
 def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, others: set[str]) -> None:
     drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * trials
@@ -103,7 +107,7 @@ def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, 
     runs.apply(made_record(1, "started", 2.0, {"configuration": 7, "attempt": 1}))
     runs.apply(made_record(2, "report", 3.0, {"configuration": 7, "epoch": 3, "evaluations": [row]}))
     (update,) = (update for update in runs.take() if update.place == 7)
-    core = {"val_posthoc_temperature_nll", "val_entropy_wrong", "hessian_training_trace"}
+    core = {"posthoc/val_posthoc_temperature_nll", "other/val_entropy_wrong", "curvature/hessian_training_trace"}
     assert {point.key for point in update.points} == core | others
 
 

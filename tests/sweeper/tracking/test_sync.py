@@ -29,9 +29,10 @@ from sweeper.tracking import sync as projection
 from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.mlflow.client import RUN_STATUS, MlflowTracker
-from sweeper.tracking.mlflow.pages import TAG
+from sweeper.tracking.mlflow.pages import TAG, delete_runs, experiments
+from sweeper.tracking.runs import sweep_id
 from tests.alive import wait_for_ends
-from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
+from tests.mlflow_stores import Server, by_column, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
 from tests.sweeper.records import fields, made_body, record_names
 
@@ -87,14 +88,17 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
         if status in ("completed", "early_stopped", "failed"):
             assert run.info.end_time - run.info.start_time == round(1000 * trial.wall_seconds), "time of training"
         metrics = points.get(index, {})
-        assert run.data.metrics.keys() == metrics.keys()
+        keys = by_column(run.data.metrics)
+        assert keys.keys() == metrics.keys() and len({key.partition("/")[0] for key in keys.values()}) > 1
+        assert any(key.startswith("finished/") for key in run.data.metrics) == (trial.status == "completed")
+        assert tags["mlflow.note.content"]
         for name in sorted(metrics)[:: 1 if len(metrics) < 8 else 3]:
-            history = client.get_metric_history(run.info.run_id, name)
+            history = client.get_metric_history(run.info.run_id, keys[name])
             found = [(m.step, m.timestamp, rounded(m.value)) for m in history]
             assert len(found) == len(set(found))
             assert set(found) == metrics[name], (index, name)
             newest = max(metrics[name])
-            assert rounded(run.data.metrics[name]) == newest[2]
+            assert rounded(run.data.metrics[keys[name]]) == newest[2]
 
 
 def drive(sweep: Any, steps: int, sink: Any = None) -> None:
@@ -239,6 +243,46 @@ with Follower(SweepPaths(Path(sys.argv[1])), sys.argv[2]) as follower:
     print(follower._process.pid, flush=True)
     time.sleep(100)
 """
+
+
+def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any, tmp_path: Path) -> None:
+    uri, sweeps = f"sqlite:///{tmp_path / 'mlflow.db'}", [random_sweep(n, name=f"part{n}", count=2) for n in (1, 2)]
+    for sweep in sweeps:
+        sweep.write_spec()
+        text = sweep.paths.sweep_file.read_text()
+        sweep.paths.sweep_file.write_text(text.replace("experiment: null", "experiment: /Users/me/calibration"))
+        drive(sweep, 10_000)
+        projection.sync(sweep.root, uri)
+    (experiment,) = [e for e in MlflowClient(uri).search_experiments() if TAG in e.tags]
+    assert experiment.name == "/Users/me/calibration"
+    runs = MlflowClient(uri).search_runs([experiment.experiment_id], max_results=100)
+    assert {run.data.tags["sweep"] for run in runs} == {sweep.paths.name for sweep in sweeps}
+    assert [each[1] for each in experiments(uri, sweeps[0].paths.name)] == [experiment.experiment_id]
+    assert delete_runs(uri, sweeps[0].paths.name, sweep_id(sweeps[0].paths.journal)) == 3
+    left = MlflowClient(uri).search_runs([experiment.experiment_id], max_results=100)
+    assert {run.data.tags["sweep"] for run in left} == {sweeps[1].paths.name}
+
+
+COMPUTES = "import os, sys, time; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile time.process_time() < 0.8: pass"
+
+
+def test_the_end_waits_for_work_that_other_processes_hold_up(
+    random_sweep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work of 0.8 s, on a core that four processes share, within 1.5 s of a core of its own."""
+    monkeypatch.setattr("sweeper.tracking.follower.MOST_TIMES", 100.0)
+    core = str(min(os.sched_getaffinity(0)))
+    others = [subprocess.Popen([sys.executable, "-c", COMPUTES.replace("0.8", "600"), core]) for _ in range(3)]
+    try:
+        follower = Follower(random_sweep(1, name="held", count=1).paths, "sqlite:///unused.db")
+        follower._process = subprocess.Popen([sys.executable, "-c", COMPUTES, core])
+        began = time.monotonic()
+        assert follower.wait(1.5) == []
+        assert time.monotonic() - began > 1.5
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_sweep: Any, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower
 from sweeper.tracking.sync import sync
 from sweeper.tracking.tensorboard import ENDED
-from tests.mlflow_stores import expected_points
+from tests.mlflow_stores import by_column, expected_points
 from tests.patience import patient
 from tests.sweeper.tracking.test_sync import drive
 
@@ -31,10 +31,11 @@ def assert_complete(sweep: Any, folder: Path) -> None:
     points = expected_points(records)
     for index, metrics in points.items():
         run = EventAccumulator(str(folder / trial_name(index)), size_guidance={"scalars": 0}).Reload()
-        assert {*run.Tags()["scalars"]} == {*metrics}
+        keys = by_column(run.Tags()["scalars"])
+        assert keys.keys() == metrics.keys()
         for name, expected in metrics.items():
-            found = {(e.step, round(e.wall_time * 1000)): e.value for e in run.Scalars(name)}
-            assert len(run.Scalars(name)) == len(found) == len(expected)
+            found = {(e.step, round(e.wall_time * 1000)): e.value for e in run.Scalars(keys[name])}
+            assert len(run.Scalars(keys[name])) == len(found) == len(expected)
             for step, timestamp, value in expected:
                 if value != -1.0:
                     assert found[step, timestamp] == pytest.approx(value, rel=1e-6, abs=1e-9)

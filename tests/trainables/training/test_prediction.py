@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
-from sweeper.tracking.runs import evaluation_points
+from sweeper.tracking.points import evaluation_points
 from trainables.datasets import load_dataset
 from trainables.datasets.splits import build_split
 from trainables.losses import build_loss
