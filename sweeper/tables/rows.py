@@ -164,7 +164,9 @@ class TrialsTable:
     def _added_row(self, trial: TrialState, added: AddedSeed) -> dict[str, object]:
         for known in trial.replicates.values():  # in a process of its own, it is ahead of its last report
             trial = replace(trial, **{name: getattr(known, name) for name in _OWN_COLUMNS})
-        same = {name: getattr(trial, name) for name in (*_STATE_COLUMNS, "status", "error", "wall_seconds")}
+        same = {name: getattr(trial, name) for name in (*_STATE_COLUMNS, "status", "wall_seconds")}
+        failure = _failure(trial, added.replicate)
+        same["error"] = None if failure is None else reason_text(failure)
         row = self._row(added.trial, added.values) | same | {"replicate": added.replicate, "seed": added.seed}
         return {name: value for name, value in row.items() if name in self._schema.names}
 
