@@ -22,10 +22,10 @@ from sweeper.core.errors import SweeperError
 from sweeper.text.display import Shown
 
 if TYPE_CHECKING:
-    from sweeper.analysis.certificates import Certificate
     from sweeper.analysis.comparison import Comparison
     from sweeper.analysis.predictive import Conformal, EnsembleRow
     from sweeper.analysis.recalibrating import Recalibrated
+    from sweeper.analysis.verdicts import Estimates
 
 #: The query that the end of a recalibration offers.
 AFTERWARDS_SQL = (
@@ -43,11 +43,11 @@ def compare(
     *,
     network: str | None = None,
     output: arguments.Output = None,
-) -> Shown[Comparison] | Shown[list[Certificate]]:
-    """Compare two sweeps, or two losses or trials of one sweep.
+) -> Shown[Comparison] | Shown[list[Estimates]]:
+    """Compare two losses or trials of a sweep, or two sweeps, by every estimator of calibration.
 
-    Of sweeps: settings, versions, hardware, and results over paired configurations. Then, of either, whether one is
-    better by every estimator, before and after each post-hoc method, from stored predictions.
+    Before and after each post-hoc method, from stored predictions: which is lower, whether there is no difference that
+    matters, or what would decide it. Of two sweeps first settings, versions, hardware, and metrics over paired trials.
 
     Args:
         first: Another sweep; with `second`, a loss or a trial. A loss stands for its best finished configuration.
@@ -55,26 +55,28 @@ def compare(
         network: Compare by estimators on this network only. (default: every one that both have)
 
     Returns:
-        Of two sweeps, what differs, and each metric with its interval and p; of one, a certificate for each network.
+        Each estimator's differences on each network; of two sweeps, what differs, and each metric with its interval.
 
     Raises:
         SweeperError: a side has no finished configuration, or there are no predictions.
     """
-    from sweeper.analysis.certificates import certify, view as estimators_view
     from sweeper.analysis.comparison import compare as compare_sweeps, view
+    from sweeper.analysis.verdicts import estimates
+    from sweeper.reporting.first_screen import screen_changes
+    from sweeper.reporting.summary import compared
 
     results = opened(name, output)
     if second is not None:
-        certificates = certify((results, first), (results, second), network)
-        return Shown(certificates, estimators_view(certificates))
+        sides = estimates((results, first), (results, second), network, screen_changes(results))
+        return Shown(sides, compared(sides))
     other = opened(first, output)
     comparison, notes = compare_sweeps(results, other), []
     try:
-        certificates = certify((results, None), (other, None), network)
+        sides = estimates((results, None), (other, None), network)
     except SweeperError as error:
-        certificates, notes = [], [f"not compared by estimators: {error}"]
-    look = Group(view(comparison), *([Text(), estimators_view(certificates)] if certificates else []))
-    return Shown(comparison, look, json={"sweeps": comparison, "estimators": certificates}, notes=notes)
+        sides, notes = [], [f"not compared by estimators: {error}"]
+    look = Group(view(comparison), *([Text(), compared(sides)] if sides else []))
+    return Shown(comparison, look, json={"sweeps": comparison, "estimators": sides}, notes=notes)
 
 
 def recalibrate(

@@ -113,6 +113,13 @@ WaitForNodes = Annotated[
         help="Minutes to wait for the autoscaler to add the first node that fits a trial.", validator=Number(gte=0)
     ),
 ]
+By = Annotated[
+    str | None,
+    Parameter(
+        help="Metric that decides which trial is best, e.g. val_posthoc_temperature_ece.", show_default="the objective",
+        metavar="METRIC",
+    ),
+]
 Timings = Annotated[bool, Parameter(help="Print how long each phase took, in seconds.")]
 Trust = Annotated[bool, Parameter(help="Run the code that came with the sweep; remembered for this code.")]
 

@@ -44,6 +44,7 @@ def results_(
     everything: Annotated[bool, Parameter("--all")] = False,
     columns: Annotated[Sequence[str] | None, Parameter(metavar="NAMES", consume_multiple=(0, 1))] = None,
     sort: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    by: arguments.By = None,
     form: arguments.Form = "table",
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
@@ -70,8 +71,8 @@ def results_(
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
-    if sql is not None and (everything or columns or sort is not None):
-        raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
+    if sql is not None and (everything or columns or sort is not None or by is not None):
+        raise SweeperError("--sql excludes --all, --columns, --sort and --by", "write them into the query")
     sweeps = [opened(name, output, address) for name in names]
     found, marks = sweeps[0], [f"{each.name}: {mark}" for each in sweeps for mark in each.marks]
     if columns is not None and not [*columns]:
@@ -83,12 +84,16 @@ def results_(
             rows = rows.slice(0, MOST_ROWS)
             marks.append(f"the first {MOST_ROWS:,} rows; --format csv, json or parquet writes all")
     elif form != "table":
-        rows = best_trials(found, columns or (), sort)
+        rows = best_trials(found, columns or (), sort, by)
     else:
-        table = listed(found, columns or (), sort, everything=everything)
+        table = listed(found, columns or (), sort, by, everything=everything)
         count = len(table.rows) if everything else count_of_listed(found)
         note = f"{len(table.rows)} of {plural(count, 'trial')}; --all prints every one"
-        return Shown(table, table, notes=[*([note] if len(table.rows) < count else []), *marks], width=WIDTH)
+        notes = [
+            *([note] if len(table.rows) < count else []),
+            *([f"best by {table.board.objective.label}"] if by else []),
+        ]
+        return Shown(table, table, notes=[*notes, *marks], width=WIDTH)
     return Shown(rows, format_table(rows, form), notes=marks)
 
 
@@ -287,6 +292,7 @@ def export(
     to: str | Path,
     *,
     trial: str = "best",
+    by: arguments.By = None,
     replicate: str | int = "0",
     posthoc: str = "temperature",
     onnx: bool = False,
@@ -331,6 +337,7 @@ def export(
         *found,
         Path(to),
         trial=trial,
+        by=by,
         replicate=str(replicate),
         posthoc=posthoc,
         store=store.child(sweep).uri if store is not None else None,

@@ -140,6 +140,7 @@ class Chosen:
         networks: one or several replicates.
         again: None where the sweep's own checkpoint was there; else how far the logits of the network that was trained
             again lie from those that the sweep stored, 0 for equal bits.
+        why: `best by validation NLL`; empty where the trial was named.
     """
 
     sweep: Sweep
@@ -149,6 +150,7 @@ class Chosen:
     dataset: DataSet
     networks: list[TrainedNetwork]
     again: float | None = None
+    why: str = ""
 
 
 def chosen_networks(
@@ -157,6 +159,7 @@ def chosen_networks(
     trial: str,
     replicate: str,
     *,
+    by: str | None = None,
     store: str | None = None,
     trust: bool = False,
     retrain: bool = False,
@@ -169,6 +172,7 @@ def chosen_networks(
         output: where it is.
         trial: its name, or `best`.
         replicate: its number, or `all`.
+        by: the metric that decides which trial is `best`; the sweep's objective by default.
         store: the sweep's address in an object store, from where its checkpoints are fetched.
         trust: run the code that came with the sweep's folder, though this user has not run it before.
         retrain: train the trial again where its weights are gone.
@@ -188,7 +192,7 @@ def chosen_networks(
             "load its checkpoint with torch.load(…, weights_only=True) and give its state to your loop",
         )
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
-    found = _trial(Results(sweep.paths.root), trial)
+    found, chosen = _trial(Results(sweep.paths.root), trial, by)
     weights = _weights(sweep, found, sweep.paths.checkpoints, store)
     again: float | None = None
     if weights is None:
@@ -209,22 +213,25 @@ def chosen_networks(
     configuration: Description = dict(sweep.configuration_of(found))
     dataset = _dataset(sweep, configuration)
     networks = [TrainedNetwork(_network(dataset, configuration, states[n]), predictions[n]) for n in numbers]
-    return Chosen(sweep, found, epoch, configuration, dataset, networks, again)
+    return Chosen(sweep, found, epoch, configuration, dataset, networks, again, chosen)
 
 
-def _trial(results: Results, trial: str) -> str:
-    board = leaderboard(results)
+def _trial(results: Results, trial: str, by: str | None) -> tuple[str, str]:
+    """Return a trial's name, and why it: `best by validation NLL`, or nothing where it was named."""
+    if by is not None and trial != BEST:
+        raise SweeperError(f"--by {by} chooses a trial, and --trial {trial} names one", "give one of them")
+    board = leaderboard(results, by=by)
     if trial == BEST:
         if board.best is None:
             raise SweeperError(
                 f"the sweep {results.name!r} has no evaluated trial yet", "wait until one reaches its first rung"
             )
-        return text_of(board.best, "trial")
+        return text_of(board.best, "trial"), f"best by {board.objective.label}"
     names = [text_of(row, "trial") for row in board.rows]
     if trial not in names:
         example = f"{BEST}, or one that `sweeper results {results.name} --all` lists"
         raise SweeperError(f"the sweep {results.name!r} has no evaluated trial {trial!r}", f"choose {example}")
-    return trial
+    return trial, ""
 
 
 #: An epoch, and the weights that count at it, by replicate.

@@ -85,6 +85,7 @@ class Exported:
         again: None where the sweep's own weights were exported; else how far the logits of those that were trained
             again lie from the sweep's, 0 for equal bits.
         logged: where it is in MLflow, in words.
+        why: `best by validation NLL`; empty where the trial was named.
         description: the contents of `model.json`.
     """
 
@@ -97,6 +98,7 @@ class Exported:
     description: Description = field(repr=False)
     again: float | None = None
     logged: str | None = None
+    why: str = ""
 
     def __str__(self) -> str:
         """Return what was written, and how closely the program reproduces the sweep."""
@@ -105,7 +107,7 @@ class Exported:
         if "onnx" in self.description:
             more += f"; {ONNX} equals the program within {self.description['onnx']['largest_difference']:.1g}"
         return (
-            f"{self.folder}: {self.trial}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
+            f"{self.folder}: {self.trial}{f' ({self.why})' if self.why else ''}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
             f"probabilities of the {self.samples:,} test samples equal the sweep's within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
             + ("\nwarning: " + undetermined(self.description["posthoc"]) if self.at_bound else "")
@@ -131,6 +133,7 @@ def export_model(
     to: Path,
     *,
     trial: str = "best",
+    by: str | None = None,
     replicate: str = "0",
     posthoc: str = "temperature",
     store: str | None = None,
@@ -146,6 +149,7 @@ def export_model(
         output: where it is.
         to: the folder to make.
         trial: its name, or `best`.
+        by: the metric that decides which is best; the sweep's objective by default.
         replicate: its number, or `all` for an ensemble.
         posthoc: a method that the sweep measured, by its label or name; `none` for the network's own probabilities.
         store: the sweep's address in an object store, if it is there.
@@ -161,7 +165,7 @@ def export_model(
         raise SweeperError(f"{to} exists", "give --to a folder that does not exist yet")
     if onnx:
         require_onnx()
-    chosen = chosen_networks(name, output, trial, replicate, store=store, trust=trust, retrain=retrain, say=say)
+    chosen = chosen_networks(name, output, trial, replicate, by=by, store=store, trust=trust, retrain=retrain, say=say)
     calibrator, stated = _fitted(chosen, posthoc)
     module = CalibratedNetworks([each.network for each in chosen.networks], calibrator).eval()
     split = chosen.dataset.splits[MEASURED_ON]
@@ -184,7 +188,9 @@ def export_model(
             _write(made, chosen, program, example, description, card)
             made.rename(to)
     numbers = description["source"]["replicates"]
-    return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), description, chosen.again)
+    return Exported(
+        to, chosen.trial, numbers, posthoc, difference, len(split), description, chosen.again, why=chosen.why
+    )
 
 
 def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, Description]:

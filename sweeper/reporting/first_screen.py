@@ -1,47 +1,143 @@
-"""The first screen of a sweep: a picture of every loss on every network, then the questions that it is run for.
+"""The first screen of a sweep as data: what to use, what that may cost, what is undecided, and what would decide it.
 
-At most five sentences answer them. Of a loss's hyperparameter they say which value is best, where the sweep can tell:
-values are compared on one network, at the same epoch, trained to the end, and with the same other hyperparameters, or
-averaged over all settings of these at which every value was tried. Where γ was drawn together with the learning rate, a
-better γ cannot be told from a better learning rate, and the answer is that.
+A finalist is the best configuration of a loss on a network that was trained to the end, or each value of a
+hyperparameter that varies alone on a line through it. `sentences` renders all of this.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from sweeper.analysis.recalibration import UNCALIBRATED, Change, Effect, changed, effects, signed
-from sweeper.analysis.selection import best_set_line
-from sweeper.analysis.statistics.best_set import SURE, Comparisons
+from sweeper.analysis.estimators import Judgement
+from sweeper.analysis.recalibration import Effect, effects
+from sweeper.analysis.statistics.basics import Spread
+from sweeper.analysis.statistics.best_set import Comparisons, most_lost
 from sweeper.analysis.statistics.spreads import spreads
-from sweeper.figures.posthoc_temperature import own_methods, posthoc_sql
-from sweeper.reporting.matrix import Key, Matrix, Measured, best_after, matrix
-from sweeper.reporting.picture import STOPPED, Picture, SmallPlot, mean_of, picture, small_plot
+from sweeper.analysis.verdicts import Calibration, calibration
+from sweeper.figures.posthoc_temperature import posthoc_sql
+from sweeper.reporting.matrix import Key, Matrix, matrix
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Leaderboard
-from sweeper.results.listing import Overview, headline
-from sweeper.text.cells import Row, Rows, float_or_none, grouped, measured_or_none, measured_values, text_of
-from sweeper.text.labels import describe, number, plural, short
+from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard
+from sweeper.results.listing import Overview, overview
+from sweeper.results.queries import literal
+from sweeper.text.cells import Row, float_or_none, int_of, measured_values, text_of
+from sweeper.text.labels import describe, number, short
 from trainables.registry import IMPORTED
-
-#: Post-hoc methods that the first screen names; the report's table has all.
-MOST_METHODS = 3
-
-#: Losses or networks that one sentence names on each side, and lines of "Which γ"; the picture has all.
-MOST_NAMED = 6
 
 #: A best configuration whose accuracy exceeds the largest class by less is warned of.
 LEAST_ABOVE_MAJORITY = 0.02
 
+#: The most that a leader may cost for "nearly decided", as a share of the best one's value.
+NEARLY = 0.5
 
-class Answer(NamedTuple):
-    """A question in a few words, and its answer in a sentence."""
+#: How a configuration stands: the leader, may be as good, worse, not trained to the end, or not compared.
+BEST, ALIKE, WORSE, STOPPED, UNKNOWN = "best", "alike", "worse", "stopped", "unknown"
 
-    question: str
-    sentence: str
+#: States of an answer: all others are worse; some are; none is; one seed each or all the same; nothing to compare with;
+#: nobody has finished.
+DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
+    "decided", "nearly", "open", "not judged", "alone", "unfinished"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A finalist, or the best of a loss on a network where none was trained to the end.
+
+    Attributes:
+        place, loss, network: what it is the best of; `place` is the data set's setting.
+        setting: the hyperparameter that varies alone and its value, `γ 3`; empty where none does.
+        trial: its name.
+        configuration: its hyperparameters in words.
+        epoch: its last one.
+        standing: BEST, ALIKE, WORSE, STOPPED or UNKNOWN.
+        value: the objective over seeds.
+        change: its test ECE after minus before temperature scaling; None where that was not measured.
+    """
+
+    place: str
+    loss: str
+    network: str
+    setting: str
+    trial: str
+    configuration: str
+    epoch: int
+    standing: str
+    value: Spread
+    change: Judgement | None
+
+    @property
+    def words(self) -> str:
+        """The loss and its setting, e.g. `focal γ 3`."""
+        return " ".join(filter(None, [self.loss, self.setting]))
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which loss, which network, or which value of a loss's hyperparameter.
+
+    Attributes:
+        name: `loss`, `network`, or the hyperparameter's, `γ`.
+        where: loss and network that a hyperparameter belongs to; empty for the first two.
+        best: what may be the best, the leader first.
+        worse: what is worse.
+        unknown: what is compared with nothing; all but the leader where seeds say nothing.
+    """
+
+    name: str
+    where: str
+    best: tuple[str, ...]
+    worse: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def decided(self) -> bool:
+        """Whether one alone may be the best."""
+        return len(self.best) == 1 and not self.unknown
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep says of one setting of its data set.
+
+    Attributes:
+        place: that setting; empty where it does not vary.
+        state: DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE or UNFINISHED.
+        running: whether trials are still to be trained.
+        objective: what decides, and whether more of it is better.
+        leader: the best so far.
+        most_lost: how much worse the leader may be than the best finalist, as a share of that one's value where
+            `relative`, else in the objective's unit; None where seeds say nothing.
+        relative: see there.
+        questions: loss and network, then hyperparameters.
+        lines: the best of each loss on each network, best network and best loss first.
+        between: of two finalists the second's test ECE minus the leader's, before and after temperature scaling.
+        pair: these two, the second's line first.
+        seeds: the fewest of a finalist.
+        fresh: whether these seeds chose nothing.
+        trainings: how many more probably decide the rest; 0 where that is not known.
+        command: what would decide the rest; empty where nothing is left, or trials are still to be trained.
+        seconds: what a training takes, None where that is not known.
+    """
+
+    place: str
+    state: str
+    running: bool
+    objective: Goal
+    leader: Line
+    most_lost: float | None
+    relative: bool
+    questions: tuple[Question, ...]
+    lines: tuple[Line, ...]
+    between: tuple[Judgement, Judgement] | None
+    pair: tuple[Line, Line] | None
+    seeds: int
+    fresh: bool
+    trainings: int
+    command: str
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -49,155 +145,245 @@ class FirstScreen:
     """The first screen.
 
     Attributes:
-        matrix: the best of each loss on each network; None where nothing was evaluated.
-        picture: the same as it is drawn.
-        settings: the hyperparameters of the losses, γ first.
-        answers: the best configuration, which loss, which network, which γ, what temperature scaling did.
-        scaled: the first post-hoc method and what it did to the best one, `temperature scaling: no clear change`.
+        answers: one for each setting of the data set; none where nothing was evaluated.
+        missing: why there is none, in words.
+        warnings: what not to rely on.
+        compare: the command that shows every estimator of the leader and the next best loss; empty without one.
+        columns: whether the data set's setting, the network vary.
     """
 
-    matrix: Matrix | None
-    picture: Picture | None
-    settings: Sequence[Setting]
-    answers: Sequence[Answer]
-    scaled: str = ""
+    answers: tuple[Answer, ...]
+    missing: str
+    warnings: tuple[str, ...]
+    compare: str = ""
 
     @property
-    def verdict(self) -> str:
-        """What is undecided, in a line above the picture: there, the best mean looks like a winner."""
-        left_open = [each for each in self.answers if each.sentence.startswith(("undecided", "none was trained"))]
-        asked = ", ".join(each.question.removeprefix("Which ").lower() for each in left_open)
-        scaled = f"Test ECE after {self.scaled}." if self.scaled else ""
-        return " ".join(filter(None, [f"Undecided: {asked}." if asked else "", scaled]))
-
-    @property
-    def asked(self) -> Sequence[Setting]:
-        """The hyperparameter that the first screen draws: γ if there is one."""
-        return [each for each in self.settings if each.name == self.settings[0].name]
+    def lines(self) -> list[Line]:
+        """The lines of all settings."""
+        return [line for answer in self.answers for line in answer.lines]
 
 
 def first_screen(results: Results, board: Leaderboard, counts: Overview) -> FirstScreen:
     """Return the first screen of a sweep."""
-    best = [headline(board), best_set_line(results, board)]
-    in_progress = counts.count("waiting", "running", "interrupted") > 0
-    said = [Answer("Best so far" if in_progress else "Best", " ".join(filter(None, best)))]
-    found = matrix(results, board)
-    if board.rows and (found is None or not found.decides.values):
-        none = f"nothing finite was measured: {board.objective.metric} of every trial is NaN or infinite."
-        return FirstScreen(None, None, [], [Answer("Warning", none)])
-    said += majority_warning(results, board)
-    if found is None:
-        return FirstScreen(None, None, [], said)
-    said += loss_and_network(found)
-    if settings := settings_of(found):
-        said.append(Answer(f"Which {settings[0].name}", setting_sentence(settings)))
-    rows, every = posthoc_effects(results, board)
-    done = every[:MOST_METHODS]
-    said += [Answer("Warning", f"{effect.warning}.") for effect in every if effect.warning]
-    if sentence := posthoc_sentence(board, found, rows, done):
-        said.append(Answer("Temperature", sentence))
-    scaled = ""
-    if done and board.best is not None and (own := own_change(rows, board.best, done[0])) is not None:
-        method = "temperature scaling" if done[0].words == "temperature" else done[0].words
-        scaled = f"{method}: {own.verdict()}"
-    return FirstScreen(found, picture(found), settings, said, scaled)
+    cells = matrix(results, board)
+    if board.rows and (cells is None or not cells.decides.values):
+        none = f"Nothing finite was measured: {board.objective.metric} of every trial is NaN or infinite."
+        return FirstScreen((), none, ())
+    if cells is None or not cells.cells:
+        return FirstScreen(
+            (), "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet.", ()
+        )
+    warnings = [*majority_warning(results, board), *constraint_warning(board)]
+    warnings += [f"{effect.warning}." for effect in posthoc_effects(results, board) if effect.warning]
+    running = counts.count("waiting", "running", "interrupted") > 0
+    answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
+    return FirstScreen(answers, "", tuple(warnings), compare_command(results, answers))
 
 
-def loss_and_network(found: Matrix) -> list[Answer]:
-    """Return which loss and which network is best, in each setting of the data set."""
-    said = []
-    for question, axis, names in (("Loss", 1, found.families()), ("Network", 2, found.networks())):
-        if len(names) > 1:
-            each = [(place, comparison(found, place, axis)) for place in found.slices]
-            said.append(Answer(question, " ".join(f"At {place}: {text}" if place else text for place, text in each)))
-    return said
+def screen_changes(results: Results) -> dict[str, Judgement]:
+    """Return trial → what the first screen says of temperature scaling."""
+    with results.snapshot() as frozen:
+        lines = first_screen(frozen, leaderboard(frozen), overview(frozen)).lines
+    return {line.trial: line.change for line in lines if line.change is not None}
 
 
-def comparison(found: Matrix, place: str, axis: int) -> str:
-    """Return which losses (axis 1) or networks (2) may be the best of a slice, and which are not.
+def compare_command(results: Results, answers: Sequence[Answer]) -> str:
+    """Return the command that compares the leader with the best of another loss on its network by every estimator."""
+    for answer in answers:
+        first = answer.leader
+        rivals = [line for line in answer.lines if line.network == first.network and line.trial != first.trial]
+        rival = next((line for line in rivals if line.standing in (ALIKE, WORSE, UNKNOWN)), None)
+        if rival is not None:
+            sides = (rival.loss, first.loss) if rival.loss != first.loss else (rival.trial, first.trial)
+            return f"sweeper compare {results.paths.in_commands} {' '.join(sides)}"
+    return ""
+
+
+def answer_of(results: Results, board: Leaderboard, found: Matrix, place: str, *, running: bool) -> Answer:
+    """Return the answer for one setting of the data set."""
+    shown = chosen_rows(found, place)
+    best = next(row for rows in shown.values() for row, _ in rows)
+    finalists = [row for rows in shown.values() for row, _ in rows if row["status"] == FINISHED]
+    pair = two_of_one_network(finalists)
+    measured = calibration(results, pair or finalists, between=pair is not None) if finalists else Calibration({})
+    lines = tuple(
+        line_of(found, key, row, best, setting, measured) for key, rows in shown.items() for row, setting in rows
+    )
+    leader = next(line for line in lines if line.trial == best["trial"])
+    asked = (*loss_and_network(found, place), *settings_of(found, shown))
+    lost, relative, seeds = cost_of(found, best)
+    state = state_of(found, lines, best, lost, relative=relative)
+    sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
+    sides = [line if line.setting else replace(line, setting=gamma_of(results, line.trial)) for line in sides]
+    wanted = state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
+    return Answer(
+        place, state, running, board.objective, leader, lost, relative, asked, lines, measured.between,
+        (sides[0], sides[1]) if sides else None, seeds, best["trial"] in found.fresh,
+        3 * sum(line.standing in (BEST, ALIKE, UNKNOWN) for line in lines) if wanted else 0,
+        more_seeds(results, seeds) if wanted else "", seconds_of(results, finalists),
+    )  # fmt: skip
+
+
+def chosen_rows(found: Matrix, place: str) -> dict[Key, list[tuple[Row, str]]]:
+    """Return the configurations shown of each loss on each network, with the setting that varies alone.
+
+    After a final stage those with fresh seeds alone. The best network comes first, on it the best loss.
+    """
+    cells = {key: rows for key, rows in found.cells.items() if key[0] == place}
+    if any(row["trial"] in found.fresh for rows in cells.values() for row in rows):
+        cells = {key: kept for key, rows in cells.items() if (kept := [r for r in rows if r["trial"] in found.fresh])}
+    networks = list(dict.fromkeys(key[2] for key in cells))  # cells come best first
+    order = sorted(cells, key=lambda key: networks.index(key[2]))
+    return {key: line_through(found, cells[key]) for key in order}
+
+
+def line_through(found: Matrix, rows: Sequence[Row]) -> list[tuple[Row, str]]:
+    """Return the finished configurations that differ from the best one in one hyperparameter of their loss alone.
+
+    Each with that hyperparameter and its value in words; of several such hyperparameters γ, else the first. Where none
+    varies alone, the best configuration by itself.
+    """
+    for column in loss_settings(found):
+        others = [name for name in found.varying if name != column]
+        line = [
+            row for row in rows
+            if row["status"] == FINISHED and all(row[name] == rows[0][name] for name in others) and numeric(row[column])
+        ]  # fmt: skip
+        if len({row[column] for row in line}) > 1:
+            return [(row, f"{short(column)} {number(row[column])}") for row in line]
+    return [(rows[0], "")]
+
+
+def loss_settings(found: Matrix) -> list[str]:
+    """Return the columns of the losses' hyperparameters that vary, γ first."""
+    own = [name for name in found.varying if name.startswith("config_loss_") and not name.endswith("_name")]
+    return sorted(own, key=lambda name: name != "config_loss_gamma")
+
+
+def numeric(value: object) -> bool:
+    """Return whether a value is a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def two_of_one_network(finalists: Sequence[Row]) -> list[Row] | None:
+    """Return the only two finalists where they share a network, the one with the plainer loss second; else None."""
+    if len(finalists) != 2 or finalists[0]["architecture"] != finalists[1]["architecture"]:
+        return None
+    return sorted(finalists, key=lambda row: (row["loss"] == "cross_entropy", row is finalists[0]))
+
+
+def gamma_of(results: Results, trial: str) -> str:
+    """Return the γ of a trial's loss in words, also where all have the same; empty where it has none."""
+    if "config_loss_gamma" not in results.columns("trials"):
+        return ""
+    asked = f"SELECT any_value(config_loss_gamma) AS gamma FROM trials WHERE trial = {literal(trial)}"
+    gamma = float_or_none(results.rows(asked)[0], "gamma")
+    return "" if gamma is None else f"γ {number(gamma)}"
+
+
+def line_of(found: Matrix, key: Key, row: Row, best: Row, setting: str, measured: Calibration) -> Line:
+    """Return one line of the screen."""
+    value, trial = found.decides.last(row), text_of(row, "trial")
+    assert value is not None  # cells hold evaluated ones only
+    told = {"config_loss_name", "config_architecture_name"}
+    names = [n for n in found.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
+    standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[found.decides.worse(best, row)]
+    standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
+    words = describe(row, names) if names else ""
+    return Line(*key, setting, trial, words, int_of(row, "epochs"), standing, value, measured.changes.get(trial))
+
+
+def loss_and_network(found: Matrix, place: str) -> list[Question]:
+    """Return which loss and which network may be the best.
 
     One is worse where all of its configurations that were trained as long as the best are out of the best set.
     """
-    best, measured = found.best(place), found.decides
-    if best is None:
-        return "none was evaluated."
-    cells: dict[str, list[Row]] = defaultdict(list)
-    for key, rows in found.cells.items():
-        if key[0] == place:
-            cells[key[axis]] += rows
-    first = next(name for name, rows in cells.items() if best in rows)
-    others = {name: measured.none_may_be_best(best, rows) for name, rows in cells.items() if name != first}
-    alike, worse, unknown = ([name for name in others if others[name] is verdict] for verdict in (False, True, None))
-    alike = [first, *alike]
-    if len(cells) == 1:
-        return f"{first}."
+    best, asked = found.best(place), list[Question]()
+    for name, axis in (("loss", 1), ("network", 2)):
+        groups: dict[str, list[Row]] = {}
+        for key, rows in found.cells.items():
+            if key[0] == place:
+                groups.setdefault(key[axis], []).extend(rows)
+        if len(groups) > 1 and best is not None:
+            first = next(group for group, rows in groups.items() if best in rows)
+            others = {g: found.decides.none_may_be_best(best, rows) for g, rows in groups.items() if g != first}
+            alike, worse, unknown = (tuple(g for g in others if others[g] is said) for said in (False, True, None))
+            asked.append(Question(name, "", (first, *alike), worse, unknown))
+    return asked
+
+
+def settings_of(found: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Question]:
+    """Return which value of a hyperparameter may be the best, of each loss on each network where it varies alone.
+
+    A line of γ includes cross-entropy on the same network with all else equal, γ = 0.
+    """
+    asked = []
+    for (place, loss, network), rows in shown.items():
+        if len(rows) < 2:
+            continue
+        name, line = rows[0][1].rpartition(" ")[0], [row for row, _ in rows]
+        rest = [n for n in found.varying if not n.startswith("config_loss_")]
+        zero = [row for row, _ in shown.get((place, "cross_entropy", network), ())] if name == "γ" else []
+        line += [row for row in zero if row not in line and all(row[n] == line[0][n] for n in rest)]
+        words = {text_of(row, "trial"): setting.rpartition(" ")[2] for row, setting in rows}
+        best, worse = which(found, line)
+        named = [tuple(words.get(trial, "0 (cross_entropy)") for trial in part) for part in (best, worse)]
+        unknown = tuple(words.get(text_of(row, "trial"), "0 (cross_entropy)") for row in line) if not best else ()
+        asked.append(Question(name, f"{loss} on {network}", named[0] or unknown[:1], named[1], unknown[1:]))
+    return asked
+
+
+def which(found: Matrix, line: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Return the trials of a line that may be its best, best first, and the others; neither where seeds say nothing."""
+    values = [found.decides.values[text_of(row, "trial")] for row in line]
+    compared = spreads([of_one[max(of_one)] for of_one in values], "max" if found.decides.larger else "min")
+    if compared is None:
+        return [], []
+    inside = Comparisons(compared).may_be_best
+    order = [int(at) for at in compared.scores.argsort()[::-1]]
+    names = [text_of(row, "trial") for row in line]
+    return [names[at] for at in order if inside[at]], [names[at] for at in order if not inside[at]]
+
+
+def cost_of(found: Matrix, best: Row) -> tuple[float | None, bool, int]:
+    """Return the most that the leader can cost, whether as a share of the best one's value, and the fewest seeds."""
+    trials, compared = found.decides.compared(text_of(best, "trial"))
+    if compared is None or best["trial"] not in trials or best["status"] != FINISHED:
+        last = found.decides.last(best)
+        return None, True, 0 if last is None else last.n
+    lost = most_lost(compared.spreads)
+    share = None if lost.ratio is None else lost.ratio - 1
+    return lost.value if share is None else share, share is not None, int(compared.spreads.sizes.min())
+
+
+def state_of(found: Matrix, lines: Sequence[Line], best: Row, lost: float | None, *, relative: bool) -> str:
+    """Return the state of an answer."""
     if best["status"] != FINISHED:
-        ahead = f"{first} has the best so far, at epoch {best['epochs']}"
-        return f"none was trained to the end, so none is compared; {ahead}."
-    if not measured.judged:
-        return f"{first} has the best mean. {judgement(measured)}"
-    parts = [f"undecided between {_named(alike)}" if len(alike) > 1 else first]
-    if worse:
-        parts.append(f"{_named(worse)} {'is' if len(worse) == 1 else 'are'} worse ({SURE})")
-    if unknown:
-        parts.append(f"{_named(unknown)} not trained to the end, so not compared")
-    return f"{'; '.join(parts)}."
+        return UNFINISHED
+    standings = [line.standing for line in lines if line.trial != best["trial"]]
+    if not standings:
+        return ALONE
+    if lost is None:
+        return NOT_JUDGED
+    if all(standing in (WORSE, STOPPED) for standing in standings):
+        return DECIDED
+    return NEARLY_DECIDED if WORSE in standings and (lost <= NEARLY or not relative) else NOT_DECIDED
 
 
-def _named(names: Sequence[str]) -> str:
-    """Return names as a list in words, at most MOST_NAMED."""
-    if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+def more_seeds(results: Results, seeds: int) -> str:
+    """Return the command that trains more seeds."""
+    return f"sweeper resume {results.paths.in_commands} --set replicates={max(3, seeds + 3)}"
 
 
-def posthoc_sentence(board: Leaderboard, found: Matrix, rows: Rows, done: Sequence[Effect]) -> str:
-    """Return what post-hoc methods did to the best configuration's test ECE, and then to that of all finished ones."""
-    best = board.best
-    if best is None or not done:
-        return ""
-    name, parts = text_of(best, "trial"), []
-    for each in done:
-        if (own := own_change(rows, best, each)) is not None:
-            method = f" by {each.words}" if len(done) > 1 else ""
-            parts.append(f"{own.arrow()}{method}, {own.verdict()}")
-    sentence = f"{name}'s test ECE {'; '.join(parts)}. " if parts else ""
-    if (change := next((each for each in done[0].changes if each.metric == "ece"), None)) and change.trials > 1:
-        counted = plural(change.trials, "finished trial" if board.finished else "trial")
-        moved = f"{change.arrow()}, by {signed(change.difference.mean)}{change.limits()}, {change.verdict()}"
-        sentence += f"Mean of {counted}: {moved}. "
-    return (sentence + after_temperature(found, best)).strip()
+def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:
+    """Return what one training of these configurations takes on average; None where it is not known."""
+    names = {row["trial"] for row in rows}
+    times = [row for row in results.rows("SELECT trial, wall_seconds FROM trials") if row["trial"] in names]
+    known = measured_values(times, "wall_seconds")
+    return math.fsum(known) / len(known) if known else None
 
 
-def own_change(rows: Rows, best: Row, effect: Effect) -> Change | None:
-    """Return what a method did to the test ECE of one configuration; `None` where it was not measured."""
-    mine = [row for row in rows if row["split"] == "test" and row["trial"] == best["trial"]]
-    by_method = grouped(mine, lambda row: (row["method"], row["options"], row["bins"]))
-    held = [by_method.get(key, []) for key in ((UNCALIBRATED, "{}", effect.bins), effect.key)]
-    before, after = (
-        {str(row["replicate"]): [ece] for row in each if (ece := measured_or_none(row, "ece")) is not None}
-        for each in held
-    )
-    return changed("ece", before, after)
-
-
-def after_temperature(found: Matrix, best: Row) -> str:
-    """Return what is best after temperature scaling, if that is another configuration; empty where it is not."""
-    if found.after is None or found.after is found.decides:
-        return ""
-    place = next((key[0] for key, rows in found.cells.items() if best in rows), "")
-    rows = [row for key, each in found.cells.items() if key[0] == place for row in each]
-    chosen = best_after(rows, found.after)
-    if chosen is None or chosen is best:
-        return ""
-    values = [number(mean_of(found.after, row)) for row in (chosen, best)]
-    worse = found.after.worse(chosen, best)
-    verdict = {True: "is worse", False: "may be as good", None: "is not compared"}[worse]
-    who = f"{chosen['trial']} ({describe(chosen, found.varying)})"
-    return f"By {found.after.label} the best is {who}, {values[0]}; {best['trial']}, {values[1]}, {verdict}."
-
-
-def majority_warning(results: Results, board: Leaderboard) -> list[Answer]:
+def majority_warning(results: Results, board: Leaderboard) -> list[str]:
     """Return a warning where the best configuration is hardly better than always predicting the largest class."""
     best = board.best
     if best is None:
@@ -213,170 +399,24 @@ def majority_warning(results: Results, board: Leaderboard) -> list[Answer]:
         remedy = f"no finished configuration has a higher one{longer}"
     else:
         remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
-    sentence = (
+    return [
         "the best configuration is hardly better than always predicting the largest class: validation accuracy "
         f"{accuracy:.1%}, largest class {share:.1%}{recall}; {remedy}."
-    )
-    return [Answer("Warning", sentence)]
+    ]
 
 
-def posthoc_effects(results: Results, board: Leaderboard) -> tuple[Rows, list[Effect]]:
-    """Return what post-hoc methods did to the finished trials, or to all evaluated ones if none finished.
+def constraint_warning(board: Leaderboard) -> list[str]:
+    """Return a warning where the best configuration breaks a constraint, as all that finished then do."""
+    if board.best is None or not board.breaks_constraint(board.best):
+        return []
+    return [f"every finished configuration breaks a constraint: {', '.join(board.constraints)}."]
 
-    Before it the rows of `posthoc_sql` that say so, one for each replicate.
-    """
+
+def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:
+    """Return what post-hoc methods did to the finished trials, or to all evaluated ones if none finished."""
     if not board.rows:
-        return [], []
+        return []
     kept = {row["trial"] for row in (board.finished or board.rows)}
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     rows = [row for row in results.rows(posthoc_sql(results)) if row["trial"] in kept and row["bins"] == bins]
-    asked = [(name, options, bins) for name, options, _ in own_methods(results)]
-    found = sorted(effects(rows), key=lambda each: asked.index(each.key) if each.key in asked else len(asked))
-    return rows, found
-
-
-def legend(found: Matrix, drawn: Picture, *, beside: bool = True, sign: str = "◇ ") -> str:
-    """Return how to read the picture; `beside`: values after temperature scaling are shown, with a `sign` if drawn."""
-    said = [judgement(found.decides)]
-    if any(dot.mark == STOPPED for dot in drawn.dots):
-        said.append("○ not trained to the end: not compared.")
-    if drawn.other and beside:
-        crossed = CROSS_FITTED if found.after is not None and found.after.cross_fitted else ""
-        after = ": before temperature scaling" if found.after is found.decides else crossed
-        said.append(f"{sign}{drawn.other}{after}.")
-    return " ".join(said)
-
-
-CROSS_FITTED = ": after temperature scaling, fitted on the other folds of validation data"
-
-
-def judgement(decides: Measured) -> str:
-    """Return what the marks and intervals of the matrix say, and what they do not."""
-    if decides.judged:
-        return (
-            f"● may be the best ({SURE}), • worse. Each dot: the best configuration of its loss on its network. 95 %: "
-            "an interval for its mean over all seeds, right for 95 % of dots on average."
-        )
-    if decides.repeated:
-        return "All replicates of each configuration have the same value: differences cannot be judged."
-    return "One replicate each: differences cannot be judged."
-
-
-#: Values that one answer lists; of more it gives the number and the range.
-MOST_VALUES = 6
-
-#: Where a hyperparameter is undecided because it was never compared with all else equal.
-REMEDY = "`sweeper run which_gamma` compares γ alone"
-
-
-class Setting(NamedTuple):
-    """What a sweep says of one hyperparameter of a loss on a network.
-
-    Attributes:
-        key: data set's settings, loss, network.
-        name: of the hyperparameter, as readers know it.
-        answer: which values may be the best, or why that is undecided.
-        compared: how many values were compared; 0 where it is undecided because they cannot be.
-        plot: the values against the objective.
-    """
-
-    key: Key
-    name: str
-    answer: str
-    compared: int
-    plot: SmallPlot
-
-
-def settings_of(found: Matrix) -> list[Setting]:
-    """Return the numeric hyperparameters of every loss on every network, γ first."""
-    own = [name for name in found.varying if name.startswith("config_loss_") and not name.endswith("_name")]
-    own.sort(key=lambda name: name != "config_loss_gamma")
-    said = []
-    for column in own:
-        for key, rows in found.cells.items():
-            having = [row for row in rows if row.get(column) is not None and not isinstance(row[column], (str, bool))]
-            drawn = {row[column] for row in having}
-            if len(drawn) > 1 and any(mean_of(found.decides, row) is not None for row in having):
-                answer, compared, inside = which(having, column, found)
-                said.append(Setting(key, short(column), answer, compared, small_plot(having, column, found, inside)))
-    return said
-
-
-def which(rows: Sequence[Row], column: str, found: Matrix) -> tuple[str, int, list[float]]:
-    """Return which values of a column may be the best among a cell's rows, how many were compared, and the former."""
-    measured = found.decides
-    ended = [row for row in rows if row["status"] == FINISHED and text_of(row, "trial") not in measured.left_out]
-    values = sorted({float(str(row[column])) for row in ended})
-    if len(values) < 2:
-        drawn = plural(len({row[column] for row in rows}), "value")
-        return f"undecided: {len(values) or 'none'} of {drawn} trained to the end", 0, []
-    others = [name for name in found.varying if name != column and len({row[name] for row in ended}) > 1]
-    matched = _matched(ended, column, others, len(values))
-    if not matched:
-        return f"undecided: {len(values):,} values trained to the end, with {_ranges(ended, others)}", 0, []
-    each = [_by_seed([by[value] for by in matched], measured) for value in values]
-    compared = spreads(each, "max" if measured.larger else "min")
-    if compared is None:
-        return "undecided: one seed each" if not measured.repeated else "undecided: all values are the same", 0, []
-    inside = Comparisons(compared).may_be_best
-    members = [values[at] for at in compared.scores.argsort()[::-1] if inside[at]]
-    where = f", on average over {len(matched)} settings of the rest" if len(matched) > 1 else ""
-    if len(members) == len(values):
-        answer = f"undecided: any of the {len(values)} values may be the best{where}"
-    elif len(members) == 1:
-        answer = f"{number(members[0])} is the best of {len(values)} values ({SURE}){where}"
-    else:
-        best = number(members[0])
-        answer = f"{_listed(members)} may be the best of {len(values)} values ({SURE}){where}; best mean: {best}"
-    return answer, len(values), members
-
-
-def _matched(rows: Sequence[Row], column: str, others: Sequence[str], values: int) -> list[dict[float, Row]]:
-    """Return value → row for each setting of `others` at which every value was trained to the end."""
-    settings = grouped(rows, lambda row: tuple(row[name] for name in others)).values()
-    found = [{float(str(row[column])): row for row in mine} for mine in settings]
-    return [by for by in found if len(by) == values]
-
-
-def _by_seed(rows: Sequence[Row], measured: Measured) -> Mapping[int, float]:
-    """Return a value's replicates: the r-th is the mean over rows of their r-th, with the first row's seed."""
-    found = [measured.values[text_of(row, "trial")] for row in rows]
-    each = [[*epochs[max(epochs)].items()] for epochs in found]
-    return {each[0][r][0]: sum(one[r][1] for one in each) / len(each) for r in range(min(map(len, each)))}
-
-
-def _ranges(rows: Sequence[Row], others: Sequence[str]) -> str:
-    """Return how the other hyperparameters varied, e.g. `lr 0.03 to 0.14`."""
-    parts = []
-    for name in others:
-        present = {row[name] for row in rows if row[name] is not None}
-        values = sorted(present, key=lambda value: (str(type(value)), value))
-        if all(isinstance(value, (int, float)) for value in values) and values:
-            parts.append(f"{short(name)} {number(values[0])} to {number(values[-1])}")
-        else:
-            parts.append(f"{short(name)} {', '.join(map(str, values[:MOST_VALUES]))}")
-    return "; ".join(parts)
-
-
-def _listed(members: Sequence[float]) -> str:
-    """Return values in order, or their number and range where there are many."""
-    ordered = sorted(members)
-    if len(ordered) <= MOST_VALUES:
-        return f"{', '.join(map(number, ordered[:-1]))} or {number(ordered[-1])}"
-    return f"{len(ordered)} values from {number(ordered[0])} to {number(ordered[-1])}"
-
-
-def setting_sentence(settings: Sequence[Setting]) -> str:
-    """Return what is known of the first hyperparameter, γ if there is one: a line for each loss and network."""
-    mine = [each for each in settings if each.name == settings[0].name]
-    decided = [each for each in mine if each.compared]
-    if decided:
-        lines = []
-        for (place, loss, network), _, answer, *_ in decided[:MOST_NAMED]:
-            lines.append(f"{loss} on {network}{f' at {place}' if place else ''}: {answer}")
-        rest = len(mine) - len(lines)
-        return "\n".join([*lines, *([f"{rest} more: see the report"] if rest else [])])
-    name, remedy = mine[0].name, f" ({REMEDY})" if mine[0].name == "γ" else ""
-    if len(mine) == 1:
-        return f"{mine[0].answer}{remedy}."
-    return f"undecided: no two values of {name} were trained to the end with all else equal{remedy}."
+    return effects(rows)

@@ -22,6 +22,7 @@ from sweeper.figures import on_paper
 from sweeper.figures.base import DASHES, Figure
 from sweeper.figures.drawing import CONFIG, chart, javascript, json_text
 from sweeper.figures.on_paper import SUFFIXES, require_format
+from sweeper.reporting.sentences import cells, glossary, lead, objective_words, remedy, settings, words_of
 from sweeper.results import Results
 from sweeper.text.display import as_html, format_table
 from sweeper.text.labels import STATUS_WORDS, plural
@@ -45,6 +46,8 @@ def _environment() -> jinja2.Environment:
     made.filters |= {"pretty": pretty, "json": json_text, "chart": chart, "as_html": as_html}
     made.globals.update(
         data_script=data_script, words=STATUS_WORDS, served=False, theme=CONFIG, dashes=DASHES,
+        lead=lead, remedy=remedy, cells=cells, settings=settings, objective_words=objective_words, words_of=words_of,
+        glossary=glossary(),
         style=Markup(FILES.joinpath("page.css").read_text("utf-8")),
         script=Markup(FILES.joinpath("page.js").read_text("utf-8")),
         libraries=javascript,

@@ -1,38 +1,26 @@
-"""The best configuration of each loss on each network, before and after temperature scaling, with intervals.
+"""The configurations of each loss on each network, and which of them may be the best, by the objective.
 
-All values are of the split that the objective is measured on. Intervals cover variation between seeds, each
-configuration by its own spread (`spreads`), and allow for its having been picked from all configurations of its cell.
-Comparisons, which are those of `best_set`, are over all configurations at the same epoch. What was stopped at an
-earlier epoch than the best is compared with nothing: at its rung it was behind, and what it would have come to is not
-known.
+Comparisons, which are those of `best_set`, are over all configurations at the same epoch, or, after a final stage, over
+those that had fresh seeds in it, by these seeds alone. What was stopped at an earlier epoch than the best is compared
+with nothing: at its rung it was behind, and what it would have come to is not known.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.analysis.statistics.best_set import Comparisons
 from sweeper.analysis.statistics.spreads import spreads
+from sweeper.analysis.verdicts import fresh_replicates
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
 from sweeper.text.cells import Row, float_or_none, int_of, text_of
-from sweeper.text.labels import label, number, short
-
-#: A metric's columns after temperature scaling; cross-fitted ones first, whose fit did not see the sample.
-AFTER = {
-    "nll": ("refinement_nll", "cross_fitted_temperature_nll", "posthoc_temperature_nll"),
-    "brier": ("refinement_brier", "cross_fitted_temperature_brier", "posthoc_temperature_brier"),
-    "ece": ("cross_fitted_temperature_ece", "posthoc_temperature_ece"),
-    "ada_ece": ("cross_fitted_temperature_ada_ece", "posthoc_temperature_ada_ece"),
-}  # fmt: skip
-
-#: What is shown below the objective: ECE, and NLL below an ECE.
-SECOND = {"ece": "nll"}
+from sweeper.text.labels import number, short
 
 #: Data set's settings in words (empty where they do not vary), loss, network.
 Key = tuple[str, str, str]
@@ -46,22 +34,16 @@ class Measured:
     """One column of the tables at every evaluation.
 
     Attributes:
-        label: in words, e.g. `validation NLL`, `refinement NLL`.
         values: trial → epoch → its replicates' values; finite ones only.
         larger: whether it should be large.
         places: trial → its setting of the data set; only those of one setting are compared.
-        cells: trial → how many configurations of its loss and network there are, stopped ones included.
-        left_out: trials that are compared with none: they break a constraint.
-        cross_fitted: whether values are after temperature scaling that was fitted on other samples.
+        left_out: trials that are compared with none: they break a constraint, or have no fresh seeds where others do.
     """
 
-    label: str
     values: Mapping[str, Mapping[int, Replicated]]
     larger: bool
     places: Mapping[str, str]
-    cells: Mapping[str, int]
     left_out: Set[str] = frozenset()
-    cross_fitted: bool = False
     _compared: dict[tuple[str, int], tuple[list[str], Comparisons | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -93,17 +75,6 @@ class Measured:
     def repeated(self) -> bool:
         """Whether some configuration has a second replicate."""
         return any(len(found) > 1 for epochs in self.values.values() for found in epochs.values())
-
-    def interval(self, trial: str, *, picked: bool = True) -> tuple[float, float] | None:
-        """Return the 95 % interval of a trial's mean at its last evaluation; None where nothing is known.
-
-        It allows for the trial's having been picked from all of its cell, by its value, by rungs, or by both; unless
-        `picked`, it is that of any trial.
-        """
-        trials, found = self.compared(trial)
-        if found is None or trial not in trials:
-            return None
-        return found.spreads.interval(trials.index(trial), chosen_from=self.cells[trial] if picked else 1)
 
     def best_of(self, values: Sequence[Spread | None]) -> int | None:
         """Return the place of the best mean, the first of equal ones; None where there is none."""
@@ -141,19 +112,15 @@ class Matrix:
 
     Attributes:
         cells: key → the configurations of that loss on that network, best first; failed ones left out.
-        before: the objective's metric without post-hoc calibration; None where it is not measured.
-        after: the same after temperature scaling, where that is measured.
-        decides: whichever of the two is the objective.
-        second: another metric, before and after, each None where it is not measured.
+        decides: the objective.
         varying: columns of the hyperparameters that vary.
+        fresh: trials with seeds of the final stage.
     """
 
     cells: Mapping[Key, Sequence[Row]]
-    before: Measured | None
-    after: Measured | None
     decides: Measured
-    second: tuple[Measured | None, Measured | None]
     varying: Sequence[str]
+    fresh: Set[str] = frozenset()
 
     @property
     def slices(self) -> list[str]:
@@ -179,58 +146,52 @@ class Matrix:
 
 
 def matrix(results: Results, board: Leaderboard) -> Matrix | None:
-    """Return the best configurations by loss and network; None where nothing was evaluated."""
-    present = results.columns("evaluations")
+    """Return the configurations by loss and network; None where no objective was evaluated."""
     goal = board.objective
-    before, after = columns_of(goal, present)
-    second = SECOND.get(before or goal.column, "ece")
-    wanted = [name for name in dict.fromkeys((before, *after, second, *AFTER.get(second, ()))) if name in present]
-    values = evaluated(results, goal.split if goal.split in ("val", "test") else "val", wanted)
-    values[goal.metric] = values[goal.column] if goal.column in values else by_epoch(results, goal)
-    against = frozenset(against_constraints(results))
-    measured = {name: measure(name, goal, found, board, against) for name, found in values.items() if found}
-    if goal.metric not in measured:
+    if goal.column in results.columns("evaluations"):
+        values = evaluated(results, goal.split if goal.split in ("val", "test") else "val", [goal.column])[goal.column]
+    else:
+        values = by_epoch(results, goal)
+    if not values:
         return None
-    decides = measured[goal.metric]
-    if goal.column in measured:
-        measured[goal.column] = decides  # one and the same
-    plain = measured.get(before) if before is not None else decides
-    scaled = next((measured[name] for name in after if name in measured), None)
-    others = measured.get(second), next((measured[name] for name in AFTER.get(second, ()) if name in measured), None)
-    return Matrix(cells_of(board, decides), plain, scaled, decides, others, board.varying)
+    fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
+    chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
+    decides = measure(goal, values, board, against_constraints(results) | chose_nothing)
+    return Matrix(cells_of(board, decides, fresh), decides, board.varying, fresh)
 
 
-def columns_of(goal: Goal, present: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the objective's column before temperature scaling, and the candidates after it, best first."""
-    for base, candidates in AFTER.items():
-        if goal.column in candidates:
-            return base, (goal.column,)
-    return (goal.column if goal.column in present else None), AFTER.get(goal.column, ())
-
-
-def cells_of(board: Leaderboard, decides: Measured) -> dict[Key, list[Row]]:
-    """Return the configurations of each loss and network, in the order of the leaderboard.
+def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset()) -> dict[Key, list[Row]]:
+    """Return the configurations of each loss and network, best first; those with fresh seeds by these, and before all.
 
     Of those that were stopped, the ones trained furthest come first: values at epoch 3 and 9 are not comparable.
     """
-    found: dict[Key, list[Row]] = {}
-    for row in sorted(board.rows, key=lambda row: (row["status"] != FINISHED, -int_of(row, "epochs"))):
+    sign = -1 if decides.larger else 1
+
+    def order(row: Row) -> tuple[bool, int, bool, float]:
+        value = decides.last(row) if row["trial"] in fresh and not board.breaks_constraint(row) else None
+        return row["status"] != FINISHED, -int_of(row, "epochs"), value is None, sign * value.mean if value else 0.0
+
+    cells: dict[Key, list[Row]] = {}
+    for row in sorted(board.rows, key=order):
         if row["status"] != FAILED and decides.last(row) is not None:
-            found.setdefault(key_of(board, row), []).append(row)
-    order = {key: at for at, key in enumerate(found)}
-    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], order[key]))}
+            cells.setdefault(key_of(board, row), []).append(row)
+    order_of = {key: at for at, key in enumerate(cells)}
+    return {key: cells[key] for key in sorted(cells, key=lambda key: (key[0], order_of[key]))}
 
 
 def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str, dict[str, dict[int, Replicated]]]:
-    """Return column → trial → epoch → the replicates' values, of every evaluation on a split."""
+    """Return column → trial → epoch → the replicates' values, of every evaluation on a split; fresh ones if any are."""
     if not columns:
         return {}
     rows = results.rows(
-        f"SELECT trial, epoch, seed, {', '.join(columns)} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
+        f"SELECT trial, replicate, epoch, seed, {', '.join(columns)} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
         "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) "
         f"{_WITH_SEEDS} ORDER BY trial, epoch, replicate"
     )
-    return {column: replicated(rows, column) for column in columns}
+    fresh = fresh_replicates(results)
+    trials = {trial for trial, _ in fresh}
+    used = [row for row in rows if row["trial"] not in trials or (row["trial"], row["replicate"]) in fresh]
+    return {column: replicated(used, column) for column in columns}
 
 
 #: Replicates by seed, or by number where a table has no seeds.
@@ -259,22 +220,13 @@ def replicated(rows: Sequence[Row], column: str) -> dict[str, dict[int, Replicat
 
 
 def measure(
-    column: str,
-    goal: Goal,
-    values: Mapping[str, Mapping[int, Replicated]],
-    board: Leaderboard,
-    left_out: Set[str] = frozenset(),
+    goal: Goal, values: Mapping[str, Mapping[int, Replicated]], board: Leaderboard, left_out: Set[str] = frozenset()
 ) -> Measured:
-    """Return a column of the trials that did not fail."""
-    larger = goal.mode == "max" and column in (goal.metric, goal.column)
+    """Return the values of an objective, of the trials that did not fail."""
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
-    words = goal.label if column in (goal.metric, goal.column) else label(column)
-    sizes = Counter(key_of(board, row) for row in kept.values())
-    values = {trial: found for trial, found in values.items() if trial in kept}
     places = {trial: place_of(board, row) for trial, row in kept.items()}
-    cells = {trial: sizes[key_of(board, row)] for trial, row in kept.items()}
-    cross_fitted = column.removeprefix("val_").startswith(("refinement_", "cross_fitted_"))
-    return Measured(words, values, larger, places, cells, left_out, cross_fitted)
+    known = {trial: of_one for trial, of_one in values.items() if trial in kept}
+    return Measured(known, goal.mode == "max", places, left_out)
 
 
 def key_of(board: Leaderboard, row: Row) -> Key:
@@ -286,11 +238,3 @@ def place_of(board: Leaderboard, row: Row) -> str:
     """Return the data set's varying settings of a configuration in words; empty where they do not vary."""
     axes = [name for name in board.varying if name.startswith("config_dataset_")]
     return ", ".join(f"{short(axis)} {number(row[axis])}" for axis in axes)
-
-
-def best_after(rows: Sequence[Row], after: Measured) -> Row | None:
-    """Return the configuration that is best after temperature scaling; of those that finished where any did."""
-    measured = [row for row in rows if after.last(row) is not None]
-    finished = [row for row in measured if row["status"] == FINISHED] or measured
-    best = after.best_of([after.last(row) for row in finished])
-    return None if best is None else finished[best]

@@ -360,8 +360,7 @@ function setUpTrials() {
   const dialog = document.getElementById("trial");
   document.addEventListener("click", (event) => {
     const named = event.target.closest("[data-trial]");
-    const dot = event.target.closest(".small-plots svg g");
-    if (named ?? dot) showTrial(named ? named.dataset.trial : trialIn(dot.querySelector("title")?.textContent));
+    if (named) showTrial(named.dataset.trial);
     if (event.target === dialog || event.target.closest("dialog .close")) dialog.close();
   });
 }

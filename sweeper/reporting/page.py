@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.analysis import certificates
 from sweeper.core.errors import SweeperError
 from sweeper.figures import report_figures
 from sweeper.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
 from sweeper.figures.best_runs import diagrams
 from sweeper.figures.drawing import layer_of
-from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
+from sweeper.reporting.first_screen import STOPPED, FirstScreen, Line, first_screen
 from sweeper.reporting.html import Sources, write_page
-from sweeper.reporting.picture import Dot
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import front, leaderboard
@@ -76,11 +73,7 @@ def report(results: Results) -> dict[str, object]:
         "facts": facts(results, counts),
         "filters": FILTERS,
         "first": first,
-        "others": [(name, [*each]) for name, each in groupby(first.settings[len(first.asked) :], lambda s: s.name)],
-        "legend": legend,
         "details": details(board),
-        "certificate": None if counts.count(*FILTERS["others"][1:]) else certificates.of_the_best(results, board),
-        "certified": certificates.CAPTION,
         "tiles": tiles(counts),
         "figures": figures,
         "findings": [*(pareto.lines() if pareto else ()), *(s for figure in figures for s in figure.findings)],
@@ -166,7 +159,7 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
     if times > 1:
         raise SweeperError(f"{name!r} was named twice", "name each sweep once")
     parts = [part_of(each) for each in members]
-    shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION, "legend": legend}
+    shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION}
     return write_page("several.html", file, "write the page elsewhere with --to FILE", **shown)
 
 
@@ -178,19 +171,17 @@ def part_of(results: Results) -> SweepPart:
         return SweepPart(results.name, board.objective.label, bool(results.rehearsed), first)
 
 
-def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Dot | None]]]:
+def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Line | None]]]:
     """Return each loss with its best cell in each sweep, None where the sweep has none."""
-    families = dict.fromkeys(f for part in parts if part.first.matrix is not None for f in part.first.matrix.families())
-    return [(family, [best_cell(part, family) for part in parts]) for family in families]
+    families = dict.fromkeys(line.loss for part in parts for line in part.first.lines)
+    return [(family, [best_line(part.first, family) for part in parts]) for family in families]
 
 
-def best_cell(part: SweepPart, family: str) -> Dot | None:
-    """Return the best dot of a loss in a sweep."""
-    found = part.first
-    if found.matrix is None or found.picture is None:
-        return None
-    key = next((key for key in found.matrix.cells if key[1] == family), None)
-    return next((dot for dot in found.picture.dots if (dot.place, dot.loss, dot.network) == key), None)
+def best_line(found: FirstScreen, family: str) -> Line | None:
+    """Return the best line of a loss in a sweep: lines come by network, the best one first."""
+    mine = [line for line in found.lines if line.loss == family]
+    sign = -1 if mine and found.answers[0].objective.mode == "max" else 1
+    return min(mine, key=lambda line: (line.standing == STOPPED, sign * line.value.mean), default=None)
 
 
 def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:

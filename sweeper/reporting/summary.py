@@ -1,8 +1,8 @@
-"""The summary at the end of a run: the first screen as a terminal shows it, and all trials by status."""
+"""What a terminal shows of a sweep at its end, its first screen and all trials by status; and estimators compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -10,9 +10,22 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.reporting.first_screen import FirstScreen, first_screen, legend
-from sweeper.reporting.matrix import Matrix
-from sweeper.reporting.picture import ALIKE, BEST, STOPPED, UNKNOWN, WORSE, Dot, Picture
+from sweeper.analysis.estimators import ESTIMATORS, Judgement
+from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
+from sweeper.analysis.verdicts import Estimates
+from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
+from sweeper.reporting.sentences import (
+    LEGEND,
+    between_two,
+    cells,
+    interval,
+    lacking,
+    lead,
+    objective_words,
+    remedy,
+    settings,
+    signed,
+)
 from sweeper.results import Results
 from sweeper.results.leaderboard import front, leaderboard, searcher
 from sweeper.results.listing import count_line, overview
@@ -20,20 +33,12 @@ from sweeper.search.base import written_method
 from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
-#: Columns of the picture's axis below which it is left out.
-LEAST_STRIP = 12
-
-MOST_STRIP = 48
-
-#: Dots that the terminal shows; the report has all.
-MOST_LINES = 16
-
 #: Reasons of failures that are named; `sweeper results --sql` and the report have all.
 MOST_REASONS = 3
 
 
 def summary(results: Results) -> RenderableType:
-    """Return the summary of a sweep: the picture, the answers, trials by status and epochs saved.
+    """Return the summary of a sweep: the lead, the finalists, trials by status and epochs saved.
 
     Raises QueryError where the tables cannot be read.
     """
@@ -88,93 +93,104 @@ def searcher_lines(results: Results) -> list[str]:
     return [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
 
 
-SYMBOLS = {BEST: "●", ALIKE: "●", WORSE: "•", STOPPED: "○", UNKNOWN: "•"}
+#: Lines of finalists that the terminal shows; the report has all.
+MOST_LINES = 14
+
 STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
 
 
 @dataclass(frozen=True)
-class PictureTable:
-    """The picture as a table: with an axis where the console is wide enough, with fewer columns where it is narrow."""
+class FinalistsTable:
+    """The finalists by network, with intervals where the console is wide enough."""
 
-    matrix: Matrix
-    drawn: Picture
+    answer: Answer
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the widest table that fits."""
-        for columns in (5, 4, 3, 2):
-            table = self._table(columns, 0)
-            width = Measurement.get(console, options.update(width=10_000), table).maximum
-            if width <= options.max_width or columns == 2:
+        for around in (True, False):
+            table = self._table(around=around)
+            if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
                 break
-        spare = options.max_width - width - 2
-        yield self._table(columns, min(spare, MOST_STRIP)) if spare >= LEAST_STRIP else table
-        sign = "◇ " if spare >= LEAST_STRIP else ""
-        left_out = len(self.drawn.dots) - MOST_LINES
-        if left_out > 0:
-            yield Text(f"{left_out} more: see the report", style="dim")
-        yield Text(legend(self.matrix, self.drawn, beside=columns == 5, sign=sign), style="dim")
+        yield table
+        if len(self.answer.lines) > MOST_LINES:
+            yield Text(f"{len(self.answer.lines) - MOST_LINES} more: see the report", style="dim")
 
-    def _table(self, columns: int, strip: int) -> Table:
-        """Return the table with the first `columns` after loss and network, and an axis of `strip` characters."""
-        drawn, table = self.drawn, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        first = "" if len({dot.network for dot in drawn.dots}) < 2 else "network"
-        heads = [first, "loss", "", "mean", "95 %", "words", "other"][: 2 + columns]
-        heads = [head for head in heads if head != "other" or drawn.other]
-        for head in heads:
-            words = {"other": drawn.other, "words": ""}.get(head, head)
-            table.add_column(words, justify="right" if head in ("mean", "other") else "left", no_wrap=columns > 2)
-        if strip:
-            ticks = [*drawn.scale.ticks().items()]
-            table.add_column(_axis_text(ticks, strip), no_wrap=True)
-        before = ("", "")
-        for dot in drawn.dots[:MOST_LINES]:
-            if dot.place and dot.place != before[0]:
-                table.add_row(Text(dot.place, style="dim"))
-            network = "" if (dot.place, dot.network) == before else dot.network
-            before = dot.place, dot.network
-            cells = {"": SYMBOLS[dot.mark], "mean": dot.value, "95 %": dot.interval, "words": dot.words}
-            cells |= {"other": dot.other, "loss": dot.loss}
-            line = [network, *(cells[head] for head in heads[1:])]
-            style = STYLES.get(dot.mark, "")
-            drawing = [_strip(dot, strip)] if strip else []
-            table.add_row(line[0], *(Text(cell, style=style) for cell in (*line[1:], *drawing)))
+    def _table(self, *, around: bool) -> Table:
+        answer, table = self.answer, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        lines = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]]
+        heads = {
+            "loss": [line.words for line, _ in lines],
+            objective_words(answer): [cell.value for _, cell in lines],
+            "standing": [cell.standing for _, cell in lines],
+            "ECE → after T": [cell.ece for _, cell in lines],
+            "change": [cell.change for _, cell in lines],
+            "95 %": [cell.around for _, cell in lines if around],
+            "verdict": [cell.verdict for _, cell in lines],
+        }
+        kept = {head: column for head, column in heads.items() if any(column)}
+        for head in kept:
+            words = "" if head in ("standing", "verdict") else head
+            table.add_column(words, justify="right" if head == objective_words(answer) else "left", no_wrap=True)
+        before = None
+        for at, (line, _) in enumerate(lines):
+            if line.network != before and len({each.network for each in answer.lines}) > 1:
+                table.add_row(Text(line.network, style="italic"))
+            before = line.network
+            table.add_row(*(Text(column[at], style=STYLES.get(line.standing, "")) for column in kept.values()))
         return table
 
 
-def _column(place: float, width: int) -> int:
-    return min(width - 1, int(place / 100 * width))
-
-
-def _strip(dot: Dot, width: int) -> str:
-    """Return a dot with its interval on an axis of `width` characters."""
-    line = [" "] * width
-    if dot.low is not None and dot.high is not None:
-        first, last = _column(dot.low, width), _column(dot.high, width)
-        line[first : last + 1] = "─" * (last - first + 1)
-    if dot.beside is not None:
-        line[_column(dot.beside, width)] = dot.diamond
-    line[_column(dot.at, width)] = SYMBOLS[dot.mark]
-    return "".join(line)
-
-
-def _axis_text(ticks: Sequence[tuple[float, str]], width: int) -> str:
-    """Return the labels of an axis, each where its value lies, those that fit."""
-    line = ""
-    for place, words in ticks:
-        at = _column(place, width)
-        if (not line or len(line) < at) and at + len(words) <= width:
-            line = line.ljust(at) + words
-    return line.ljust(width)
-
-
 def terminal(found: FirstScreen) -> RenderableType:
-    """Return the picture with what its signs mean, and the answers."""
-    parts: list[RenderableType] = [Text(found.verdict, style="bold")] if found.verdict else []
-    if found.matrix is not None and found.picture is not None:
-        parts += [Text(found.picture.caption, style="bold"), PictureTable(found.matrix, found.picture), Text()]
-    for question, sentence in found.answers:
-        # A γ for each loss and network: each on a line of its own.
-        first, *more = sentence.split("\n")
-        lines = [first] if not more else ["", *(f"  {line}" for line in (first, *more))]
-        parts.append(Text.assemble((f"{question}: ", "bold"), "\n".join(lines)))
+    """Return the answers: for each setting of the data set the lead and its finalists; then warnings, and what next."""
+    parts: list[RenderableType] = []
+    for answer in found.answers:
+        parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
+        parts += [Text(), FinalistsTable(answer), *map(Text, settings(answer))]
+    parts += [] if found.answers else [Text(found.missing, style="bold")]
+    if any(line.change is not None for line in found.lines):
+        parts.append(Text(LEGEND, style="dim"))
+    parts += [Text(f"Warning: {warning}", style="yellow") for warning in found.warnings]
+    parts += [Text.assemble("Every estimator: ", (found.compare, "bold"))] if found.compare else []
     return Group(*parts)
+
+
+MARKS = {LOWER: "✓", HIGHER: "✗", NO_DIFFERENCE: "≈", OPEN: "?"}
+
+
+def compared(found: Sequence[Estimates]) -> RenderableType:
+    """Return two tables for each network: first minus second, then what each method changes, a row an estimator."""
+    parts: list[RenderableType] = []
+    for each in found:
+        (first, one), (second, other) = each.sides
+        before, after = each.shown("uncalibrated"), each.shown("after temperature")
+        if before is not None and after is not None:
+            parts.append(Text(between_two(first, second, before, after), style="bold"))
+        seeds = " and ".join(map(str, dict.fromkeys(each.seeds)))
+        parts.append(
+            Text(f"{each.network}: {first} ({one}), {second} ({other}); {seeds} seeds, {each.samples:,} test samples")
+        )
+        parts += [_estimators(f"{first} − {second}", each.stages), _estimators("after − before", each.changes)]
+        parts += [Text(MARKS_LEGEND.format(each.margin), style="dim"), Text()]
+    return Group(*parts[:-1])
+
+
+def _estimators(title: str, stages: Mapping[str, Sequence[Judgement]]) -> Table:
+    table = Table(title, *stages, box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    by_name = [{one.estimator: one for one in every} for every in stages.values()]
+    for estimator in ESTIMATORS:
+        if any(estimator in stage for stage in by_name):
+            table.add_row(estimator, *(_judgement(stage.get(estimator)) for stage in by_name))
+    return table
+
+
+def _judgement(one: Judgement | None) -> str:
+    if one is None:
+        return ""
+    end = f"; {lacking(one)}" if one.code == OPEN else ""
+    return f"{MARKS[one.code]} {signed(one.means[0] - one.means[1])} ({interval(one)}{end})"
+
+
+MARKS_LEGEND = (
+    "Smaller is better by every estimator. ✓ lower, ✗ higher: the 95 % interval over seeds and test samples excludes 0; "
+    "≈ no difference larger than {:g}; ? open, with what it needs."
+)

@@ -306,7 +306,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
         values = evaluated(snapshot, "test", columns)
         columns = [name for name in columns if values.get(name)]
         measured = [
-            measure(name, Goal(f"test_{name}", "max" if larger_is_better(name) else "min"), values[name], board)
+            measure(Goal(f"test_{name}", "max" if larger_is_better(name) else "min"), values[name], board)
             for name in columns
         ]
     keys, rows = list(found.cells), [cells[0] for cells in found.cells.values()]

@@ -24,6 +24,8 @@ from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
 from sweeper.text.labels import describe, group, in_order, label
 from trainables.curvature.statistics.base import headline_columns
+from trainables.metrics.base import larger_is_better
+from trainables.registry.names import measured_as
 
 if TYPE_CHECKING:
     from sweeper.results.results import Results
@@ -155,6 +157,15 @@ class Goal(Objective):
         return f"{label(self.split)} {label(self.column)}"
 
 
+class FittedGoal(Goal):
+    """A metric after a post-hoc method that was fitted on the same validation data."""
+
+    @property
+    def column(self) -> str:
+        """The column of `evaluations` that holds it."""
+        return self.metric.removeprefix("val_")
+
+
 def objective(results: Results) -> Goal:
     """Return what the sweep optimised; validation NLL where the search space is missing.
 
@@ -229,12 +240,25 @@ class Leaderboard:
         return "–" if mean is None or mean != mean else spread_text(mean, deviation, scale=scale)
 
 
-def leaderboard(results: Results, most: int | None = None) -> Leaderboard:
-    """Return the configurations of a sweep, best first, at most `most`.
+def chosen_by(results: Results, metric: str) -> Goal:
+    """Return a metric as an objective, e.g. `val_posthoc_temperature_ece`. Raises NotMeasuredError.
 
-    Raises QueryError where the tables cannot be read.
+    After a post-hoc method it is cross-fitted where the sweep measured that, else of the fit on the same data.
     """
-    goal = objective(results)
+    goal = Goal(metric, "max" if larger_is_better(measured_as(metric)[1]) else "min")
+    fitted = metric.removeprefix("val_")
+    if fitted.startswith("posthoc_") and {goal.column, fitted} & {*results.columns("evaluations")} == {fitted}:
+        return FittedGoal(metric, goal.mode)
+    measured_sql(results, metric)
+    return goal
+
+
+def leaderboard(results: Results, most: int | None = None, by: str | None = None) -> Leaderboard:
+    """Return the configurations of a sweep, best first by its objective or the metric `by`; at most `most`.
+
+    Raises QueryError where the tables cannot be read, NotMeasuredError for a metric that was not measured.
+    """
+    goal = objective(results) if by is None else chosen_by(results, by)
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
     against = against_constraints(results)

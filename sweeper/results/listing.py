@@ -119,7 +119,12 @@ def usual_headings(board: Leaderboard) -> list[Heading]:
 
 
 def listed(
-    results: Results, columns: Sequence[str] = (), sort: str | None = None, *, everything: bool = False
+    results: Results,
+    columns: Sequence[str] = (),
+    sort: str | None = None,
+    by: str | None = None,
+    *,
+    everything: bool = False,
 ) -> TrialsTable:
     """Return the table that `sweeper results` prints.
 
@@ -127,13 +132,14 @@ def listed(
         results: the sweep.
         columns: names among the leaderboard's, such as `test_nll` or `config_loss_gamma`; the summary's by default.
         sort: one of them to sort by, the largest first after a `-`; the leaderboard's order by default.
+        by: the metric that decides what is best; the sweep's objective by default.
         everything: all rows, not the first TOP.
 
     Raises:
         SweeperError: an unknown column; the message has the nearest names.
     """
     most = None if everything else TOP
-    board = leaderboard(results, most)
+    board = leaderboard(results, most, by)
     headings = [Heading(name, heading_of(board, name)) for name in chosen(board, columns)] or usual_headings(board)
     rows = board.rows if sort is None else results.sql(sorted_sql(board, sort), most=most).to_pylist()
     return TrialsTable(board, rows, headings)
@@ -204,18 +210,21 @@ SHOWN = ("trial", "status", "epochs", "replicates", "judged", "judged_sd")
 TESTED = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece")
 
 
-def best_trials(results: Results, columns: Sequence[str] = (), sort: str | None = None) -> pa.Table:
+def best_trials(
+    results: Results, columns: Sequence[str] = (), sort: str | None = None, by: str | None = None
+) -> pa.Table:
     """Return every evaluated configuration, best first, as data: what `sweeper results` writes but for a table.
 
     Args:
         results: the sweep.
         columns: as of `listed`; by default status, objective, hyperparameters that vary, and metrics on test data.
         sort: as of `listed`.
+        by: the metric that decides what is best; the sweep's objective by default.
 
     Raises:
-        SweeperError: an unknown column.
+        SweeperError: an unknown column, or a metric that was not measured.
     """
-    board = leaderboard(results, 1)
+    board = leaderboard(results, 1, by)
     present = set(board.rows[0]) if board.rows else set()
     usual = [name for name in (*SHOWN, *board.varying, *TESTED) if name in present]
     wanted = ["trial", *chosen(board, columns)] if columns else usual

@@ -59,12 +59,12 @@ class Painted:
     Attributes:
         key: of `SweepView`, at that moment; empty where there is no page.
         best: the best value with its interval, `0.047 (95 % 0.031 … 0.086)`; empty where there is none.
-        answers: which loss, which network, which γ: each a `question` and a `sentence`.
+        answers: the sentences of its first screen.
     """
 
     key: str = ""
     best: str = ""
-    answers: Sequence[Mapping[str, str]] = ()
+    answers: Sequence[str] = ()
 
 
 def file_of(output: str, name: str) -> Path:
@@ -89,7 +89,9 @@ def paint(name: str, output: str, key: str) -> None:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
     from sweeper.analysis.selection import interval_text, selected
+    from sweeper.reporting.first_screen import FirstScreen
     from sweeper.reporting.page import report
+    from sweeper.reporting.sentences import sentences
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.results import load
     from trainables.files.atomic import write_text
@@ -100,8 +102,8 @@ def paint(name: str, output: str, key: str) -> None:
         file = file_of(output, name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)
-    answers = [each._asdict() for each in shown["first"].answers]  # type: ignore[attr-defined]
-    write_text(file.with_suffix(".json"), json.dumps({"key": key, "best": best, "answers": answers}))
+    assert isinstance(first := shown["first"], FirstScreen)
+    write_text(file.with_suffix(".json"), json.dumps({"key": key, "best": best, "answers": sentences(first)}))
 
 
 class Painter:

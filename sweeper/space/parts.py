@@ -84,10 +84,16 @@ class Objective(Part):
     """What the scheduler compares: one metric's mean over the replicates that have not diverged.
 
     A trial of which some replicates diverged continues with the others; every decision on it names those left out.
+
+    Attributes:
+        metric: as `sweeper spaces --metrics` names it, after its split.
+        mode: whether it should be small or large.
+        margin: the largest difference that counts as none, in the first screen and in `compare`; by default 0.01.
     """
 
     metric: str = "val_nll"
     mode: Literal["min", "max"] = "min"
+    margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class Guard(Part):

@@ -21,15 +21,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.analysis.selection import best_set_line
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import JournalTail
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import last_sequence
+from sweeper.reporting.first_screen import first_screen
+from sweeper.reporting.sentences import sentences
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.listing import headline
+from sweeper.results.listing import headline, overview
 from sweeper.space.configurations import configurations, varying_columns
 from sweeper.space.spec import spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
@@ -193,11 +194,12 @@ class Projection:
 
 
 def answer(root: Path) -> str:
-    """Return which configuration of a sweep is best, and how sure that is."""
+    """Return the sentences of a sweep's first screen, and its best configuration."""
     try:
         with Results(root).snapshot() as results:
             board = leaderboard(results)
-            return " ".join(filter(None, ["**Best:**", best_set_line(results, board), headline(board)]))
+            said = sentences(first_screen(results, board, overview(results)))
+            return "\n\n".join([*said, headline(board)])
     except SweeperError as error:  # damaged tables, of which the sweep itself tells
         return str(error)
 

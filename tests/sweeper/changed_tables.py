@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,3 +20,10 @@ def shift(folder: Path, column: str, by: float, split: str) -> None:
         at = table.column_names.index(column)
         array = pa.array([None if np.isnan(v) else v for v in values], table.schema.field(at).type)
         pq.write_table(table.set_column(at, table.schema.field(at), array), part)
+
+
+def change(folder: Path, name: str, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """Replace the rows of every file of a table by what `edit` makes of them."""
+    for part in (folder / "tables" / name).rglob("*.parquet"):
+        schema = pq.read_schema(part)
+        pq.write_table(pa.Table.from_pandas(edit(pq.read_table(part).to_pandas()), schema, preserve_index=False), part)

@@ -1,0 +1,272 @@
+"""The first screen in words: the only place where an answer becomes a sentence.
+
+The terminal, the report, the page of several sweeps and MLflow's description all say what stands below.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import yaml
+
+from sweeper.analysis.estimators import Judgement
+from sweeper.analysis.statistics.best_set import SURE
+from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
+from sweeper.reporting.first_screen import (
+    ALIKE, ALONE, BEST, DECIDED, NEARLY_DECIDED, NOT_JUDGED, STOPPED, UNFINISHED, UNKNOWN, WORSE, Answer, FirstScreen,
+    Line, Question,
+)  # fmt: skip
+from sweeper.text.labels import duration, label, plural
+
+#: Names that a sentence lists; of more it gives the number.
+MOST_NAMED = 4
+
+STANDINGS = {BEST: "best", ALIKE: "as good?", WORSE: "worse", STOPPED: "stopped", UNKNOWN: ""}
+
+
+def sentences(found: FirstScreen) -> list[str]:
+    """Return the screen's sentences: the lead of each setting of the data set, or why there is none."""
+    return [" ".join(filter(None, [lead(answer), remedy(answer)])) for answer in found.answers] or [found.missing]
+
+
+def lead(answer: Answer) -> str:
+    """Return what to use, what that may cost, and what is decided."""
+    start = [f"At {answer.place}:"] if answer.place else []
+    start += ["So far:"] if answer.running else []
+    return " ".join([*start, *filter(None, [between(answer), recommendation(answer)])])
+
+
+def recommendation(answer: Answer) -> str:
+    """Return whom to use and how sure that is."""
+    who, measured = name(answer.leader), numbers(answer)
+    if answer.state == UNFINISHED:
+        return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
+    if answer.state == ALONE:
+        return f"Use {who}, the only finalist: {measured}."
+    if answer.state == NOT_JUDGED:
+        alike = "One seed each" if answer.seeds < 2 else "All seeds of each finalist have the same value"
+        return f"{alike}: no difference can be judged. {who} has the best mean: {measured}."
+    facts = [text for question in answer.questions if (text := fact(question, answer.leader))]
+    if answer.state == DECIDED:
+        sure = f"Every other finalist is worse ({SURE} sure{of_seeds(answer)})."
+        return " ".join([f"Use {who}: {measured}.", sure, *left_out(answer)])
+    lost = cost(answer)
+    if answer.state == NEARLY_DECIDED:
+        known = f" {'; '.join(facts)}." if facts else ""
+        return f"Use {who}: at most {lost} worse than the best finalist ({measured}).{known}"
+    return f"Not decided. {who} leads, but could be {lost} worse than the best finalist ({measured})."
+
+
+def name(line: Line) -> str:
+    """Return a finalist as a sentence names it, e.g. `cross_entropy on resnet8`."""
+    return f"{line.words} on {line.network}"
+
+
+def numbers(answer: Answer) -> str:
+    """Return the leader's test ECE, after temperature scaling where that lowers it, and its objective."""
+    leader, said = answer.leader, list[str]()
+    if leader.change is not None and answer.objective.column != "ece":
+        scaled = leader.change.code == LOWER
+        at = 0 if scaled else 1
+        said.append(f"test ECE {spread(leader.change.means[at], leader.change.deviations[at])}")
+        said[-1] += " after temperature scaling" if scaled else ""
+    return ", ".join([*said, f"{answer.objective.label} {leader.value.mean:.3g}"])
+
+
+def spread(mean: float, deviation: float) -> str:
+    """Return a mean with its standard deviation over seeds, if it has one."""
+    return f"{mean:.3f} ± {deviation:.3f}" if deviation == deviation else f"{mean:.3f}"
+
+
+def of_seeds(answer: Answer) -> str:
+    """Return how many seeds an answer rests on, for parentheses."""
+    return f", {plural(answer.seeds, 'fresh seed' if answer.fresh else 'seed')} each"
+
+
+def cost(answer: Answer) -> str:
+    """Return the most that the leader can cost, e.g. `30 %`."""
+    assert answer.most_lost is not None  # of the states that say it
+    return f"{100 * answer.most_lost:.0f} %" if answer.relative else f"{answer.most_lost:.2g}"
+
+
+def fact(question: Question, leader: Line) -> str:
+    """Return what is known of a question, e.g. `resnet8 beats mlp` or `inverse_focal may be as good`."""
+    first, *alike = question.best
+    if question.where and question.where != f"{leader.loss} on {leader.network}":
+        return ""
+    subject = f"{question.name} " if question.where else ""
+    parts = [f"{subject}{first} beats {listed(question.worse)}"] if question.worse else []
+    parts += [f"{subject}{listed(alike)} may be as good"] if alike else []
+    return ", ".join(parts)
+
+
+def left_out(answer: Answer) -> list[str]:
+    """Return which losses and networks were compared with nothing."""
+    unknown = [each for question in answer.questions if not question.where for each in question.unknown]
+    was = "was" if len(unknown) == 1 else "were"
+    return [f"{listed(unknown)} {was} not trained to the end, so not compared."] if unknown else []
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a list in words."""
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def remedy(answer: Answer) -> str:
+    """Return the command that would decide what is left, and what it costs; empty where nothing is left."""
+    if not answer.command:
+        return ""
+    if not answer.trainings:
+        return f"More seeds may settle it: `{answer.command}`."
+    takes = f" ({duration(answer.trainings * answer.seconds)})" if answer.seconds else ""
+    return f"About {plural(answer.trainings, 'more training')}{takes} may settle it: `{answer.command}`."
+
+
+def between(answer: Answer) -> str:
+    """Return how the test ECE of the only two finalists differs, before and after temperature scaling."""
+    if answer.between is None or answer.pair is None:
+        return ""
+    one, other = (line.words for line in answer.pair)
+    return between_two(one, other, *answer.between)
+
+
+def between_two(one: str, other: str, before: Judgement, after: Judgement) -> str:
+    """Return how the test ECE of two sides differs, before and after temperature scaling."""
+    first = {
+        HIGHER: f"{one} raises test ECE by {size(before):.3f}",
+        LOWER: f"{one} lowers test ECE by {size(before):.3f}",
+        NO_DIFFERENCE: f"{one} changes test ECE by no more than {bound(before)}",
+        OPEN: f"whether {one} changes test ECE is open ({interval(before)})",
+    }[before.code]
+    second = {
+        HIGHER: f"it is {size(after):.3f} higher",
+        LOWER: f"it is {size(after):.3f} lower",
+        NO_DIFFERENCE: f"no difference larger than {bound(after)}",
+        OPEN: f"open ({interval(after)})",
+    }[after.code]
+    return f"Against {other}, {first} before temperature scaling; after it {second}."
+
+
+def size(found: Judgement) -> float:
+    """Return the size of a difference."""
+    return abs(found.means[0] - found.means[1])
+
+
+def bound(found: Judgement) -> str:
+    """Return the largest difference left, rounded up."""
+    return "–" if found.verdict is None else f"{found.verdict.largest + 0.0004999:.3f}"
+
+
+def signed(value: float) -> str:
+    """Return a change in three decimals with its sign."""
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def interval(found: Judgement) -> str:
+    """Return the 95 % interval of a difference, e.g. `−0.036 … −0.013`; of one seed that there is none."""
+    return "one seed" if found.verdict is None else " … ".join(signed(end) for end in found.verdict.interval)
+
+
+def lacking(found: Judgement) -> str:
+    """Return what an open difference lacks, e.g. `5 more seeds`, `1,400 more samples`."""
+    verdict = found.verdict
+    if verdict is None:
+        return "more seeds"
+    parts = [plural(verdict.more_seeds, "seed")] if verdict.more_seeds else []
+    parts += [plural(verdict.more_samples, "sample")] if verdict.more_samples else []
+    joined = (" and " if verdict.both else " or ").join(parts) or verdict.limited_by
+    return f"+{joined}" if parts else f"more {joined}"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A line of the screen in words.
+
+    Attributes:
+        value: the objective.
+        standing: against the leader; empty where all lines have the same.
+        ece: test ECE before → after temperature scaling.
+        change: after minus before.
+        around: its 95 % interval.
+        verdict: `lower`, `higher`, `≤ 0.005`, or `open: 5 more seeds`.
+    """
+
+    value: str
+    standing: str
+    ece: str
+    change: str
+    around: str
+    verdict: str
+
+
+def cells(line: Line, answer: Answer) -> Cells:
+    """Return a line in words."""
+    value = f"{line.value.mean:.3g}"
+    same = len({each.standing for each in answer.lines if each.standing != BEST}) == 1 and len(answer.lines) > 2
+    standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
+    standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
+    found = line.change
+    if found is None:
+        return Cells(value, standing, "", "", "", "")
+    verdict = {LOWER: "lower", HIGHER: "higher", NO_DIFFERENCE: f"≤ {bound(found)}", OPEN: f"open: {lacking(found)}"}
+    ece = f"{found.means[1]:.3f} → {found.means[0]:.3f}"
+    return Cells(value, standing, ece, signed(found.means[0] - found.means[1]), interval(found), verdict[found.code])
+
+
+def settings(answer: Answer) -> list[str]:
+    """Return which value of each hyperparameter may be the best, a sentence for each loss and network."""
+    said = []
+    for question in answer.questions:
+        if question.where:
+            first, *alike = question.best
+            parts = [f"{listed(question.best)} may be the best" if alike else f"{first} is the best ({SURE} sure)"]
+            if question.unknown:
+                parts = [f"{first} has the best mean; seeds cannot judge it"]
+            parts += (
+                [f"{listed(question.worse)} {'is' if len(question.worse) == 1 else 'are'} worse"]
+                if question.worse
+                else []
+            )
+            said.append(f"{question.name} of {question.where}: {'; '.join(parts)}.")
+    return said
+
+
+def objective_words(answer: Answer) -> str:
+    """Return the objective's metric as the head of a column."""
+    return label(answer.objective.column)
+
+
+@functools.cache
+def glossary() -> dict[str, str]:
+    """Return what every term of the screen means, by its name."""
+    words: dict[str, str] = yaml.safe_load(
+        resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
+    )
+    return words
+
+
+def words_of(found: FirstScreen) -> list[str]:
+    """Return the terms that this screen uses, as the glossary names them."""
+    verdicts = {line.change.code for line in found.lines if line.change is not None}
+    used = {line.standing for line in found.lines} | {f"{verdict} change" for verdict in verdicts}
+    optional = {
+        BEST,
+        ALIKE,
+        WORSE,
+        STOPPED,
+        UNKNOWN,
+        *(f"{each} change" for each in (LOWER, HIGHER, NO_DIFFERENCE, OPEN)),
+    }
+    optional |= set() if any(answer.fresh for answer in found.answers) else {"fresh seeds"}
+    return [word for word in glossary() if word not in optional or word in used]
+
+
+LEGEND = (
+    "Best of each loss on each network. Change: test ECE after minus before temperature scaling (95 % over seeds and test "
+    "samples); ≤ x: no difference larger than x; open: so many more seeds, or times as many test samples, may decide."
+)
