@@ -1,7 +1,7 @@
 """What stored predictions say of a difference in calibration, by several estimators.
 
 A paper's "A is better calibrated than B" may hold for ECE of 15 bins and not for 10, before temperature scaling and not
-after, or hang on few seeds. Each estimator is therefore judged by itself, by `equivalence`, over seeds and test samples:
+after, or hang on few seeds. Each estimator is therefore judged by itself, by `equivalence`, over seeds and samples:
 a spread over seeds alone takes the test set for the whole truth. What the samples add is the delete-a-group jackknife's
 (Kott 2001, "The delete-a-group jackknife", J. Official Statistics 17, Eq. 1). Assumed: seeds are independent, so are
 samples, and an estimator's bias shifts both sides alike.

@@ -14,7 +14,15 @@ from types import MappingProxyType
 import numpy as np
 
 from sweeper.analysis.estimators import (
-    ESTIMATORS, MARGIN, SHOWN, Judgement, Networks, Scored, judged, judged_together, measured,
+    ESTIMATORS,
+    MARGIN,
+    SHOWN,
+    Judgement,
+    Networks,
+    Scored,
+    judged,
+    judged_together,
+    measured,
 )  # fmt: skip
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.analysis.recalibration import UNCALIBRATED, method_label, options_that_differ

@@ -102,12 +102,13 @@ class Exported:
 
     def __str__(self) -> str:
         """Return what was written, and how closely the program reproduces the sweep."""
+        why = f" ({self.why})" if self.why else ""
         near = f"within {self.again:.1g}" if self.again else "bit for bit"
         more = "" if self.again is None else f"; trained again, logits equal the sweep's {near}"
         if "onnx" in self.description:
             more += f"; {ONNX} equals the program within {self.description['onnx']['largest_difference']:.1g}"
         return (
-            f"{self.folder}: {self.trial}{f' ({self.why})' if self.why else ''}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
+            f"{self.folder}: {self.trial}{why}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
             f"probabilities of the {self.samples:,} test samples equal the sweep's within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
             + ("\nwarning: " + undetermined(self.description["posthoc"]) if self.at_bound else "")

@@ -184,7 +184,8 @@ def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str,
     if not columns:
         return {}
     rows = results.rows(
-        f"SELECT trial, replicate, epoch, seed, {', '.join(columns)} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
+        f"SELECT trial, replicate, epoch, seed, {', '.join(columns)} FROM "
+        f"(SELECT * FROM evaluations WHERE split = '{split}' "
         "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) "
         f"{_WITH_SEEDS} ORDER BY trial, epoch, replicate"
     )

@@ -16,8 +16,20 @@ from sweeper.analysis.estimators import Judgement
 from sweeper.analysis.statistics.best_set import SURE
 from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
 from sweeper.reporting.first_screen import (
-    ALIKE, ALONE, BEST, DECIDED, NEARLY_DECIDED, NOT_JUDGED, STOPPED, UNFINISHED, UNKNOWN, WORSE, Answer, FirstScreen,
-    Line, Question,
+    ALIKE,
+    ALONE,
+    BEST,
+    DECIDED,
+    NEARLY_DECIDED,
+    NOT_JUDGED,
+    STOPPED,
+    UNFINISHED,
+    UNKNOWN,
+    WORSE,
+    Answer,
+    FirstScreen,
+    Line,
+    Question,
 )  # fmt: skip
 from sweeper.text.labels import duration, label, plural
 
@@ -267,6 +279,6 @@ def words_of(found: FirstScreen) -> list[str]:
 
 
 LEGEND = (
-    "Best of each loss on each network. Change: test ECE after minus before temperature scaling (95 % over seeds and test "
-    "samples); ≤ x: no difference larger than x; open: so many more seeds, or times as many test samples, may decide."
+    "Best of each loss on each network. Change: test ECE after minus before temperature scaling, 95 % over seeds and test "
+    "samples; ≤ x: no difference larger than x; open: so many more may decide."
 )

@@ -191,6 +191,6 @@ def _judgement(one: Judgement | None) -> str:
 
 
 MARKS_LEGEND = (
-    "Smaller is better by every estimator. ✓ lower, ✗ higher: the 95 % interval over seeds and test samples excludes 0; "
+    "Smaller is better by every estimator. ✓ lower, ✗ higher: the 95 % interval over seeds and samples excludes 0; "
     "≈ no difference larger than {:g}; ? open, with what it needs."
 )

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -102,7 +102,8 @@ def paint(name: str, output: str, key: str) -> None:
         file = file_of(output, name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)
-    assert isinstance(first := shown["first"], FirstScreen)
+    first = shown["first"]
+    assert isinstance(first, FirstScreen)
     write_text(file.with_suffix(".json"), json.dumps({"key": key, "best": best, "answers": sentences(first)}))
 
 

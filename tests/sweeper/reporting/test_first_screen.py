@@ -14,8 +14,22 @@ from sweeper.analysis.statistics.equivalence import LOWER
 from sweeper.analysis.verdicts import estimates
 from sweeper.reporting import first_screen as module
 from sweeper.reporting.first_screen import (
-    ALIKE, BEST, DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, STOPPED, UNFINISHED, WORSE, FirstScreen,
-    first_screen, loss_and_network, majority_warning, screen_changes, settings_of, which,
+    ALIKE,
+    BEST,
+    DECIDED,
+    NEARLY_DECIDED,
+    NOT_DECIDED,
+    NOT_JUDGED,
+    STOPPED,
+    UNFINISHED,
+    WORSE,
+    FirstScreen,
+    first_screen,
+    loss_and_network,
+    majority_warning,
+    screen_changes,
+    settings_of,
+    which,
 )  # fmt: skip
 from sweeper.reporting.matrix import Key, Matrix, Measured, matrix
 from sweeper.reporting.page import write_report

@@ -1,0 +1,173 @@
+"""The first screen in words and in terminals of different widths: one test a sentence."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sweeper.analysis.estimators import Judgement
+from sweeper.analysis.statistics.basics import Spread
+from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, SAMPLES, SEEDS, Verdict
+from sweeper.reporting.first_screen import (
+    ALIKE, ALONE, BEST, DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, STOPPED, UNFINISHED, WORSE, Answer,
+    FirstScreen, Line, Question, first_screen,
+)  # fmt: skip
+from sweeper.reporting.page import write_report
+from sweeper.reporting.sentences import cells, glossary, lead, remedy, sentences, settings, words_of
+from sweeper.reporting.summary import terminal
+from sweeper.results.leaderboard import Goal, leaderboard
+from sweeper.results.listing import overview
+from tests.sweeper.held import held
+from tests.sweeper.reporting.test_page import Page, squeezed
+
+
+def judgement(after: float, before: float, code: str, largest: float = 0.0049, **lacks: object) -> Judgement:
+    change = after - before
+    verdict = Verdict(code, change, (change - 0.004, change + 0.004), largest, 0.01, 3, **lacks)  # type: ignore[arg-type]
+    return Judgement("ECE, 15 bins", (after, before), (0.003, 0.004), verdict)
+
+
+def line(loss: str, network: str, standing: str, value: float, change: Judgement | None, **more: str) -> Line:
+    known = {"place": "", "setting": "", "trial": "c00001", "configuration": "lr 0.1"} | more
+    return Line(
+        loss=loss, network=network, standing=standing, value=Spread(value, 0.001, 3), change=change, epoch=27, **known
+    )
+
+
+LEADER = line("cross_entropy", "resnet8", BEST, 0.047, judgement(0.012, 0.013, NO_DIFFERENCE))
+RIVAL = line("inverse_focal", "resnet8", ALIKE, 0.055, judgement(0.010, 0.020, LOWER))
+MLP = line("cross_entropy", "mlp", WORSE, 0.11, judgement(0.02, 0.021, OPEN, limited_by=SAMPLES, more_samples=1400))
+LOSS = Question("loss", "", ("cross_entropy", "inverse_focal"), ("focal",), ())
+NETWORK = Question("network", "", ("resnet8",), ("mlp",), ())
+
+ANSWER = Answer(
+    place="", state=NEARLY_DECIDED, running=False, objective=Goal("val_nll"), leader=LEADER, most_lost=0.3,
+    relative=True, questions=(LOSS, NETWORK), lines=(LEADER, RIVAL, MLP), between=None, pair=None, seeds=3,
+    fresh=False, trainings=9, command="sweeper resume s --set replicates=6", seconds=2.8,
+)  # fmt: skip
+
+
+def test_decided() -> None:
+    decided = replace(ANSWER, state=DECIDED, command="", fresh=True)
+    assert lead(decided) == (
+        "Use cross_entropy on resnet8: test ECE 0.013 ± 0.004, validation NLL 0.047. "
+        "Every other finalist is worse (90 % sure, 3 fresh seeds each)."
+    )
+    assert remedy(decided) == ""
+    left_out = replace(LOSS, unknown=("selective_risk",))
+    assert lead(replace(decided, questions=(left_out,))).endswith(
+        " selective_risk was not trained to the end, so not compared."
+    )
+
+
+def test_nearly_decided() -> None:
+    assert lead(ANSWER) == (
+        "Use cross_entropy on resnet8: at most 30 % worse than the best finalist (test ECE 0.013 ± 0.004, validation "
+        "NLL 0.047). cross_entropy beats focal, inverse_focal may be as good; resnet8 beats mlp."
+    )
+    assert remedy(ANSWER) == "About 9 more trainings (25 s) may settle it: `sweeper resume s --set replicates=6`."
+
+
+def test_not_decided() -> None:
+    assert lead(replace(ANSWER, state=NOT_DECIDED, most_lost=0.66)) == (
+        "Not decided. cross_entropy on resnet8 leads, but could be 66 % worse than the best finalist "
+        "(test ECE 0.013 ± 0.004, validation NLL 0.047)."
+    )
+    points = replace(ANSWER, state=NOT_DECIDED, most_lost=0.021, relative=False)
+    assert "could be 0.021 worse" in lead(points)
+    assert remedy(replace(ANSWER, trainings=0)).startswith("More seeds may settle it: `")
+
+
+def test_what_cannot_be_judged() -> None:
+    assert lead(replace(ANSWER, state=NOT_JUDGED, seeds=1)).startswith("One seed each: no difference can be judged. ")
+    assert lead(replace(ANSWER, state=NOT_JUDGED)).startswith("All seeds of each finalist have the same value: no ")
+    assert lead(replace(ANSWER, state=ALONE)).startswith("Use cross_entropy on resnet8, the only finalist: test ECE")
+    unfinished = lead(replace(ANSWER, state=UNFINISHED, running=True, place="label noise 0.1"))
+    assert unfinished.startswith(
+        "At label noise 0.1: So far: None was trained to the end. cross_entropy on resnet8 leads at epoch 27: "
+    )
+
+
+def test_temperature_scaling_is_part_of_the_advice_where_it_lowers_the_ece() -> None:
+    leader = replace(LEADER, change=judgement(0.012, 0.040, LOWER))
+    assert "test ECE 0.012 ± 0.003 after temperature scaling, " in lead(replace(ANSWER, leader=leader))
+
+
+def test_two_losses() -> None:
+    def two(before: Judgement, after: Judgement) -> str:
+        pair = (replace(RIVAL, loss="focal", setting="γ 3"), LEADER)
+        return lead(replace(ANSWER, between=(before, after), pair=pair)).partition(" Use ")[0]
+
+    raised, alike = judgement(0.056, 0.020, HIGHER), judgement(0.019, 0.0197, NO_DIFFERENCE, 0.0069)
+    open_one = judgement(0.02, 0.018, OPEN, limited_by=SEEDS, more_seeds=4)
+    assert two(raised, alike) == (
+        "Against cross_entropy, focal γ 3 raises test ECE by 0.036 before temperature scaling; after it no difference "
+        "larger than 0.007."
+    )
+    assert "whether focal γ 3 changes test ECE is open (−0.002 … +0.006) before" in two(open_one, alike)
+    assert two(alike, open_one).endswith("changes test ECE by no more than 0.007 before temperature scaling; after it "
+                                         "open (−0.002 … +0.006).")  # fmt: skip
+    assert two(judgement(0.01, 0.02, LOWER), raised).endswith("after it it is 0.036 higher.")
+
+
+def test_cells() -> None:
+    found = [cells(each, ANSWER) for each in ANSWER.lines]
+    assert [cell.verdict for cell in found] == ["≤ 0.005", "lower", "open: +1,400 samples"]
+    assert [cell.standing for cell in found] == ["best", "as good?", "worse"]
+    assert (found[1].ece, found[1].change, found[1].around) == ("0.020 → 0.010", "−0.010", "−0.014 … −0.006")
+    same = replace(ANSWER, lines=(LEADER, RIVAL, replace(RIVAL, trial="c00009")))
+    assert [cells(each, same).standing for each in same.lines] == ["best", "", ""], "a mark that all have"
+    stopped = replace(RIVAL, standing=STOPPED, epoch=9, change=None)
+    assert cells(stopped, ANSWER).standing == "stopped at 9" and cells(stopped, ANSWER).verdict == ""
+    both = judgement(0.02, 0.021, OPEN, limited_by=SEEDS, more_seeds=5, more_samples=100, both=True)
+    assert cells(replace(RIVAL, change=both), ANSWER).verdict == "open: +5 seeds and 100 samples"
+
+
+def test_settings() -> None:
+    gamma = Question("γ", "focal on mlp", ("2", "3"), ("1", "5"), ())
+    one, unknown = replace(gamma, best=("2",)), replace(gamma, best=("2",), worse=(), unknown=("1",))
+    assert settings(replace(ANSWER, questions=(LOSS, gamma, one, unknown))) == [
+        "γ of focal on mlp: 2 and 3 may be the best; 1 and 5 are worse.",
+        "γ of focal on mlp: 2 is the best (90 % sure); 1 and 5 are worse.",
+        "γ of focal on mlp: 2 has the best mean; seeds cannot judge it.",
+    ]
+
+
+def test_every_standing_and_verdict_has_a_tooltip() -> None:
+    found = FirstScreen((ANSWER,), "", ())
+    assert {"best", "alike", "worse", "lower change", "no_difference change", "open change"} <= {*words_of(found)}
+    assert "stopped" not in words_of(found) and "fresh seeds" not in words_of(found)
+    assert all(glossary()[word] for word in words_of(found))
+
+
+@pytest.mark.parametrize("width", [120, 80])
+def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
+    results = held(quickstart_folder)
+    found = first_screen(results, leaderboard(results), overview(results))
+    console = Console(width=width, height=100, file=io.StringIO())
+    console.print(terminal(found))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = text.splitlines()
+    assert len(rows) <= 26 and all(len(row) <= width for row in rows) and "…" not in text.replace(" … ", "")
+    (answer,) = found.answers
+    for one in answer.lines:
+        cell = cells(one, answer)
+        assert cell.value in text and cell.ece in text and cell.verdict in text
+        assert (cell.around in text) == (width == 120 or not cell.around)
+
+
+def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstart_folder: Path) -> None:
+    results = held(quickstart_folder)
+    found = first_screen(results, leaderboard(results), overview(results))
+    text = write_report(quickstart_folder).read_text("utf-8")
+    summary = squeezed(Page(text).sections["summary"])
+    assert all(squeezed(sentence).replace("`", "") in summary for sentence in sentences(found))
+    for answer in found.answers:
+        for one in answer.lines:
+            assert all(squeezed(part) in summary for part in vars(cells(one, answer)).values())
+            assert squeezed(one.words) in summary and one.trial in summary
+    assert text.index('class="lead"') < text.index("finalists") < text.index('class="tiles"')
