@@ -268,5 +268,7 @@ def _boundary(
     ]
     x, y = (np.array([-weights[1], weights[0]]) / np.linalg.norm(weights) * reach).tolist()
     line = curves({loss: [(-x, -y), (x, y)]}, losses)
-    axes = (quantity(at, f"{words} input", limits=(-reach, reach)) for at, words in (("x", "first"), ("y", "second")))
-    return Panel(f"{loss}: |w| {np.linalg.norm(weights):.2f}", [*classes, *line], *axes)
+    first, second = (
+        quantity(at, f"{words} input", limits=(-reach, reach)) for at, words in (("x", "first"), ("y", "second"))
+    )
+    return Panel(f"{loss}: |w| {np.linalg.norm(weights):.2f}", [*classes, *line], first, second)

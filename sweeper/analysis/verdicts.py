@@ -145,7 +145,8 @@ def calibration(results: Results, rows: Sequence[Row], *, between: bool = False)
     }
     rows_of = {trial: row for trial, (before, after) in stages.items() if (row := measured(SHOWN, after, before))}
     changes = dict(zip(rows_of, judged_together([*rows_of.values()], margin), strict=True))
-    pair = [judged(SHOWN, *each, margin) for each in zip(*[*stages.values()][:2], strict=True)] if between else []
+    first_two = zip(*[*stages.values()][:2], strict=True) if between else ()
+    pair = [judged(SHOWN, first, second, margin) for first, second in first_two]
     return Calibration(changes, (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None)
 
 
@@ -199,9 +200,9 @@ def estimates(
     names = [asked or results.name for results, asked in (first, second)]
     shared = [name for name in chosen[0] if name in chosen[1] and network in (None, name)]
     if not shared:
-        known = ", ".join(sorted({*chosen[0], *chosen[1]}))
+        networks = ", ".join(sorted({*chosen[0], *chosen[1]}))
         raise SweeperError(
-            f"{names[0]} and {names[1]} have no {network or 'network'} in common (finished on: {known})",
+            f"{names[0]} and {names[1]} have no {network or 'network'} in common (finished on: {networks})",
             "name two losses, trials or sweeps that ran to the end on one network",
         )
     compared = []
@@ -220,7 +221,7 @@ def estimates(
             before = before or after
             if not all(after):
                 continue
-            stages[words] = _by_every(*after, margin)
+            stages[words] = _by_every(after[0], after[1], margin)
             if method != BEFORE:
                 for side, trial, own, raw in zip(names, trials, after, before, strict=True):
                     rows_of = _by_every(own, raw, margin)

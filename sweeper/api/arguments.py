@@ -116,7 +116,8 @@ WaitForNodes = Annotated[
 By = Annotated[
     str | None,
     Parameter(
-        help="Metric that decides which trial is best, e.g. val_posthoc_temperature_ece.", show_default="the objective",
+        help="Metric that decides which trial is best, e.g. val_posthoc_temperature_ece.",
+        show_default="the objective",
         metavar="METRIC",
     ),
 ]

@@ -108,8 +108,9 @@ class Exported:
         if "onnx" in self.description:
             more += f"; {ONNX} equals the program within {self.description['onnx']['largest_difference']:.1g}"
         return (
-            f"{self.folder}: {self.trial}{why}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
-            f"probabilities of the {self.samples:,} test samples equal the sweep's within {self.difference:.1g}{more}"
+            f"{self.folder}: {self.trial}{why}, replicate {', '.join(map(str, self.replicates))}, "
+            f"post-hoc {self.posthoc}; probabilities of the {self.samples:,} test samples equal the sweep's "
+            f"within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
             + ("\nwarning: " + undetermined(self.description["posthoc"]) if self.at_bound else "")
         )

@@ -169,8 +169,10 @@ def configuration_points(
     if len(rows) <= ERROR_BARS_UP_TO:
         spreads = [(row, float_of(row, y), float_or_none(row, f"{y}_sd") or 0.0) for row in finished]
         layers.append(bars_to([{**row, **ends((mean - d, mean + d))} for row, mean, d in spreads], color=by))
-    shape = {"shape": full_where(DONE, "square", FRAME)} if apart else {}
-    return [*layers, points(rows, partial(hover, columns=(x, y)), color=by, **shape)]
+    says = partial(hover, columns=(x, y))
+    if not apart:
+        return [*layers, points(rows, says, color=by)]
+    return [*layers, points(rows, says, color=by, shape=full_where(DONE, "square", FRAME))]
 
 
 def is_grid(values: Sequence[object]) -> bool:

@@ -10,6 +10,7 @@ import functools
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from typing import cast
 
 import vl_convert
@@ -128,10 +129,10 @@ def javascript() -> str:
 
     Bundling takes 2 s of processor time, so the script lies in the user's cache afterwards.
     """
-    file = cache_folder() / f"vega-{vl_convert.__version__}.js"
+    file = cache_folder() / f"vega-{version('vl-convert-python')}.js"
     if file.exists():
         return file.read_text("utf-8")
-    script = vl_convert.javascript_bundle()
+    script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub demands a snippet
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, script)

@@ -134,7 +134,7 @@ def _with_legends(part: object, figure: Figure) -> Json:
         return part  # type: ignore[return-value]
     if "values" in part or "value" in part:
         return part
-    kept = {key: _with_legends(value, figure) for key, value in part.items() if key not in ("params", "tooltip")}
+    kept: Json = {key: _with_legends(value, figure) for key, value in part.items() if key not in ("params", "tooltip")}
     if part.get("type") == "nominal" and "legend" in part:
         if part["field"] != "status":
             lines = {"symbolType": "stroke"} if part["scale"].get("range") else {}

@@ -279,6 +279,6 @@ def words_of(found: FirstScreen) -> list[str]:
 
 
 LEGEND = (
-    "Best of each loss on each network. Change: test ECE after minus before temperature scaling, 95 % over seeds and test "
-    "samples; ≤ x: no difference larger than x; open: so many more may decide."
+    "Best of each loss on each network. Change: test ECE after minus before temperature scaling, 95 % over seeds and "
+    "test samples; ≤ x: no difference larger than x; open: so many more may decide."
 )

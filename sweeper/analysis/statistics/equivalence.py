@@ -188,13 +188,13 @@ class _Row:
         code = LOWER if interval[1] < 0 else HIGHER if interval[0] > 0 else OPEN
         code = NO_DIFFERENCE if largest <= self.margin else code
         verdict = Verdict(code, self.mean, interval, largest, self.margin, self.seeds)
-        return replace(verdict, **self._needed()) if code == OPEN else verdict
+        return self._needed(verdict) if code == OPEN else verdict
 
-    def _needed(self) -> dict[str, object]:
-        """Return the fields that say what limits an open verdict, and what would decide it."""
+    def _needed(self, open_verdict: Verdict) -> Verdict:
+        """Return an open verdict with what limits it, and what would decide it."""
         deviations, weights = self.spreads.deviations, self.spreads.weights[self.place]
         of_seeds = float(np.exp(2 * weights @ np.log(deviations))) / self.seeds
-        limited = {"limited_by": SAMPLES if self.common > of_seeds else SEEDS}
+        limited = SAMPLES if self.common > of_seeds else SEEDS
         alone = next((more for more in _MORE_SEEDS if self._chance(more, 1.0) >= CHANCE), None)
         count = self.pair.count if self.common > 0 else None
         times = _TIMES_SAMPLES if count else ()
@@ -205,7 +205,7 @@ class _Row:
             alone, samples = next((one for one in tried if self._chance(*one) >= CHANCE), (None, None))
             both = alone is not None
         more = None if samples is None or count is None else math.ceil((samples - 1) * count)
-        return {**limited, "more_seeds": alone, "more_samples": more, "both": both}
+        return replace(open_verdict, limited_by=limited, more_seeds=alone, more_samples=more, both=both)
 
     def _chance(self, more: int, times: float) -> float:
         """Return the probability that `more` seeds and `times` the test samples decide.

@@ -13,8 +13,21 @@ from sweeper.analysis.estimators import Judgement
 from sweeper.analysis.statistics.basics import Spread
 from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, SAMPLES, SEEDS, Verdict
 from sweeper.reporting.first_screen import (
-    ALIKE, ALONE, BEST, DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, STOPPED, UNFINISHED, WORSE, Answer,
-    FirstScreen, Line, Question, first_screen,
+    ALIKE,
+    ALONE,
+    BEST,
+    DECIDED,
+    NEARLY_DECIDED,
+    NOT_DECIDED,
+    NOT_JUDGED,
+    STOPPED,
+    UNFINISHED,
+    WORSE,
+    Answer,
+    FirstScreen,
+    Line,
+    Question,
+    first_screen,
 )  # fmt: skip
 from sweeper.reporting.page import write_report
 from sweeper.reporting.sentences import cells, glossary, lead, remedy, sentences, settings, words_of
