@@ -47,7 +47,7 @@ from sweeper.text.labels import label
 from trainables.curvature.statistics.base import headline_columns
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.files.atomic import temporary_folder
-from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluate_probabilities, reliability_bins
+from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, evaluate_probabilities, reliability_bins
 from trainables.metrics.base import Floats, Integers, softmax64
 from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
@@ -352,8 +352,7 @@ def _intervals(values: Mapping[str, float], probabilities: Floats, targets: Inte
     texts = []
     for name in CARD_METRICS:
         value, half = values[name], NORMAL_95 * errors[f"{name}_se"]
-        known = METRICS[name]
-        high = min(value + half, known.range[1]) if isinstance(known, Metric) else value + half
+        high = min(value + half, METRICS[name].range[1])
         texts.append(f"{value:.4f} ({max(value - half, 0.0):.4f} … {high:.4f})")
     return texts
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sweeper.core.errors import SweeperError
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, log_softmax64
-from trainables.posthoc import POSTHOC, Calibrator, PosthocMethod
+from trainables.posthoc import POSTHOC, Calibrator
 
 
 def layer_of(calibrator: Calibrator | None) -> nn.Module:
@@ -29,7 +29,7 @@ def layer_of(calibrator: Calibrator | None) -> nn.Module:
     """
     if calibrator is None:
         return nn.Softmax(dim=1)
-    methods = {each.name: each.layer for each in POSTHOC.built_in() if isinstance(each, PosthocMethod) and each.layer}
+    methods = {each.name: each.layer for each in POSTHOC.built_in() if each.layer}
     layer = methods.get(calibrator.name)
     if layer is None:
         raise SweeperError(

@@ -277,8 +277,7 @@ FIGURES = Registry("figure", None, ReportFigure, ["results"])
 
 def report_figures() -> list[ReportFigure]:
     """Return the figures in the order of the report."""
-    known = [figure for figure in FIGURES.values() if isinstance(figure, ReportFigure)]
-    return sorted(known, key=lambda figure: figure.place)
+    return sorted(FIGURES.values(), key=lambda figure: figure.place)
 
 
 def folded(figure: Figure | None, absent: str) -> Figure | str:

@@ -155,12 +155,11 @@ class Posthoc:
 
 def method_words(method: str) -> str:
     """Return how a post-hoc method calls itself; a user's own, which is not imported to be read about, by its name."""
-    from trainables.posthoc import POSTHOC, PosthocMethod
+    from trainables.posthoc import POSTHOC
 
     if method == UNCALIBRATED:
         return "uncalibrated"
-    known = None if POSTHOC.is_own(method) else POSTHOC[method]
-    return known.words if isinstance(known, PosthocMethod) else method.replace("_", " ")
+    return method.replace("_", " ") if POSTHOC.is_own(method) else POSTHOC[method].words
 
 
 def posthoc_measurements(results: Results) -> Posthoc | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import jinja2
 from pydantic import BaseModel
@@ -26,8 +26,12 @@ from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.file import read_document
 from sweeper.space.spec import SweepSpec
+from trainables.metrics.base import Metric
 from trainables.registry import Component, ExtensionError, Hyperparameter, Registry
 from trainables.registry.names import did_you_mean
+
+if TYPE_CHECKING:
+    from trainables.datasets.base import DataSetComponent
 
 #: What is measured after every epoch; an objective may be one of these or `val_<metric of an evaluation>`.
 EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece")
@@ -51,12 +55,12 @@ class Registries:
     losses: Registry
     architectures: Registry
     optimizers: Registry
-    datasets: Registry
+    datasets: Registry[DataSetComponent]
     posthoc: Registry
     metrics: tuple[str, ...]
     curvature_defaults: Mapping[str, object]
     curvature_faults: Callable[[Mapping[str, object]], list[str]]
-    further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
+    further_metrics: Registry[Metric] = field(default_factory=lambda: Registry("metric", component=Metric))
     shifts: Registry = field(default_factory=lambda: Registry("evaluation split"))
     loops: Registry = field(default_factory=lambda: Registry("training loop"))
     schedulers: Registry = field(default_factory=lambda: SCHEDULERS)

@@ -20,7 +20,7 @@ from sweeper.space.components import resolve_components, resolve_plain_component
 from sweeper.space.parts import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.curvature.statistics.base import TEMPERED, further_columns, temperature_labels
-from trainables.metrics.base import Metric, larger_is_better, metric_of
+from trainables.metrics.base import larger_is_better, metric_of
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT, LABEL, column_label, entry_label
 from trainables.registry.names import hint
 
@@ -236,7 +236,7 @@ def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
     return {
         f"{split}_{column_label(name)}": each.mode
         for name, each in found.items()
-        if isinstance(each, Metric) and each.mode is not None
+        if each.mode is not None
         for split in ("val", "test")
     }
 

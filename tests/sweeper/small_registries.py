@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeper.space.catalogue import Registries
+from trainables.datasets.base import DataSetComponent
 from trainables.registry import Component, Hyperparameter, Registry
 
 
-def _registry(kind: str, *components: Component) -> Registry:
-    registry = Registry(kind)
+def _registry(kind: str, *components: Component) -> Registry[Any]:
+    registry: Registry[Any] = Registry(kind)
     for component in components:
         registry.register(component)
     return registry
@@ -65,7 +66,9 @@ REGISTRIES = Registries(
             check=_step_needs_milestones,
         ),
     ),
-    datasets=_registry("data set", _component("digits", Hyperparameter("image_size", "integer", 8, minimum=8))),
+    datasets=_registry(
+        "data set", DataSetComponent("digits", dict, (Hyperparameter("image_size", "integer", 8, minimum=8),))
+    ),
     posthoc=_registry(
         "post-hoc method",
         _component("temperature", Hyperparameter("objective", "text", "nll", choices=("nll", "ece"))),

@@ -9,8 +9,8 @@ describes it; nothing else lists it.
         train, val, test = (Split(part, part.sum(1).long() % 2) for part in inputs.chunk(3))
         return DataSet("parity", train, val, test, 2, (8,), hash_of_splits(np.arange(samples)))
 
-Of its `Component`, `size` says how large it is before anything is loaded, which plans ask for, and `stand_in` what a
-rehearsal takes in its place. Users' own need no file here: this module adapts what their import paths name.
+The decorator takes what `DataSetComponent` declares, too. Users' own need no file here: this module adapts what their
+import paths name.
 
 Which samples are for training, validation and test is seeded, reproducible, and identified by a hash. Draws come from
 `numpy.random.RandomState`, whose streams are frozen permanently, so a split never changes with a numpy release.
@@ -31,7 +31,16 @@ from torch import Tensor
 from trainables.datasets.image_stream import CropAndFlip, ImagePreprocessing, ImageStream
 from trainables.datasets.streaming import sent
 from trainables.extensions.targets import OwnFamily, described
-from trainables.registry import SPLITS, Component, ExtensionError, Hyperparameter, Registry, hyperparameters_of
+from trainables.registry import (
+    SPLITS,
+    Component,
+    DataSetSize,
+    ExtensionError,
+    Hyperparameter,
+    Options,
+    Registry,
+    hyperparameters_of,
+)
 
 Indices = NDArray[np.int64]
 
@@ -278,13 +287,33 @@ def divided(
     return DataSet(name, train, val, test, classes, inputs.shape[1:], chosen, **facts)
 
 
-def _own_dataset(target: Any, path: str, name: str) -> Component:
+@dataclass(frozen=True)
+class DataSetComponent(Component):
+    """A data set.
+
+    Attributes:
+        splits: names of its splits, which `evaluation.splits` may ask for.
+        size: its size on paper, from all of its options: what a plan works with before anything is downloaded. `None`
+            where only the files know it.
+        stand_in: options of `digits_stand_in` for rehearsals, or a function that gives them from its own options; empty
+            for itself. `None`: its data are taken for images like CIFAR's.
+        found: opens the user's own file and says in a sentence what it holds, for `sweeper validate`; `None` where it
+            is none.
+    """
+
+    splits: tuple[str, ...] = SPLITS
+    size: Callable[[Options], DataSetSize | None] | None = None
+    stand_in: Options | Callable[[Options], Options] | None = None
+    found: Callable[[Options], str] | None = None
+
+
+def _own_dataset(target: Any, path: str, name: str) -> DataSetComponent:
     if not callable(target) or target is DataSet:
         raise ExtensionError(f"{path} is {described(target)}; a data set is a function that returns a DataSet")
-    return Component(name, target, hyperparameters_of(target, path, []))
+    return DataSetComponent(name, target, hyperparameters_of(target, path, []))
 
 
-DATASETS = Registry("data set", OwnFamily("datasets", _own_dataset))
+DATASETS = Registry("data set", OwnFamily("datasets", _own_dataset), DataSetComponent)
 
 
 def load_dataset(name: str, **options: Any) -> DataSet:

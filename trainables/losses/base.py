@@ -9,9 +9,9 @@ them. The arguments of its constructor are its hyperparameters, see `trainables.
             p = torch.softmax(logits, dim=-1)
             return (p - functional.one_hot(targets, logits.shape[-1])).square().sum(-1) / 4
 
-`batch_coupled`, `stateful` and the like, and `lanes` of its `Component`, say how it may be trained. A line in `CASES`
-of `tests/trainables/losses/test_every_loss.py` tests what holds for every loss. Users' own losses need no file here:
-this module adapts what their import paths name.
+`batch_coupled`, `stateful` and the like, and `lanes` of its `LossComponent`, say how it may be trained. A line in
+`CASES` of `tests/trainables/losses/test_every_loss.py` tests what holds for every loss. Users' own losses need no file
+here: this module adapts what their import paths name.
 
 What losses are made of is here, too: logarithms of probabilities that stay accurate at both ends, targets of label
 smoothing, and confidence scores. Each such function takes logits or log-probabilities [N, K], keeps their type and
@@ -23,6 +23,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainables.extensions.targets import OwnFamily, described
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, hyperparameters_of
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry, hyperparameters_of
 
 Number = float | Tensor
 
@@ -332,7 +333,21 @@ class ModuleLoss(Loss):
         self._module.load_state_dict(dict(state))
 
 
-def _loss(target: object, path: str, name: str) -> Component:
+@dataclass(frozen=True)
+class LossComponent(Component):
+    """A loss.
+
+    Attributes:
+        lanes: why it cannot be trained as lanes, replicates side by side; empty where it can.
+        constant_gamma: the γ of a loss of these hyperparameters whose risk minimiser the focal map Ψ^γ turns back into
+            the posterior; `None` where no map does, as for a γ that changes by sample or epoch.
+    """
+
+    lanes: str = ""
+    constant_gamma: Callable[[Options], float | None] | None = None
+
+
+def _loss(target: object, path: str, name: str) -> LossComponent:
     build: Callable[..., Loss]
     leading: list[str] = []
     if isinstance(target, type) and issubclass(target, Loss):
@@ -352,10 +367,10 @@ def _loss(target: object, path: str, name: str) -> Component:
         loss.name = name  # a subclass of one of ours is not that one
         return loss
 
-    return Component(name, named, hyperparameters_of(target, path, leading))
+    return LossComponent(name, named, hyperparameters_of(target, path, leading))
 
 
-LOSSES = Registry("loss", OwnFamily("losses", _loss))
+LOSSES = Registry("loss", OwnFamily("losses", _loss), LossComponent)
 
 
 def build_loss(name: str, **hyperparameters: HyperparameterValue | Tensor) -> Loss:

@@ -251,14 +251,14 @@ Metrics = tuple[tuple[str, Mapping[str, HyperparameterValue]], ...]
 UNAVAILABLE = "metrics_unavailable"
 
 
-def further_metrics() -> Registry:
+def further_metrics() -> Registry[Metric]:
     """Return the metrics that an evaluation measures only where a search space asks for them, users' own among them."""
-    return METRICS.only(lambda each: not (isinstance(each, Metric) and each.always))
+    return METRICS.only(lambda each: not each.always)
 
 
 def always_measured(kept: Callable[[Metric], bool] = lambda metric: not metric.needs) -> tuple[str, ...]:
     """Return the metrics that every evaluation measures, those that are `kept`: by default those of probabilities."""
-    return tuple(each.name for each in METRICS.built_in() if isinstance(each, Metric) and each.always and kept(each))
+    return tuple(each.name for each in METRICS.built_in() if each.always and kept(each))
 
 
 def metric_of(column: str) -> Metric | None:
@@ -270,8 +270,7 @@ def metric_of(column: str) -> Metric | None:
     words = column.split("_")
     names = ("_".join(words[start:]) for start in range(len(words)))
     name = next((name for name in names if not METRICS.is_own(name)), None)
-    found = METRICS[name] if name is not None else None
-    return found if isinstance(found, Metric) else None
+    return METRICS[name] if name is not None else None
 
 
 def larger_is_better(column: str) -> bool:

@@ -7,7 +7,7 @@ from inputs [N, *input_shape] to logits [N, classes], under the decorator that d
     def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias))
 
-Of its `Component`, `stand_in` names a smaller network for rehearsals, `lanes` says why it cannot be trained as lanes.
+The decorator takes what `ArchitectureComponent` declares, too.
 `tests/trainables/models/test_networks.py` tests every network. Users' own need no file here: this module adapts what
 their import paths name. Layers that several networks share are here, too.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,22 +26,39 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from trainables.extensions.targets import OwnFamily, described
-from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, hyperparameters_of
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry, hyperparameters_of
 
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSet
 
 
-def _architecture(target: object, path: str, name: str) -> Component:
+@dataclass(frozen=True)
+class ArchitectureComponent(Component):
+    """A network.
+
+    Attributes:
+        stand_in: name and hyperparameters of a smaller network for rehearsals, or a function that gives them from its
+            own hyperparameters; `None` or empty: it stays as it is.
+        lanes: why it cannot be trained as lanes, replicates side by side; empty where it can.
+    """
+
+    stand_in: Options | Callable[[Options], Options] | None = None
+    lanes: str = ""
+
+
+def _architecture(target: object, path: str, name: str) -> ArchitectureComponent:
     if not callable(target) or isinstance(target, nn.Module):
         raise ExtensionError(
             f"{path} is {described(target)}; an architecture is a class or function of (input_shape, classes)"
         )
     tags = frozenset(getattr(target, "TAGS", ()))
-    return Component(name, target, hyperparameters_of(target, path, ["input_shape", "classes"]), tags=tags)
+    taken = hyperparameters_of(target, path, ["input_shape", "classes"])
+    return ArchitectureComponent(name, target, taken, tags=tags)
 
 
-ARCHITECTURES = Registry("architecture", OwnFamily("architectures", _architecture), leading=["input_shape", "classes"])
+ARCHITECTURES = Registry(
+    "architecture", OwnFamily("architectures", _architecture), ArchitectureComponent, ["input_shape", "classes"]
+)
 
 
 def require_image(input_shape: tuple[int, ...], minimum_side: int, network: str) -> tuple[int, int, int]:

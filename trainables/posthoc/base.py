@@ -94,15 +94,20 @@ class Calibrator(ABC):
 
 @dataclass(frozen=True)
 class PosthocMethod(Component):
-    """A method that is fitted on validation predictions; its `columns` are the keys of its calibrators' `parameters`.
+    """A method that is fitted on validation predictions.
 
     Attributes:
+        columns: the keys of its calibrators' `parameters`, which become columns.
+        build_many: fits it on a list of several networks' predictions at once, with options in common; `None` where
+            that is no faster.
         label: how reports call it; empty for its name.
         layer: makes of a fitted calibrator the torch module that computes it in an exported model; `None` where torch
             cannot.
         takes_gamma: whether with these options it takes the training loss's γ where a search space gives none.
     """
 
+    columns: tuple[str, ...] = ()
+    build_many: Callable[..., list[Any]] | None = None
     label: str = ""
     layer: Callable[[Any], nn.Module] | None = None
     takes_gamma: Callable[[Options], bool] = lambda options: False

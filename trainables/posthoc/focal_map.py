@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from trainables.losses import LOSSES
 from trainables.metrics.base import Floats, log_softmax64, softmax64
-from trainables.posthoc.base import POSTHOC, PosthocMethod, PosthocUnavailable, SoftmaxCalibrator, validation_data
+from trainables.posthoc.base import POSTHOC, PosthocUnavailable, SoftmaxCalibrator, validation_data
 from trainables.posthoc.focal_masses import Array, library_of
 from trainables.registry import HyperparameterValue
 
@@ -156,7 +156,7 @@ class FocalTemperatureLayer(nn.Module):
 def training_gamma(loss: Mapping[str, object]) -> float | None:
     """Return the γ of a training loss whose risk minimiser Ψ^γ turns back into the posterior; `None` for other losses.
 
-    A loss declares it, see `constant_gamma` of `Component`.
+    A loss declares it, see `constant_gamma` of `LossComponent`.
 
     Args:
         loss: its `name` and hyperparameters.
@@ -179,7 +179,7 @@ def with_training_gamma(
     §6.1).
     """
     found = None if POSTHOC.is_own(method) else POSTHOC[method]
-    if not isinstance(found, PosthocMethod) or not found.takes_gamma(options) or options.get("gamma") is not None:
+    if found is None or not found.takes_gamma(options) or options.get("gamma") is not None:
         return dict(options)
     return {**options, "gamma": training_gamma(loss)}
 

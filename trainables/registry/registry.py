@@ -19,7 +19,9 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from trainables.registry.hyperparameters import ExtensionError, Hyperparameter, catalogue_words, hyperparameters_of
 from trainables.registry.names import did_you_mean, hint
@@ -72,7 +74,7 @@ Configuration = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Component:
-    """A named, buildable thing.
+    """A named, buildable thing; a family whose members declare more has a subclass, beside its registry.
 
     Attributes:
         name: in a search space.
@@ -82,20 +84,6 @@ class Component:
         source: paper and section, or the package that a user's own comes from.
         check: adds a rule over several hyperparameters at once.
         tags: marks that the project's own code looks at; `TAGS` says what each means.
-        columns: what a post-hoc method's `parameters` hold, which become columns.
-        splits: the names of a data set's splits, which `evaluation.splits` may ask for.
-        size: a data set's size on paper, from all of its options: what a plan works with before anything is
-            downloaded. `None` where only the files know it.
-        stand_in: what a rehearsal trains with in its place; empty for the component itself. Of a network the name and
-            hyperparameters of a smaller one, of a data set options of `digits_stand_in`, or a function of its own
-            options that gives them. `None`: a network stays as it is, data are taken for images like CIFAR's.
-        constant_gamma: the γ of a loss of these hyperparameters whose risk minimiser the focal map Ψ^γ turns back into
-            the posterior; `None` where no map does, as for a γ that changes by sample or epoch.
-        build_many: makes several of it at once, of a list of what `build` is given, with its hyperparameters in common;
-            `None` where that is no faster.
-        found: opens a data set's file and says in a sentence what it holds, for `sweeper validate`; `None` where it is
-            no file of the user's.
-        lanes: why a network or loss cannot be trained as lanes, replicates side by side; empty where it can.
     """
 
     name: str
@@ -105,14 +93,6 @@ class Component:
     source: str = ""
     check: Callable[[Options], str | None] | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
-    columns: tuple[str, ...] = ()
-    splits: tuple[str, ...] = SPLITS
-    size: Callable[[Options], DataSetSize | None] | None = None
-    stand_in: Options | Callable[[Options], Options] | None = None
-    lanes: str = ""
-    build_many: Callable[..., list[Any]] | None = None
-    constant_gamma: Callable[[Options], float | None] | None = None
-    found: Callable[[Options], str] | None = None
 
     def __post_init__(self) -> None:
         """Take defaults from the signature of `build`, their one place; an empty list there stands for none."""
@@ -160,6 +140,8 @@ OWN = "own"
 IMPORTED = "imported"
 
 
+#: The class of a registry's components.
+Family = TypeVar("Family", bound=Component, default=Component, covariant=True)
 Built = TypeVar("Built", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
@@ -210,7 +192,7 @@ class OwnComponents(Protocol):
         """Return the component called `name`, imported from `path`. Raises ExtensionError when it cannot be used."""
 
 
-class Registry(Mapping[str, Component]):
+class Registry(Mapping[str, Family], Generic[Family]):
     """The components of one kind, by name, as the files of its folder add them.
 
     A registry with `own` also knows user-defined components: by import path, and by the names that installed
@@ -221,7 +203,7 @@ class Registry(Mapping[str, Component]):
         self,
         kind: str,
         own: OwnComponents | None = None,
-        component: type[Component] = Component,
+        component: type[Family] = Component,  # type: ignore[assignment]  # the default of the class of components
         leading: Sequence[str] = (),
     ) -> None:
         """Create an empty registry.
@@ -236,10 +218,10 @@ class Registry(Mapping[str, Component]):
         self.own = own
         self._component, self._leading = component, leading
         self._modules: dict[str, str] = {}
-        self._components: dict[str, Component] = {}
-        self._own: dict[str, Component] = {}
+        self._components: dict[str, Family] = {}
+        self._own: dict[str, Family] = {}
 
-    def __getitem__(self, name: str) -> Component:
+    def __getitem__(self, name: str) -> Family:
         """Return a component. Raises KeyError for an unknown name, ExtensionError for one that cannot be used."""
         if name in self._components:
             return self._components[name]
@@ -252,7 +234,8 @@ class Registry(Mapping[str, Component]):
         if name not in self._own:
             if self.own is None:
                 raise ExtensionError(f"{name}: your own {self.kind} is not supported; name a built-in one")
-            self._own[name] = self.own.component(name, self.installed().get(name, name))
+            own = self.own.component(name, self.installed().get(name, name))
+            self._own[name] = own if isinstance(own, self._component) else self._component(**vars(own))
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:
@@ -264,12 +247,11 @@ class Registry(Mapping[str, Component]):
     def __len__(self) -> int:
         return len([*iter(self)])
 
-    def register(self, component: Component) -> Component:
+    def register(self, component: Family) -> None:  # type: ignore[misc]  # filled before it is read
         """Add a component. Raises ValueError when the name is taken."""
         if component.name in self._components:
             raise ValueError(f"the {self.kind} {component.name!r} is registered already")
         self._components[component.name] = component
-        return component
 
     def add(
         self,
@@ -341,14 +323,14 @@ class Registry(Mapping[str, Component]):
         """Return whether `name` and its hyperparameters are accepted unchecked, as `importing_nothing` says."""
         return _reopening.get() and self.is_own(name)
 
-    def only(self, kept: Callable[[Component], bool]) -> Registry:
+    def only(self, kept: Callable[[Family], bool]) -> Registry[Family]:
         """Return a registry of those of the project's components that are `kept`, and of all of users' own."""
-        view = Registry(self.kind, self.own)
+        view = Registry(self.kind, self.own, self._component, self._leading)
         view._components = {name: each for name, each in self._components.items() if kept(each)}
         view._own = self._own  # so that forgetting them in one forgets them in both
         return view
 
-    def built_in(self) -> tuple[Component, ...]:
+    def built_in(self) -> tuple[Family, ...]:
         """Return the project's components, without users' own."""
         return tuple(self._components.values())
 

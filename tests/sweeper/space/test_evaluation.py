@@ -11,8 +11,8 @@ from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import build_spec, load_spec
 from trainables.datasets import DataSet, load_dataset
-from trainables.datasets.base import DATASETS
-from trainables.registry import SPLITS, Component
+from trainables.datasets.base import DATASETS, DataSetComponent
+from trainables.registry import SPLITS
 
 VALUES = {
     "dataset": "digits",
@@ -34,7 +34,7 @@ def _shifted(missing: bool = False) -> DataSet:
 
 @pytest.fixture
 def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    component = Component("shifted_digits", _shifted, splits=(*SPLITS, "shifted"), stand_in={"size": 8})
+    component = DataSetComponent("shifted_digits", _shifted, splits=(*SPLITS, "shifted"), stand_in={"size": 8})
     monkeypatch.setitem(DATASETS._components, "shifted_digits", component)
 
 
@@ -67,7 +67,7 @@ def test_a_data_set_names_its_further_splits_and_must_have_them() -> None:
     values = {**VALUES, "dataset": "shifted_digits", "evaluation": {"splits": ["val", "test", "shifted"]}}
     spec = build_spec(values)
     assert list(prepare_dataset(spec).splits) == [*SPLITS, "shifted"]
-    DATASETS._components["shifted_digits"] = Component(
+    DATASETS._components["shifted_digits"] = DataSetComponent(
         "shifted_digits", lambda: _shifted(missing=True), splits=(*SPLITS, "shifted")
     )
     with pytest.raises(InvalidSearchSpace, match=r"evaluation\.splits\[2\]: the data set has no split 'shifted'"):

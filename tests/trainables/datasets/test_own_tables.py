@@ -20,7 +20,6 @@ from trainables.datasets import DataSet, load_dataset
 from trainables.datasets.base import DATASETS
 from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.own_tables import found_in
-from trainables.registry import Component
 
 ROWS = 200
 
@@ -95,7 +94,7 @@ def test_texts_are_words_of_the_training_rows(tmp_path):
 
 
 def test_what_is_found_is_said_in_a_sentence(file):
-    component: Component = DATASETS["table"]
+    component = DATASETS["table"]
     assert component.found is found_in
     defaults = {h.name: h.default for h in component.hyperparameters if h.default is not None}
     said = found_in(defaults | {"name": "table", "file": str(file)} | options())

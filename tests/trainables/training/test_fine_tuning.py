@@ -12,7 +12,7 @@ from tests.trainables.small_data import small_digits
 from trainables.extensions.libraries import register_missing_operators
 from trainables.losses import build_loss
 from trainables.models import ARCHITECTURES, build_model
-from trainables.registry import Component
+from trainables.models.base import ArchitectureComponent
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.fine_tuning import freeze_layers, frozen_modules, layer_numbers, radius_of, scale_by_depth
@@ -177,7 +177,7 @@ def normed(monkeypatch):
             nn.Linear(4 * (input_shape[1] - 2) * (input_shape[2] - 2), classes),
         )  # fmt: skip
 
-    monkeypatch.setitem(ARCHITECTURES._components, "normed", Component("normed", build))
+    monkeypatch.setitem(ARCHITECTURES._components, "normed", ArchitectureComponent("normed", build))
 
 
 def _configuration(loss=None, architecture="normed", **optimizer):

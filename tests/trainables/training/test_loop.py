@@ -13,7 +13,7 @@ from tests.packs import pack
 from tests.trainables.small_data import poisoned, small_digits
 from tests.trainables.training.fixtures import one_thread  # noqa: F401  # for every test here
 from trainables.models import ARCHITECTURES
-from trainables.registry import Component
+from trainables.models.base import ArchitectureComponent
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.loop import Replicate
 
@@ -41,7 +41,7 @@ def dropout_mlp(monkeypatch):
         features = math.prod(input_shape)
         return nn.Sequential(nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Dropout(0.4), nn.Linear(32, classes))
 
-    monkeypatch.setitem(ARCHITECTURES._components, "dropout_mlp", Component("dropout_mlp", build))
+    monkeypatch.setitem(ARCHITECTURES._components, "dropout_mlp", ArchitectureComponent("dropout_mlp", build))
 
 
 def _configuration(loss=None, architecture="mlp", **optimizer):

@@ -81,7 +81,7 @@ STATISTICS = Registry("curvature statistic", None, Statistic, ["measurement"])
 
 def headline_columns() -> tuple[str, ...]:
     """Return the columns that people are shown, loss by loss."""
-    shown = [each.name for each in STATISTICS.built_in() if isinstance(each, Statistic) and each.headline]
+    shown = [each.name for each in STATISTICS.built_in() if each.headline]
     return tuple(f"{PREFIX}{loss}_{name}" for loss in LOSS_WORDS for name in shown)
 
 
@@ -91,7 +91,7 @@ def statistic_of(column: str) -> tuple[str, Statistic] | None:
     for name, found in sorted(STATISTICS.items(), key=lambda each: -len(each[0])):
         loss = column.removeprefix(PREFIX).removesuffix(f"_{name}")
         known = loss in LOSS_WORDS or loss.startswith(f"{TEMPERED}_")
-        if known and column == f"{PREFIX}{loss}_{name}" and isinstance(found, Statistic):
+        if known and column == f"{PREFIX}{loss}_{name}":
             return loss, found
     return None
 
@@ -104,7 +104,7 @@ def statistic_words(column: str) -> str | None:
 
 def statistic_names(groups: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the statistics that are measured where these groups are asked for, in the order of their columns."""
-    return tuple(n for n, each in STATISTICS.items() if isinstance(each, Statistic) and each.group in ("", *groups))
+    return tuple(n for n, each in STATISTICS.items() if each.group in ("", *groups))
 
 
 def temperature_labels(posthoc: Iterable[Options]) -> list[str]:
@@ -207,7 +207,7 @@ def settings_faults(values: Mapping[str, object]) -> list[str]:
     for name, rule in _RULES.items():
         fault = rule.fault(values[name]) if name in values else None
         found += [fault] if fault else []
-    groups = dict.fromkeys(each.group for each in STATISTICS.values() if isinstance(each, Statistic) and each.group)
+    groups = dict.fromkeys(each.group for each in STATISTICS.values() if each.group)
     offered = {"losses": (*LOSS_LABELS, TEMPERED), "statistics": tuple(groups)}
     for name, words in offered.items():
         given = values.get(name, words)

@@ -23,7 +23,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.image_stream import CropAndFlip
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
-from trainables.registry import Component
+from trainables.models.base import ArchitectureComponent
 
 SLOW = HEAVY | {"timm", "torchvision", "resnet32", "resnet44", "resnet56", "preresnet56", "mobilenet_v2", "resnet18"}
 SMALL = {
@@ -221,5 +221,5 @@ def test_stochastic_depth_is_the_seeds_own(double, monkeypatch):
     def build(input_shape, classes):
         return nn.Sequential(nn.Flatten(), StochasticDepth(0.5), nn.Linear(64, classes))
 
-    monkeypatch.setitem(ARCHITECTURES._components, "stochastic", Component("stochastic", build))
+    monkeypatch.setitem(ARCHITECTURES._components, "stochastic", ArchitectureComponent("stochastic", build))
     assert distance(*train_both(configuration("focal", "stochastic"), digits(double))[:2]) < 1e-8
