@@ -45,7 +45,7 @@ def init(
     replicates: AtLeastOne = 1,
     tutorial: bool = False,
 ) -> Shown[Path] | Shown[list[Path]]:
-    """Write a commented search space to start from.
+    """Write a commented search space to start from, and its schema, by which editors complete and check it.
 
     Args:
         file: Search space file to write, e.g. mine.yaml.
@@ -65,8 +65,9 @@ def init(
     """
     if tutorial:
         return _tutorial(Path(file))
-    from sweeper.space.catalogue import template
+    from sweeper.space.catalogue import installed_registries, template
     from sweeper.space.loading import load_spec
+    from sweeper.space.schema import FILE, FIRST_LINE, json_schema
 
     file = Path(file)
     if file.exists():
@@ -81,12 +82,13 @@ def init(
         values[path.strip()] = [value.strip() for value in written.split(",")]
     with writing_to(file, "name another file"):
         text = template(dataset, loss, network, values, objective=objective, epochs=epochs, replicates=replicates)
-        write_text(file, text)
+        write_text(file.with_name(FILE), json.dumps(json_schema(installed_registries()), indent=1, default=list))
+        write_text(file, FIRST_LINE + text)
     try:
         load_spec(file)
     except SweeperError as error:
         return Shown(file, notes=[f"wrote {file}, which has errors"], fault=error)
-    return Shown(file, notes=[f"wrote {file}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
+    return Shown(file, notes=[f"wrote {file} and {FILE}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
 
 
 def _tutorial(folder: Path) -> Shown[list[Path]]:

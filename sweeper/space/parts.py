@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -14,6 +14,7 @@ from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.ranking import Constraint, constraint_of
 from sweeper.search.base import SEARCHERS, SearchMethod
+from trainables.registry.hyperparameters import argument_texts
 
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec  # of which these are parts
@@ -21,10 +22,17 @@ if TYPE_CHECKING:
     from trainables.training.evaluation import EvaluationSettings
 
 
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Give each property of a model's JSON schema what the model's docstring says of it."""
+    for name, (said, _) in argument_texts(model).items():
+        if name in schema["properties"]:
+            schema["properties"][name]["description"] = said
+
+
 class Part(BaseModel):
     """A mapping of a search space file: no value is converted, and no unknown key is let in."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra=_describe)
 
 
 #: A plug-in's setting as YAML writes it.

@@ -155,7 +155,7 @@ class SweepSpec(Part):
     searcher: parts.SearcherSettings = parts.SearcherSettings()
     replicates: parts.Replicates = parts.Replicates()
     seed: int = Field(default=0, ge=0)
-    space: Annotated[Fields, GetPydanticSchema(lambda source, handler: _TREE)]
+    space: Annotated[Fields, GetPydanticSchema(lambda *_: _TREE, lambda *_: {"type": "object"})]
     resources: parts.Resources = parts.Resources()
     training: parts.Training = parts.Training()
     evaluation: parts.Evaluation = parts.Evaluation()

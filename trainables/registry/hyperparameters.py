@@ -199,7 +199,7 @@ def hyperparameters_of(
         return tuple(declared)
     texts: dict[str, tuple[str, str]] = {}
     if apart is not None:
-        texts, own = _argument_texts(target), [a for a in own if a.name not in apart and a.kind is not a.VAR_KEYWORD]
+        texts, own = argument_texts(target), [a for a in own if a.name not in apart and a.kind is not a.VAR_KEYWORD]
     hints = _hints(target, users=apart is None)
     found, faults = [], []
     for argument in own:
@@ -233,7 +233,7 @@ def _hints(target: Callable[..., object], *, users: bool) -> dict[str, object]:
         return {}  # a hint that cannot be resolved; then the default implies the type
 
 
-def _argument_texts(target: Callable[..., object]) -> dict[str, tuple[str, str]]:
+def argument_texts(target: Callable[..., object]) -> dict[str, tuple[str, str]]:
     """Return the reason and the source that the `Args:` of a docstring give for each argument."""
     text = inspect.getdoc(target.func if isinstance(target, partial) else target) or ""
     section = re.search(r"^(?:Args|Attributes):\n((?:(?: .*)?\n?)*)", text, re.MULTILINE)

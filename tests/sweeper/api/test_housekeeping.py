@@ -9,8 +9,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from jsonschema import Draft7Validator
 from nbclient import NotebookClient
 
+from sweeper.space.file import read_document
 from sweeper.storage.lookup import sweep_names
 from tests.patience import patient
 from tests.running import typed
@@ -36,6 +38,8 @@ def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:
         "--grid", "dataset.label_noise=0,0.1", "--replicates", "3", "--epochs", "9",
     )  # fmt: skip
     assert f"sweeper plan {file}" in said
+    schema = Path(file).read_text().splitlines()[0].partition("$schema=")[2]
+    Draft7Validator(json.loads((tmp_path / schema).read_text())).validate(read_document(Path(file)).values)
     said = succeeds("validate", file)
     assert "12 configurations × 3 seeds" in said and "label noise" in said and "γ" in said
     refused("init", file, by="already exists")
