@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from search_spaces import packaged_files
+from search_spaces.papers.published_numbers import published_tables, read_published
 from sweeper.api import arguments, commands
 from sweeper.api.arguments import local_sweep, opened, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
@@ -163,8 +164,6 @@ def paper(
         SweeperError: an unknown name; data or packages are missing, all of them named before anything is started; a
             sweep cannot be run.
     """
-    from search_spaces.papers.published_numbers import published_tables
-
     place = output_folder(output)
     if name in published_tables():
         return _table(name, sweep, place, form or "markdown")
@@ -213,7 +212,6 @@ def _figure(
     import pyarrow as pa
 
     from search_spaces.papers.focal_map_figures import FIGURES, map_figure
-    from search_spaces.papers.published_numbers import published_tables
     from sweeper.reporting.html import write_figure
 
     drawn = {named.replace("-", "-fig", 1): named for named in FIGURES}
@@ -302,8 +300,6 @@ def write_page(
 
 def _computed_tables(paper: str) -> Iterator[str]:
     """Yield the tables of a paper whose numbers need no training."""
-    from search_spaces.papers.published_numbers import published_tables, read_published
-
     for name in published_tables():
         if name.startswith(f"{paper}-") and not any(number.dataset for number in read_published(name)):
             yield name

@@ -19,6 +19,7 @@ from search_spaces.papers.loss_figures import ComputedFigure, Floats
 from search_spaces.papers.published_numbers import read_published
 from sweeper.core.errors import SweeperError
 from sweeper.text.cells import Row
+from trainables.metrics.base import softmax64
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map
 
@@ -272,8 +273,6 @@ def _numbered(name: str, point: Floats) -> dict[str, float]:
 
 
 def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:
-    from trainables.metrics.base import softmax64
-
     return {
         f"focal map, γ {gamma:g}": np.asarray(focal_map(q, gamma)),
         f"T = {temperature:.3g}": softmax64(np.log(q) / temperature),

@@ -26,6 +26,7 @@ from sweeper.figures.base import (
     unseen,
 )
 from sweeper.text.cells import Row
+from trainables.losses import build_loss
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map
 
@@ -275,8 +276,6 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
         gammas: of focal and inverse focal loss.
     """
     import torch
-
-    from trainables.losses import build_loss
 
     losses: dict[str, tuple[str, dict[str, float]]] = {"cross-entropy": ("cross_entropy", {})}
     for gamma in gammas:

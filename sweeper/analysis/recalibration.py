@@ -15,7 +15,8 @@ from sweeper.analysis.statistics.differences import PairedDifference, independen
 from sweeper.core.errors import SweeperError
 from sweeper.text.cells import Row, Rows, grouped, int_of, measured_or_none, text_of
 from sweeper.text.labels import label, plural
-from trainables.metrics.base import Metrics
+from trainables.metrics import METRIC_NAMES
+from trainables.metrics.base import Metrics, further_metrics
 from trainables.registry import Component, column_label, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
@@ -150,9 +151,6 @@ def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) ->
     Raises:
         SweeperError: with every name that no further metric has.
     """
-    from trainables.metrics import METRIC_NAMES
-    from trainables.metrics.base import further_metrics
-
     measured = [f"--metric {name} is always measured: omit it" for name in names if name in METRIC_NAMES]
     others = [name for name in dict.fromkeys(names) if name not in METRIC_NAMES]
     known = further_metrics()

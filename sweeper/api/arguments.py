@@ -20,6 +20,7 @@ from cyclopts.validators import Number
 from sweeper.api.completion import complete_setting, complete_space, complete_sweep
 from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import Values
+from sweeper.monitoring.live import NotebookProgress, Progress, in_notebook
 from sweeper.tracking.base import default_address, kind_of
 from trainables.files.stores.base import is_store_address
 
@@ -155,8 +156,6 @@ def output_folder(output: str | Path | None) -> str:
 
 def progress_view() -> type[NotebookProgress] | type[Progress]:
     """Return how progress is shown here: as a cell's output in a notebook, else in the terminal."""
-    from sweeper.monitoring.live import NotebookProgress, Progress, in_notebook
-
     return NotebookProgress if in_notebook() else Progress
 
 

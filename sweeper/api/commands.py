@@ -25,6 +25,7 @@ from sweeper.api.clusters import resume_remotely
 from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
+from sweeper.monitoring.live import Timings
 from sweeper.storage.lookup import entries, find_sweep
 from sweeper.storage.metadata import UNTRACKED, read_manifest
 from sweeper.text.display import SafeConsole, Shown, printable
@@ -150,7 +151,6 @@ def resume(
     uri = arguments.tracking_address(tracking_uri, place, name) if tracked else None
     if not (settings or discard_damaged or is_store_address(place)):
         from sweeper.execution.options import settled
-        from sweeper.monitoring.live import Timings
 
         found = settled(name, place, failed_too=failed, tracker=uri)
         if found is not None:

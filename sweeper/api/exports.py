@@ -17,6 +17,7 @@ from sweeper.core.errors import SweeperError, writing_to
 from sweeper.storage.lookup import find_sweep
 from sweeper.text.display import Shown, format_table
 from sweeper.text.labels import plural
+from sweeper.tracking.mlflow import pages
 from trainables.files.atomic import write_text
 
 if TYPE_CHECKING:
@@ -207,20 +208,19 @@ def ui(
         Nothing, once the server has ended.
     """
     from sweeper.storage.places import READING, place_of
-    from sweeper.tracking.mlflow.pages import address, as_lines, experiments, questions, serve
 
     say("search filters for an MLflow experiment:")
-    for line in as_lines(questions()):
+    for line in pages.as_lines(pages.questions()):
         say(f"  {line}")
     uri = local_tracking(tracking_uri, place_of(output_folder(output), READING).folder)
     server = uri if uri.startswith("http") else f"http://{host}:{port}"
-    found = experiments(uri, name)
+    found = pages.experiments(uri, name)
     for sweep, identifier in found[:SHOWN_SWEEPS]:
-        say(f"{sweep}: {address(server, identifier)}")
+        say(f"{sweep}: {pages.address(server, identifier)}")
     if len(found) > SHOWN_SWEEPS:
         say(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}")
     say(f"MLflow runs at {server} (Ctrl-C to stop)")
-    return Shown(None, exit_code=serve(uri, port, host))
+    return Shown(None, exit_code=pages.serve(uri, port, host))
 
 
 def serve(

@@ -22,9 +22,12 @@ from search_spaces import FOLDER
 from sweeper.api import arguments
 from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_folder, overrides
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
+from sweeper.space.configurations import configurations, varying_columns
 from sweeper.storage import lookup
 from sweeper.text.display import Shown
 from sweeper.text.labels import plural, short
+from sweeper.tracking.mlflow.pages import delete_runs
+from trainables.extensions.targets import NAME, entry_points
 from trainables.files.atomic import write_text
 
 if TYPE_CHECKING:
@@ -115,7 +118,6 @@ def validate(
         The search space, checked and complete.
     """
     from sweeper.planning.preparation import prepare_dataset, what_is_found
-    from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
 
     spec = load_spec(space, overrides(set), rehearse=rehearse)
@@ -166,7 +168,6 @@ def delete(
         others = "with its MLflow runs" if runs else "its MLflow runs stay, without --runs"
         ask(f"Delete {root} ({lookup.size_of(root) / 2**20:,.1f} MiB; {others})?")
     if runs:
-        from sweeper.tracking.mlflow.pages import delete_runs
         from sweeper.tracking.runs import sweep_id
 
         count = delete_runs(local_tracking(tracking_uri, root.parent), name, sweep_id(paths.journal))
@@ -343,7 +344,6 @@ def _disk() -> Check:
 def _own_components() -> Check:
     """Import components that installed packages add, as a sweep that names them would."""
     from sweeper.space.catalogue import installed_registries
-    from trainables.extensions.targets import NAME, entry_points
 
     registries = installed_registries()
     kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics)

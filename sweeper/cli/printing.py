@@ -20,6 +20,7 @@ from sweeper.api.finished import FinishedRun
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
+from sweeper.monitoring.live import process_began
 from sweeper.text.display import SafeConsole, Shown, as_data, printable
 from sweeper.text.labels import near_path, plural
 
@@ -149,8 +150,6 @@ def _print_run(done: FinishedRun) -> None:
 
 def _print_phases(done: FinishedRun) -> None:
     """Print how long each phase of a run took, counted from the start of this process to now."""
-    from sweeper.monitoring.live import process_began
-
     done.timings.began = process_began()
     done.timings.read(read_journal(SweepPaths(done.folder).journal))
     done.timings.note("summary printed")

@@ -39,6 +39,7 @@ from sweeper.planning.preparation import data_keys
 from sweeper.planning.user_code_checks import loop_columns
 from sweeper.scheduling.contenders import requested
 from sweeper.search.base import Searcher
+from sweeper.space.loading import searcher_for
 from sweeper.space.spec import Budget
 from sweeper.space.user_code import kept_archive, own_names
 from sweeper.storage.lease import Lease
@@ -263,7 +264,6 @@ class Attempt:
         """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
         if not self.sweep.spec.searcher.learns:
             return None
-        from sweeper.space.loading import searcher_for
 
         searcher = searcher_for(self.sweep.spec)
         for record in read_journal(self.sweep.paths.journal):

@@ -29,6 +29,7 @@ from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.contenders import audit_rounds
 from sweeper.search.base import audit_suggestions
+from sweeper.space.loading import searcher_for
 from sweeper.space.spec import spec_of
 from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
 from sweeper.storage.lookup import Entry, find_sweep, sweep_names
@@ -122,7 +123,6 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         differences += others
     if sweep.spec.searcher.learns:
         prepare(None)
-        from sweeper.space.loading import searcher_for
 
         found = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
         differ = len(found.differences)

@@ -31,7 +31,7 @@ import pyarrow as pa
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.results import queries
-from sweeper.results.leaderboard import objective
+from sweeper.results.leaderboard import leaderboard, objective
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.simulation import Chances, chances
@@ -40,6 +40,7 @@ from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.text.cells import Row, float_of, int_of, text_of
+from sweeper.text.display import as_html
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 
@@ -125,9 +126,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         """The best trials and what became of all of them, for a notebook."""
-        from sweeper.results.leaderboard import leaderboard
         from sweeper.results.listing import overview, overview_table
-        from sweeper.text.display import as_html
 
         try:
             with self.snapshot() as snapshot:

@@ -30,12 +30,15 @@ from sweeper.monitoring.live import WATCH
 from sweeper.monitoring.snapshot import Snapshot, left_text, speed_text
 from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
 from sweeper.reporting.html import page_text, write_page
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.results import load
 from sweeper.space.spec import Budget
 from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
 from sweeper.text.labels import duration
 from sweeper.text.reasons import decision_text, reason_text
+from trainables.files.atomic import write_text
 from trainables.files.stores.base import StoreError
 
 #: Stands in a painted page where the server puts what the journal says now.
@@ -92,9 +95,6 @@ def paint(name: str, output: str, key: str) -> None:
     from sweeper.reporting.first_screen import FirstScreen
     from sweeper.reporting.page import report
     from sweeper.reporting.sentences import sentences
-    from sweeper.results.leaderboard import leaderboard
-    from sweeper.results.results import load
-    from trainables.files.atomic import write_text
 
     with load(name, output).snapshot() as frozen:
         shown, found = report(frozen), selected(frozen, leaderboard(frozen))

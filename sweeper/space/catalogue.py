@@ -26,7 +26,8 @@ from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.file import read_document
 from sweeper.space.spec import SweepSpec
-from trainables.metrics.base import Metric
+from trainables.metrics import METRIC_NAMES
+from trainables.metrics.base import Metric, further_metrics
 from trainables.registry import Component, ExtensionError, Hyperparameter, Registry
 from trainables.registry.names import did_you_mean
 
@@ -95,8 +96,6 @@ def installed_registries() -> Registries:
     from trainables.datasets.base import DATASETS
     from trainables.datasets.splits import EVALUATION_SPLITS
     from trainables.losses import LOSSES
-    from trainables.metrics import METRIC_NAMES
-    from trainables.metrics.base import further_metrics
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.models import ARCHITECTURES
     from trainables.posthoc import POSTHOC

@@ -20,6 +20,7 @@ from sweeper.space.components import resolve_components, resolve_plain_component
 from sweeper.space.parts import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.curvature.statistics.base import TEMPERED, further_columns, temperature_labels
+from trainables.metrics import RECALIBRATED
 from trainables.metrics.base import larger_is_better, metric_of
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT, LABEL, column_label, entry_label
 from trainables.registry.names import hint
@@ -385,7 +386,6 @@ def _posthoc_metrics(names: Iterable[str], metric: str) -> dict[str, str]:
     """Return the metrics of these post-hoc methods, each with its method; none where `metric` is no such thing."""
     if not metric.startswith(POSTHOC):
         return {}
-    from trainables.metrics import RECALIBRATED
 
     return {f"{POSTHOC}{column_label(name)}_{each}": name for name in names for each in RECALIBRATED}
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainables.losses.base import LossComponent
 from trainables.registry import Component, ExtensionError, Hyperparameter, Registry, number_in
 from trainables.registry.hyperparameters import hyperparameters_of
 
@@ -97,7 +98,7 @@ def test_an_annotation_of_ours_that_cannot_be_read_is_an_error_at_once():
 
 
 def test_what_is_added_has_its_arguments_and_its_flags():
-    registry = Registry("thing", None, Component, ["shape"])
+    registry = Registry("thing", None, LossComponent, ["shape"])
 
     @registry.add("first", "one", "ours", more=[Hyperparameter("beams")], tags={"text"}, lanes="no")
     class First:
