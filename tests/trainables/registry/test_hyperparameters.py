@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainables.losses.base import LossComponent
-from trainables.registry import Component, ExtensionError, Hyperparameter, Registry, number_in
+from trainables.registry import ExtensionError, Hyperparameter, Registry, number_in
 from trainables.registry.hyperparameters import hyperparameters_of
 
 Share = Annotated[float, Hyperparameter(range="[0, 1)", reason="at 1 nothing is left", source="ours")]
