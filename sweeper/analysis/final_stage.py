@@ -14,10 +14,12 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
     """Return what chooses the seeds of a sweep's final stage; `None` for a sweep without one."""
     if spec.replicates.at_most is None:
         return None
-    mode = spec.objective.mode
+    mode, margin = spec.objective.mode, spec.objective.margin
+    if not spec.objective.metric.endswith("ece"):  # a margin is one of calibration error
+        margin = None
 
     def judge(values: Values, groups: Groups, first: int) -> Collection[str]:
-        return open_questions(values, groups, mode, first=first).units
+        return open_questions(values, groups, mode, margin, first=first).units
 
     domains = line_domains(spec.space)
     return FinalStage(

@@ -26,10 +26,12 @@ from sweeper.analysis.estimators import (
 )  # fmt: skip
 from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
 from sweeper.analysis.recalibration import UNCALIBRATED, method_label, options_that_differ
+from sweeper.analysis.selection import replicates_sql
+from sweeper.analysis.statistics.outliers import Outliers, outliers
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.results.leaderboard import leaderboard
-from sweeper.text.cells import Row, grouped, int_of, text_of
+from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.text.cells import Row, by_trial, float_of, grouped, int_of, text_of
 from trainables.metrics.base import UnusablePredictions, softmax64
 from trainables.posthoc import POSTHOC, fit
 from trainables.posthoc.focal_map import with_training_gamma
@@ -54,8 +56,18 @@ def fresh_replicates(results: Results) -> set[tuple[str, int]]:
     return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
 
 
+def astray(results: Results, board: Leaderboard) -> Outliers:
+    """Return the finished trainings that ended far from the others of their configuration, by the objective."""
+    goal = board.objective
+    if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
+        return Outliers((), 0)
+    rows = by_trial(results.rows(replicates_sql(goal)))
+    values = {trial: {int_of(row, "seed"): float_of(row, "value") for row in own} for trial, own in rows.items()}
+    return outliers(values, goal.mode)
+
+
 class Trained:
-    """The stored networks of some finished trials of one sweep.
+    """The stored networks of some finished trials of one sweep; those of seeds that ended far from the others left out.
 
     Attributes:
         members: trial → seed → the predictions that count.
@@ -66,10 +78,12 @@ class Trained:
         rows = results.rows("SELECT DISTINCT trial, replicate, coalesce(seed, replicate) AS seed FROM trials")
         seeds = {(text_of(row, "trial"), int_of(row, "replicate")): int_of(row, "seed") for row in rows}
         fresh, self.members = fresh_replicates(results), dict[str, dict[int, StoredPredictions]]()
+        flagged = astray(results, leaderboard(results)).flagged
         for trial, every in grouped(members_of(results, trials), lambda each: each.trial).items():
             kept = [each for each in every if (trial, each.replicate) in fresh]
             used = kept if len(kept) > 1 else every
-            self.members[trial] = {seeds[trial, each.replicate]: each for each in used}
+            of_seed = {seeds[trial, each.replicate]: each for each in used}
+            self.members[trial] = {seed: each for seed, each in of_seed.items() if (trial, seed) not in flagged}
 
     @cached_property
     def samples(self) -> int:

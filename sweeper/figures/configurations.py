@@ -167,7 +167,8 @@ def configuration_points(
         ]  # fmt: skip
         layers.append(mark("line", lines, look={"strokeDash": [2, 3], "strokeWidth": 1.2}, color=by))
     if len(rows) <= ERROR_BARS_UP_TO:
-        spreads = [(row, float_of(row, y), float_or_none(row, f"{y}_sd") or 0.0) for row in finished]
+        measured = [row for row in finished if row[y] is not None]
+        spreads = [(row, float_of(row, y), float_or_none(row, f"{y}_sd") or 0.0) for row in measured]
         layers.append(bars_to([{**row, **ends((mean - d, mean + d))} for row, mean, d in spreads], color=by))
     says = partial(hover, columns=(x, y))
     if not apart:

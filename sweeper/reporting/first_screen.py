@@ -173,7 +173,7 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
         return FirstScreen(
             (), "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet.", ()
         )
-    warnings = [*majority_warning(results, board), *constraint_warning(board)]
+    warnings = [*majority_warning(results, board), *constraint_warning(board), *astray_warning(cells)]
     warnings += [f"{effect.warning}." for effect in posthoc_effects(results, board) if effect.warning]
     running = counts.count("waiting", "running", "interrupted") > 0
     answers = tuple(answer_of(results, board, cells, place, running=running) for place in cells.slices)
@@ -410,6 +410,16 @@ def constraint_warning(board: Leaderboard) -> list[str]:
     if board.best is None or not board.breaks_constraint(board.best):
         return []
     return [f"every finished configuration breaks a constraint: {', '.join(board.constraints)}."]
+
+
+def astray_warning(found: Matrix) -> list[str]:
+    """Return which trainings ended far from the others of their configuration: verdicts leave them out."""
+    flagged = found.astray.flagged
+    if not flagged:
+        return []
+    named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
+    ended = f"{len(flagged)} of {found.astray.trainings} trainings ended far from the others ({named})"
+    return [f"{ended}: what is said holds of seeds that train."]
 
 
 def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:

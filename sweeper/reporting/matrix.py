@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.analysis.statistics.best_set import Comparisons
+from sweeper.analysis.statistics.outliers import Outliers
 from sweeper.analysis.statistics.spreads import spreads
-from sweeper.analysis.verdicts import fresh_replicates
+from sweeper.analysis.verdicts import astray, fresh_replicates
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
@@ -115,12 +116,14 @@ class Matrix:
         decides: the objective.
         varying: columns of the hyperparameters that vary.
         fresh: trials with seeds of the final stage.
+        astray: trainings that ended far from the others, whose values are left out.
     """
 
     cells: Mapping[Key, Sequence[Row]]
     decides: Measured
     varying: Sequence[str]
     fresh: Set[str] = frozenset()
+    astray: Outliers = field(default_factory=lambda: Outliers((), 0))
 
     @property
     def slices(self) -> list[str]:
@@ -154,10 +157,14 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
         values = by_epoch(results, goal)
     if not values:
         return None
+    far = astray(results, board)
+    for trial, seed in far.flagged:
+        values[trial] = {epoch: {s: v for s, v in of.items() if s != seed} for epoch, of in values[trial].items()}
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
     chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
     decides = measure(goal, values, board, against_constraints(results) | chose_nothing)
-    return Matrix(cells_of(board, decides, fresh), decides, board.varying, fresh)
+    by_value = fresh or (values.keys() if far.flagged else frozenset())  # the board counts all seeds
+    return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)
 
 
 def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset()) -> dict[Key, list[Row]]:

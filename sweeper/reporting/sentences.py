@@ -112,7 +112,7 @@ def fact(question: Question, leader: Line) -> str:
     subject = f"{question.name} " if question.where else ""
     parts = [f"{subject}{first} beats {listed(question.worse)}"] if question.worse else []
     parts += [f"{subject}{listed(alike)} may be as good"] if alike else []
-    return ", ".join(parts)
+    return "; ".join(parts)
 
 
 def left_out(answer: Answer) -> list[str]:

@@ -128,7 +128,7 @@ def equivalence(pair: Pair, margin: float, level: float = LEVEL) -> Verdict | No
 
 
 def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> list[Verdict | None]:
-    """Return a verdict for each pair; None without a common seed, or where no pair has two seeds that differ.
+    """Return a verdict for each pair; None without a common seed, or where no spread of seeds is known.
 
     Args:
         pairs: rows of one table, whose seeds' spreads are pooled.
@@ -153,6 +153,10 @@ def equivalences(pairs: Sequence[Pair], margin: float, level: float = LEVEL) -> 
     if known is not None:
         for place, at in enumerate(rows):
             verdicts[at] = _Row(known, place, pairs[at], margin, level).verdict()
+    for at in rows:
+        differences = pairs[at].differences
+        if verdicts[at] is None and len(differences) > 1 and not any(differences.values()):  # the same predictions
+            verdicts[at] = Verdict(NO_DIFFERENCE, 0.0, (0.0, 0.0), 0.0, margin, len(differences))
     return verdicts
 
 

@@ -126,6 +126,23 @@ def test_fresh_seeds_decide_alone(tmp_path: Path) -> None:
     assert {line.trial for line in answer.lines} == {one, two}
 
 
+def test_a_training_that_ended_far_from_the_others_is_named_and_left_out(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", configurations=9, replicates=4, space="gamma", samples=120, failures=0)
+    sound = screen(Results(folder)).answers[0]
+    trial, value = sound.leader.trial, sound.leader.value.mean
+
+    def diverged(rows):  # type: ignore[no-untyped-def]
+        rows.loc[(rows["trial"] == trial) & (rows["replicate"] == 2) & (rows["split"] == "val"), "nll"] = 40.0
+        return rows
+
+    change(folder, "evaluations", diverged)
+    found = screen(Results(folder))
+    (warning,) = [words for words in found.warnings if trial in words]
+    assert warning.startswith("1 of ")
+    (answer,) = found.answers
+    assert answer.leader.trial == trial and answer.leader.value.mean == pytest.approx(value, rel=0.3)
+
+
 def test_what_was_not_trained_to_the_end_is_not_compared(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "s", configurations=4, replicates=2, failures=0, samples=60)
 

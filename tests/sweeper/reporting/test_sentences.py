@@ -80,7 +80,7 @@ def test_decided() -> None:
 def test_nearly_decided() -> None:
     assert lead(ANSWER) == (
         "Use cross_entropy on resnet8: at most 30 % worse than the best finalist (test ECE 0.013 ± 0.004, validation "
-        "NLL 0.047). cross_entropy beats focal, inverse_focal may be as good; resnet8 beats mlp."
+        "NLL 0.047). cross_entropy beats focal; inverse_focal may be as good; resnet8 beats mlp."
     )
     assert remedy(ANSWER) == "About 9 more trainings (25 s) may settle it: `sweeper resume s --set replicates=6`."
 
@@ -183,4 +183,4 @@ def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstar
         for one in answer.lines:
             assert all(squeezed(part) in summary for part in vars(cells(one, answer)).values())
             assert squeezed(one.words) in summary and one.trial in summary
-    assert text.index('class="lead"') < text.index("finalists") < text.index('class="tiles"')
+    assert text.index('class="lead"') < text.index('finalists" tabindex') < text.index('class="tiles"')
