@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.analysis.statistics.equivalence import OPEN, Pair, Verdict, equivalence, equivalences, sample_parts
+from sweeper.analysis.statistics.equivalence import (
+    NO_DIFFERENCE,
+    OPEN,
+    Pair,
+    Verdict,
+    equivalence,
+    equivalences,
+    sample_parts,
+)
 from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Integers
 from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
 from trainables.metrics.evaluate import confidence_metrics
@@ -119,6 +127,8 @@ class Measured:
     def judgement(self, verdict: Verdict | None) -> Judgement:
         """Return the pair's means and its verdict."""
         sides = [np.array([*values.values()]) for values in (self.pair.b, self.pair.a)]
+        if verdict is None and len(self.pair.a) > 1 and self.pair.a == self.pair.b:
+            verdict = Verdict(NO_DIFFERENCE, 0.0, (0.0, 0.0), 0.0, 0.0, len(self.pair.a))
         first, second = (float(side.std(ddof=1)) if len(side) > 1 else math.nan for side in sides)
         return Judgement(self.estimator, (float(sides[0].mean()), float(sides[1].mean())), (first, second), verdict)
 

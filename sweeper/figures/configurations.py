@@ -167,8 +167,8 @@ def configuration_points(
         ]  # fmt: skip
         layers.append(mark("line", lines, look={"strokeDash": [2, 3], "strokeWidth": 1.2}, color=by))
     if len(rows) <= ERROR_BARS_UP_TO:
-        measured = [row for row in finished if row[y] is not None]
-        spreads = [(row, float_of(row, y), float_or_none(row, f"{y}_sd") or 0.0) for row in measured]
+        there = [(row, mean) for row in finished if (mean := float_or_none(row, y)) is not None]  # not where it was NaN
+        spreads = [(row, mean, float_or_none(row, f"{y}_sd") or 0.0) for row, mean in there]
         layers.append(bars_to([{**row, **ends((mean - d, mean + d))} for row, mean, d in spreads], color=by))
     says = partial(hover, columns=(x, y))
     if not apart:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from sweeper.analysis.estimators import Judgement
 from sweeper.analysis.recalibration import Effect, effects
 from sweeper.analysis.statistics.basics import Spread
 from sweeper.analysis.statistics.best_set import Comparisons, most_lost
+from sweeper.analysis.statistics.racing import needed_seeds
 from sweeper.analysis.statistics.spreads import spreads
 from sweeper.analysis.verdicts import Calibration, calibration
 from sweeper.figures.posthoc_temperature import posthoc_sql
@@ -22,7 +24,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard
 from sweeper.results.listing import Overview, overview
 from sweeper.results.queries import literal
-from sweeper.text.cells import Row, float_or_none, int_of, measured_values, text_of
+from sweeper.text.cells import Row, float_or_none, grouped, int_of, measured_values, text_of
 from sweeper.text.labels import describe, number, short
 from trainables.registry import IMPORTED
 
@@ -215,12 +217,12 @@ def answer_of(results: Results, board: Leaderboard, found: Matrix, place: str, *
     state = state_of(found, lines, best, lost, relative=relative)
     sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
     sides = [line if line.setting else replace(line, setting=gamma_of(results, line.trial)) for line in sides]
-    wanted = state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
+    fresh, wanted = best["trial"] in found.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
+    trainings, command = more_seeds(results, found, lines, seeds, len(board.finished)) if wanted else (0, "")
     return Answer(
         place, state, running, board.objective, leader, lost, relative, asked, lines, measured.between,
-        (sides[0], sides[1]) if sides else None, seeds, best["trial"] in found.fresh,
-        3 * sum(line.standing in (BEST, ALIKE, UNKNOWN) for line in lines) if wanted else 0,
-        more_seeds(results, seeds) if wanted else "", seconds_of(results, finalists),
+        (sides[0], sides[1]) if sides else None, seeds, fresh,
+        trainings, command, seconds_of(results, finalists),
     )  # fmt: skip
 
 
@@ -370,9 +372,30 @@ def state_of(found: Matrix, lines: Sequence[Line], best: Row, lost: float | None
     return NEARLY_DECIDED if WORSE in standings and (lost <= NEARLY or not relative) else NOT_DECIDED
 
 
-def more_seeds(results: Results, seeds: int) -> str:
-    """Return the command that trains more seeds."""
-    return f"sweeper resume {results.paths.in_commands} --set replicates={max(3, seeds + 3)}"
+#: Further seeds that are proposed where it is not known how many decide: of one seed each, so that spreads are known.
+FURTHER = 3
+
+
+def more_seeds(results: Results, found: Matrix, lines: Sequence[Line], seeds: int, finished: int) -> tuple[int, str]:
+    """Return how many trainings probably decide which loss and network is best, and the command that does them.
+
+    0 where no number is known that does. A sweep with a final stage goes on with it, which trains who is still in the
+    race; any other trains all of its finished configurations on further seeds.
+    """
+    values = {line.trial: found.decides.values[line.trial] for line in lines if line.standing != STOPPED}
+    rounds = {trial: dict(enumerate(by_epoch[max(by_epoch)].values())) for trial, by_epoch in values.items()}
+    known = [line for line in lines if line.trial in rounds]
+    groups = {
+        name: {level: [line.trial for line in of_level] for level, of_level in grouped(known, attrgetter(name)).items()}
+        for name in ("loss", "network")
+    }
+    needed = needed_seeds(rounds, groups, "max" if found.decides.larger else "min")
+    more = max(needed.seeds.values()) if needed is not None else FURTHER
+    resume = f"sweeper resume {results.paths.in_commands} --set replicates"
+    if found.fresh:
+        own = int((results.specification.get("replicates") or {}).get("count", 1))
+        return 0 if needed is None else needed.trainings, f"{resume}.at_most={own + seeds + more}"
+    return 0 if needed is None else more * finished, f"{resume}={seeds + more}"
 
 
 def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:

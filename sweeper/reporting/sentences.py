@@ -185,13 +185,14 @@ def interval(found: Judgement) -> str:
 
 
 def lacking(found: Judgement) -> str:
-    """Return what an open difference lacks, e.g. `5 more seeds`, `1,400 more samples`."""
+    """Return what an open difference lacks, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
     verdict = found.verdict
     if verdict is None:
         return "more seeds"
     parts = [plural(verdict.more_seeds, "seed")] if verdict.more_seeds else []
-    parts += [plural(verdict.more_samples, "sample")] if verdict.more_samples else []
-    joined = (" and " if verdict.both else " or ").join(parts) or verdict.limited_by
+    samples = verdict.more_samples or 0
+    parts += [f"{samples / 1000:.1f}k samples" if samples >= 1000 else plural(samples, "sample")] if samples else []
+    joined = (" & " if verdict.both else " or ").join(parts) or verdict.limited_by
     return f"+{joined}" if parts else f"more {joined}"
 
 

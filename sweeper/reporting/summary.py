@@ -107,15 +107,15 @@ class FinalistsTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the widest table that fits."""
-        for around in (True, False):
-            table = self._table(around=around)
+        for around, change in ((True, True), (False, True), (False, False)):
+            table = self._table(around=around, change=change)
             if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
                 break
         yield table
         if len(self.answer.lines) > MOST_LINES:
             yield Text(f"{len(self.answer.lines) - MOST_LINES} more: see the report", style="dim")
 
-    def _table(self, *, around: bool) -> Table:
+    def _table(self, *, around: bool, change: bool) -> Table:
         answer, table = self.answer, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         lines = [(line, cells(line, answer)) for line in answer.lines[:MOST_LINES]]
         heads = {
@@ -123,7 +123,7 @@ class FinalistsTable:
             objective_words(answer): [cell.value for _, cell in lines],
             "standing": [cell.standing for _, cell in lines],
             "ECE → after T": [cell.ece for _, cell in lines],
-            "change": [cell.change for _, cell in lines],
+            "change": [cell.change for _, cell in lines if change],
             "95 %": [cell.around for _, cell in lines if around],
             "verdict": [cell.verdict for _, cell in lines],
         }

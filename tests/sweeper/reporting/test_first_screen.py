@@ -109,6 +109,15 @@ def test_one_seed_each_is_not_judged_and_says_what_would(tmp_path: Path) -> None
     assert not any(question.decided for question in answer.questions)
 
 
+def test_the_proposed_seeds_are_those_that_the_command_trains(gammas: Results) -> None:
+    found, board = matrix(gammas, leaderboard(gammas)), leaderboard(gammas)
+    (answer,) = screen(gammas).answers
+    assert found is not None
+    trainings, command = module.more_seeds(gammas, found, answer.lines, 3, len(board.finished))
+    added = int(command.rpartition("=")[2]) - 3
+    assert added > 0 and trainings in (0, added * len(board.finished))
+
+
 def test_fresh_seeds_decide_alone(tmp_path: Path) -> None:
     """Two configurations are good on the seeds that chose them; on fresh ones, the second of them is."""
     folder = write_sweep(tmp_path / "s", configurations=9, replicates=4, space="gamma", samples=120, failures=0)
@@ -123,6 +132,7 @@ def test_fresh_seeds_decide_alone(tmp_path: Path) -> None:
     change(folder, "evaluations", stage)
     (answer,) = screen(Results(folder)).answers
     assert answer.fresh and answer.seeds == 2 and answer.leader.trial == two
+    assert ".at_most=" in answer.command or not answer.command, "the stage goes on; other seeds would not count"
     assert {line.trial for line in answer.lines} == {one, two}
 
 

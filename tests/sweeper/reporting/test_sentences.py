@@ -129,7 +129,7 @@ def test_two_losses() -> None:
 
 def test_cells() -> None:
     found = [cells(each, ANSWER) for each in ANSWER.lines]
-    assert [cell.verdict for cell in found] == ["≤ 0.005", "lower", "open: +1,400 samples"]
+    assert [cell.verdict for cell in found] == ["≤ 0.005", "lower", "open: +1.4k samples"]
     assert [cell.standing for cell in found] == ["best", "as good?", "worse"]
     assert (found[1].ece, found[1].change, found[1].around) == ("0.020 → 0.010", "−0.010", "−0.014 … −0.006")
     same = replace(ANSWER, lines=(LEADER, RIVAL, replace(RIVAL, trial="c00009")))
@@ -137,7 +137,7 @@ def test_cells() -> None:
     stopped = replace(RIVAL, standing=STOPPED, epoch=9, change=None)
     assert cells(stopped, ANSWER).standing == "stopped at 9" and cells(stopped, ANSWER).verdict == ""
     both = judgement(0.02, 0.021, OPEN, limited_by=SEEDS, more_seeds=5, more_samples=100, both=True)
-    assert cells(replace(RIVAL, change=both), ANSWER).verdict == "open: +5 seeds and 100 samples"
+    assert cells(replace(RIVAL, change=both), ANSWER).verdict == "open: +5 seeds & 100 samples"
 
 
 def test_settings() -> None:
@@ -183,4 +183,13 @@ def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstar
         for one in answer.lines:
             assert all(squeezed(part) in summary for part in vars(cells(one, answer)).values())
             assert squeezed(one.words) in summary and one.trial in summary
-    assert text.index('class="lead"') < text.index('finalists" tabindex') < text.index('class="tiles"')
+    assert text.index('<p class="lead">') < text.index('finalists" tabindex') < text.index('<section class="tiles"')
+
+
+def test_no_number_is_cut_in_80_columns_however_much_is_lacking() -> None:
+    lacks = judgement(0.019, 0.020, OPEN, limited_by=SEEDS, more_seeds=10, more_samples=2513, both=True)
+    lines = (LEADER, replace(RIVAL, loss="selective_risk", change=lacks), MLP)
+    console = Console(width=80, file=io.StringIO())
+    console.print(terminal(FirstScreen((replace(ANSWER, lines=lines),), "", ())))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "open: +10 seeds & 2.5k samples" in text and "0.020 → 0.019" in text and "…" not in text
