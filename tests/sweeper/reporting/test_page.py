@@ -141,7 +141,7 @@ def test_the_best_is_the_finished_one_with_the_best_mean(page: Page, quickstart_
     best = min(values.values(), key=np.mean)
     name = next(trial for trial, each in values.items() if each is best)
     summary = " ".join(page.sections["summary"].split())
-    assert f"Best {name}, " in summary and f"{np.mean(best):.3g} (" in summary
+    assert name in summary and f"{np.mean(best):.3g}" in summary
 
 
 def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_sweep_without_gamma_or_curvature_says_so(quickstart_folder: Path, tmp
 
 def test_a_sweep_in_progress(live_folder: Path) -> None:
     live = Page(write_report(live_folder).read_text("utf-8"))
-    assert "so far" in live.sections["summary"] and "3 running, 3 waiting" in live.sections[""]
+    assert "so far" in live.sections["summary"].lower() and "3 running, 3 waiting" in live.sections[""]
     assert not list(live_folder.glob(".report*"))
 
 

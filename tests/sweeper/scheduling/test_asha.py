@@ -243,7 +243,9 @@ def test_one_hundred_thousand_simulated_trials():
 def test_a_decision_counts_the_replicates_that_its_mean_leaves_out():
     rungs = Rungs(HALVING)
     rungs.add(3, 1, 0.5)
-    report = trial_report(configuration=0, epoch=3, objective=0.4, replicate_errors={"10": "…", "2": "…"})
+    report = trial_report(
+        configuration=0, epoch=3, objective=0.4, replicate_errors={"10": {"kind": "error"}, "2": {"kind": "error"}}
+    )
     decision = decide_on(rungs, report)
     plain = decide(rungs, 0, 3, 0.4)
     assert decision == dataclasses.replace(plain, left_out=2)

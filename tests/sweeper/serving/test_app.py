@@ -49,7 +49,7 @@ def test_all_sweeps_are_in_one_table_and_one_that_is_damaged_says_so(server: Ser
 
 
 def test_a_sweeps_page_says_what_the_journal_says(server: Served):
-    page = server.wait_for("/sweeps/small/", "because of stop")
+    page = server.wait_for("/sweeps/small/", "Stopped last")
     assert "c00001" in page and "val_nll 0.2500" in page and "running towards" in page
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.api.commands import plan, submit
+from sweeper.api.clusters import submit
+from sweeper.api.commands import plan
 from sweeper.core.errors import SweeperError
 from sweeper.slurm.submission import SlurmSubmission
 

@@ -25,6 +25,7 @@ from sweeper.results import load
 from sweeper.storage import lookup
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_odd_files, sweep_names
+from sweeper.storage.metadata import FORMAT
 from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.storage.store_journal import INDEX
 from sweeper.storage.sweeps import open_sweep
@@ -358,7 +359,7 @@ def test_a_copy_from_a_store_is_listed(tmp_path: Path) -> None:
     assert lookup.entries(tmp_path / "results") == []
 
 
-@pytest.mark.parametrize("number", [None, 3, 5])
+@pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])
 def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
     tmp_path: Path, number: int | None
 ) -> None:
@@ -368,7 +369,7 @@ def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
     manifest = {key: value for key, value in {**manifest, "format": number}.items() if value is not None}
     (root / "manifest.json").write_text(json.dumps(manifest))
     for refused in (lambda: load("old", root.parent), lambda: open_sweep("old", root.parent)):
-        with pytest.raises(SweeperError, match=r"written by version 0\.3\.0, and this version reads format 4"):
+        with pytest.raises(SweeperError, match=rf"written by version 0\.3\.0, and this version reads format {FORMAT}"):
             refused()
     (status,) = status_of(root.parent)
     assert "written by version 0.3.0" in status.state
