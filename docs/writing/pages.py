@@ -254,8 +254,8 @@ def page(family: Family, component: Component, folder: Path) -> str:
         parts.append(text)
     if component.hyperparameters:
         parts += ["## Hyperparameters", hyperparameters(component)]
-    if component.lanes:
-        parts.append(f"Not trained as lanes: {component.lanes}.")
+    if lanes := getattr(component, "lanes", ""):
+        parts.append(f"Not trained as lanes: {lanes}.")
     parts += family.example(component, folder)
     return "\n\n".join(parts) + "\n"
 

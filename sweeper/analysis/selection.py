@@ -5,16 +5,13 @@ Reads tables; the statistics are `sweeper.analysis.statistics.best_set`.
 
 from __future__ import annotations
 
-from sweeper.analysis.statistics.best_set import SURE, BestSet, best_set
+from sweeper.analysis.statistics.best_set import BestSet, best_set
 from sweeper.journal.best import Objective
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.text.cells import by_trial, float_of, int_of, text_of
 from sweeper.text.labels import plural
-
-#: Trials of the set that a sentence names; of more it gives the number.
-NAMED = 4
 
 
 def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] | None:
@@ -74,23 +71,3 @@ def interval_text(found: BestSet) -> str:
     """Return the winner's value with its interval, e.g. `0.047 (95 % 0.031 … 0.086)`."""
     low, high = found.interval
     return f"{found.value:.3g} (95 % {low:.2g} … {high:.2g})"
-
-
-def best_set_line(results: Results, board: Leaderboard) -> str:
-    """Return how many configurations may be the best, and the winner's interval; empty where none can be said.
-
-    E.g. `4 of 16 trained to the end may be the best (90 %, 2 seeds each): c00003, …`.
-    """
-    answer = selected(results, board)
-    if answer is None:
-        return ""
-    trials, found = answer
-    sure = f"({SURE}, {plural(found.replicates, 'seed')} each{', paired' if found.paired else ''})"
-    if len(trials) == 1:
-        who = f"It is the best of the {found.configurations:,} trained to the end {sure}"
-    elif len(trials) == found.configurations:
-        who = f"Any of the {found.configurations:,} trained to the end may be the best {sure}"
-    else:
-        named = ", ".join(trials[:NAMED]) + (f" and {len(trials) - NAMED} more" if len(trials) > NAMED else "")
-        who = f"{len(trials)} of {found.configurations:,} trained to the end may be the best {sure}: {named}"
-    return f"{who}. {winners_interval(found)}."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.analysis.selection import best_set_line, selected, winners_interval
+from sweeper.analysis.selection import selected
 from sweeper.analysis.statistics.best_set import best_set
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -40,19 +40,6 @@ def test_the_winner_is_the_leaderboards_and_its_values_are_those_of_the_tables(s
     assert found.entered == sum(row["status"] != "failed" for row in board.rows)
 
 
-def test_one_line_says_it(sweep: Results) -> None:
-    board = leaderboard(sweep)
-    answer = selected(sweep, board)
-    assert answer is not None
-    line = best_set_line(sweep, board)
-    assert (
-        (len(answer[0]) in (1, answer[1].configurations) or answer[0][0] in line)
-        and winners_interval(answer[1]) in line
-        and f"{answer[1].configurations} trained to the end" in line
-    )
-
-
 def test_one_replicate_each_says_nothing(tmp_path: Path) -> None:
     results = Results(write_sweep(tmp_path / "one", configurations=8, replicates=1, space="gamma", samples=60))
     assert selected(results, leaderboard(results)) is None
-    assert best_set_line(results, leaderboard(results)) == ""
