@@ -1,4 +1,4 @@
-"""How often verdicts, prediction sets and comparisons are wrong, by simulation: the rows of `docs/how_sure.md`.
+"""How often verdicts, prediction sets and comparisons are wrong, by simulation: the rows of `docs/how_sure_details.md`.
 
     python -m tests.benchmarks.simulated_claims            # every row, about five minutes on one idle core
 

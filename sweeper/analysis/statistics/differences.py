@@ -7,7 +7,7 @@ level whatever the spread within each).
 Limits are the outer ones of two intervals, Student's (Welch's for a difference) and Hall's, which takes off the
 skewness that the values show. Student's alone excludes the mean of five log-normal values (skewness 1.75) in 8 % of
 samples and that of five very skewed ones (6.2) in 18 %; the two together in 5 and 10 %. In turn, a mean of two standard
-deviations is found among five normal values in 70 % instead of 91 %: `docs/how_sure.md`.
+deviations is found among five normal values in 70 % instead of 91 %: `docs/how_sure_details.md`.
 
 Paired differences are those on equal seeds: two configurations trained from the same seeds share their data order and
 initialisation, so that the seed's own luck falls out of the difference.
