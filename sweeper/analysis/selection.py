@@ -49,7 +49,7 @@ def _kept(board: Leaderboard) -> list[str]:
 def replicates_sql(goal: Objective) -> str:
     """Return the query of every finished replicate's value of an objective; of a sweep with fresh seeds, theirs."""
     return (
-        f"SELECT trial, seed, {goal.column} AS value FROM final\n"
+        f"SELECT trial, coalesce(seed, replicate) AS seed, {goal.column} AS value FROM final\n"
         f"WHERE split = '{goal.split}' AND status = '{FINISHED}' AND isfinite({goal.column})\n"
         "QUALIFY stage = 'final' OR NOT bool_or(stage = 'final') OVER () ORDER BY trial, replicate"
     )
