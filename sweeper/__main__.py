@@ -10,6 +10,6 @@ if __name__ == "__main__":
     sys.path[:] = search_path()
     os.environ["PYTHONSAFEPATH"] = "1"
 
-    from sweeper.cli.main import main
+    from sweeper.api.main import main
 
     main()

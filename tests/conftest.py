@@ -41,7 +41,7 @@ LONGEST = (
     "release/test_contributing.py",
     "sweeper/exporting/test_folder.py",
     "sweeper/api/test_commands.py",
-    "sweeper/monitoring/test_notebook.py",
+    "sweeper/reporting/test_notebook.py",
     "faults/test_endings.py",
 )
 """Files whose tests take longest, the longest first; a list that is out of date costs time and nothing else."""

@@ -18,7 +18,7 @@ from unittest import mock
 
 from cyclopts.argument import Argument
 
-from sweeper.cli.main import app, main
+from sweeper.api.main import app, main
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.fork_server import ForkServer
 from sweeper.journal.journal import read_journal

@@ -33,7 +33,7 @@ def next_to(name: str) -> frozenset[str]:
     """Return the modules that a module imports; who starts commands imports the command line."""
     found = imported_modules(PLACES[name], PLACES)
     if name.startswith("tests.") and any(module == "subprocess" for module, _ in imported(PLACES[name])):
-        found |= {place for place in PLACES if place.startswith("sweeper.cli.")} | {"sweeper.__main__"}
+        found |= {place for place in PLACES if place.startswith("sweeper.api.")} | {"sweeper.__main__"}
     return frozenset(found)
 
 
@@ -69,4 +69,4 @@ def test_a_line_names_a_test_that_leads_to_the_module(module: str, test: str) ->
 
 
 def test_a_line_that_leads_nowhere_would_be_found() -> None:
-    assert "sweeper.remote.cluster" not in reached("tests/trainables/registry/test_names.py")
+    assert "sweeper.execution.cluster.cluster" not in reached("tests/trainables/registry/test_names.py")

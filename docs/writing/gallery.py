@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.figures.drawing import javascript
+from sweeper.reporting.figures.drawing import javascript
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "gallery"

@@ -15,11 +15,11 @@ from pydantic import BaseModel
 
 import sweeper
 from sweeper.api import SUBCOMMANDS
-from sweeper.cli.main import app
+from sweeper.api.main import app
+from sweeper.core.display import SafeConsole
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.spec import SweepSpec
-from sweeper.text.display import SafeConsole
 from trainables.curvature.statistics import STATISTICS
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES

@@ -6,7 +6,7 @@ from sklearn.datasets import load_wine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sweeper.integrations.lightning import LightningLoop
+from trainables.training.lightning import LightningLoop
 
 
 class Net(lightning.LightningModule):

@@ -4,7 +4,7 @@ import torch
 from sklearn.datasets import load_digits
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
-from sweeper.integrations.transformers import TrainerLoop
+from trainables.training.transformers import TrainerLoop
 
 IMAGES, LABELS = (torch.tensor(each) for each in load_digits(return_X_y=True))
 ORDER = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(0))

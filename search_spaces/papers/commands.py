@@ -19,9 +19,9 @@ from search_spaces.papers.published_numbers import published_tables, read_publis
 from sweeper.api import arguments, commands
 from sweeper.api.arguments import local_sweep, opened, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
+from sweeper.core.display import Shown, format_table
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lookup import sweep_names
-from sweeper.text.display import Shown, format_table
 from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from search_spaces.papers.loss_figures import ComputedFigure
     from search_spaces.papers.page import Item, PaperPage
     from search_spaces.papers.recipes import Recipe
+    from sweeper.execution.slurm.submission import SlurmSubmission
     from sweeper.results import Results
-    from sweeper.slurm.submission import SlurmSubmission
 
 PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
 

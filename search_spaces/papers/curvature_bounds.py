@@ -24,9 +24,9 @@ from search_spaces.papers.claims.numbers import by_network, number, of_split, tr
 from search_spaces.papers.claims.posthoc import plain_gamma
 from search_spaces.papers.judging import claim_rows
 from search_spaces.papers.loss_figures import Floats
-from sweeper.figures.base import Figure, Panel, curves, quantity
+from sweeper.core.cells import Row, Rows, int_of
+from sweeper.reporting.figures.base import Figure, Panel, curves, quantity
 from sweeper.results import Results
-from sweeper.text.cells import Row, Rows, int_of
 from trainables.metrics.base import softmax64
 
 #: ε of Corollary 1: what it says holds with a probability of .95.

@@ -17,8 +17,8 @@ from search_spaces.papers.claims.numbers import Point, mean_correlation, other_s
 from search_spaces.papers.claims.posthoc import plain_gamma, smoothed_gamma
 from search_spaces.papers.published_numbers import PublishedNumber
 from search_spaces.papers.recipes import Recipe, of_network, options_of, trains, written
-from sweeper.analysis.statistics.basics import ranks, spearman
-from sweeper.text.cells import Row, float_or_none, grouped, int_of, measured_values
+from sweeper.core.cells import Row, float_or_none, grouped, int_of, measured_values
+from sweeper.core.statistics.basics import ranks, spearman
 from trainables.posthoc.focal_temperature import GAMMAS, TEMPERATURE_AT
 
 #: The Hessian's columns behind curvature's figures: cross-entropy's, which different γ do not scale.

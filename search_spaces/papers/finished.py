@@ -14,12 +14,12 @@ from search_spaces.papers import recipes
 from search_spaces.papers.figures import QUANTITIES, Comparison, candidates
 from search_spaces.papers.published_numbers import PublishedNumber
 from search_spaces.papers.recipes import Recipe, Settings
-from sweeper.analysis.statistics.basics import Spread, spread
+from sweeper.core.cells import Row, by_trial, float_or_none, measured_values, text_of
 from sweeper.core.json_types import Plain
+from sweeper.core.statistics.basics import Spread, spread
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
 from sweeper.results.queries import literal
-from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of
 from trainables.losses import LOSSES
 from trainables.posthoc.focal_map import training_gamma
 from trainables.registry import entry_label

@@ -17,8 +17,8 @@ import numpy as np
 from search_spaces.papers import loss_figures
 from search_spaces.papers.loss_figures import ComputedFigure, Floats
 from search_spaces.papers.published_numbers import read_published
+from sweeper.core.cells import Row
 from sweeper.core.errors import SweeperError
-from sweeper.text.cells import Row
 from trainables.metrics.base import softmax64
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map

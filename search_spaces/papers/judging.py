@@ -9,9 +9,9 @@ from rich.table import Table
 from search_spaces.papers.claims import CLAIMS
 from search_spaces.papers.claims.base import Verdict
 from search_spaces.papers.claims.curvature import LAYER_TRACE
+from sweeper.core.cells import Row, Value, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.text.cells import Row, Value, text_of
 from trainables.registry import entry_label
 from trainables.registry.names import hint
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.figures.base import (
+from sweeper.core.cells import Row
+from sweeper.reporting.figures.base import (
     Channel,
     Figure,
     Json,
@@ -25,7 +26,6 @@ from sweeper.figures.base import (
     shade,
     unseen,
 )
-from sweeper.text.cells import Row
 from trainables.losses import build_loss
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map

@@ -26,11 +26,11 @@ from search_spaces.papers.published_numbers import read_published
 from search_spaces.papers.recipes import recipes_of
 from search_spaces.papers.tables import PaperTable, caption, grid
 from search_spaces.papers.trained_pictures import trained_pictures, trajectories
+from sweeper.core.cells import grouped
 from sweeper.core.errors import writing_to
-from sweeper.figures.base import Figure
-from sweeper.figures.on_paper import svg_text
+from sweeper.reporting.figures.base import Figure
+from sweeper.reporting.figures.on_paper import svg_text
 from sweeper.results import Results
-from sweeper.text.cells import grouped
 from trainables.files.atomic import write_text
 
 MARK = "REHEARSAL: these numbers show that every experiment works and every cell can be filled, nothing else."

@@ -12,12 +12,23 @@ import numpy as np
 
 from search_spaces.papers.claims.posthoc import plain_gamma, smoothed_gamma
 from search_spaces.papers.loss_figures import gradients_by_true_class
-from sweeper.analysis.predictions import MEASURED_ON, StoredPredictions, members_of
+from sweeper.core.cells import Row, float_of, grouped, int_of, text_of
 from sweeper.core.errors import SweeperError
-from sweeper.figures import coverage_nu_map
-from sweeper.figures.base import Figure, Json, Panel, colour, curves, diagonal, full_where, names, points, quantity
+from sweeper.reporting.figures import coverage_nu_map
+from sweeper.reporting.figures.base import (
+    Figure,
+    Json,
+    Panel,
+    colour,
+    curves,
+    diagonal,
+    full_where,
+    names,
+    points,
+    quantity,
+)
 from sweeper.results import Results
-from sweeper.text.cells import Row, float_of, grouped, int_of, text_of
+from sweeper.results.predictions import MEASURED_ON, StoredPredictions, members_of
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.metrics import evaluate_probabilities, reliability_bins

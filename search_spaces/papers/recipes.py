@@ -21,6 +21,7 @@ from typing import Any
 
 from search_spaces import packaged_files
 from search_spaces.papers.published_numbers import PublishedNumber
+from sweeper.core.cells import Row
 from sweeper.core.ids import flatten_configuration
 from sweeper.core.json_types import part_of
 from sweeper.space.configurations import configurations
@@ -28,7 +29,6 @@ from sweeper.space.loading import load_spec
 from sweeper.space.parts import Objective, Training
 from sweeper.space.rehearsal import SUFFIX, merged, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
-from sweeper.text.cells import Row
 from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.datasets.base import DATASETS
 from trainables.losses import LOSSES

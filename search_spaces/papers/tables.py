@@ -18,11 +18,11 @@ from search_spaces.papers.finished import Empty, FinishedSweep, Found
 from search_spaces.papers.focal_map_figures import BOUNDS, WHOLE_GAMMAS
 from search_spaces.papers.published_numbers import PublishedNumber, published_tables, read_published
 from search_spaces.papers.recipes import Recipe, options_of, recipe_of
-from sweeper.analysis.statistics.basics import Spread, spread_text
+from sweeper.core.cells import grouped
+from sweeper.core.display import TableText
 from sweeper.core.errors import SweeperError
+from sweeper.core.statistics.basics import Spread, spread_text
 from sweeper.results import Results
-from sweeper.text.cells import grouped
-from sweeper.text.display import TableText
 from trainables.posthoc import confidence_regions as regions
 from trainables.registry.names import nearest
 

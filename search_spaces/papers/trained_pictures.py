@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from search_spaces.papers.curvature_bounds import curvature_bounds
 from search_spaces.papers.prediction_pictures import data_of, networks, picture, prediction_pictures
 from search_spaces.papers.translation.tokens import TEMPERATURES, column_at
-from sweeper.figures.base import Figure, Json, Panel, colour, curves, diagonal, mark, paint, points, quantity
+from sweeper.core.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
+from sweeper.reporting.figures.base import Figure, Json, Panel, colour, curves, diagonal, mark, paint, points, quantity
 from sweeper.results import Results
-from sweeper.text.cells import Row, float_of, float_or_none, grouped, int_of, measured_or_none, measured_values, text_of
 from trainables.metrics.base import softmax64
 from trainables.training import prediction
 

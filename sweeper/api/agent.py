@@ -14,11 +14,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from sweeper.api.arguments import Settings, Space, overrides, readable
+from sweeper.core.display import Shown, as_data
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import own_names
-from sweeper.text.display import Shown, as_data
 from trainables.files.stores.base import StoreError
 from trainables.registry import importing_nothing
 

@@ -18,14 +18,14 @@ from rich.text import Text
 from sweeper.api import arguments
 from sweeper.api.arguments import HANDED, RESULTS, AtLeastOne, listed, local_sweep, opened, output_folder, overrides
 from sweeper.api.completion import complete_method
+from sweeper.core.display import Shown
 from sweeper.core.errors import SweeperError
-from sweeper.text.display import Shown
 
 if TYPE_CHECKING:
-    from sweeper.analysis.comparison import Comparison
-    from sweeper.analysis.predictive import Conformal, EnsembleRow
-    from sweeper.analysis.recalibrating import Recalibrated
-    from sweeper.analysis.verdicts import Estimates
+    from sweeper.results.comparison import Comparison
+    from sweeper.results.predictive import Conformal, EnsembleRow
+    from sweeper.results.recalibrating import Recalibrated
+    from sweeper.results.verdicts import Estimates
 
 #: The query that the end of a recalibration offers.
 AFTERWARDS_SQL = (
@@ -60,10 +60,10 @@ def compare(
     Raises:
         SweeperError: a side has no finished configuration, or there are no predictions.
     """
-    from sweeper.analysis.comparison import compare as compare_sweeps, view
-    from sweeper.analysis.verdicts import estimates
     from sweeper.reporting.first_screen import screen_changes
     from sweeper.reporting.summary import compared
+    from sweeper.results.comparison import compare as compare_sweeps, view
+    from sweeper.results.verdicts import estimates
 
     results = opened(name, output)
     if second is not None:
@@ -108,7 +108,7 @@ def recalibrate(
     Raises:
         SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
     """
-    from sweeper.analysis.recalibrating import recalibrate_sweep
+    from sweeper.results.recalibrating import recalibrate_sweep
     from sweeper.storage.places import publish, split_name
 
     place, counts = output_folder(output), [bins] if isinstance(bins, int) else list(bins)
@@ -149,11 +149,11 @@ def ensemble(
     Raises:
         SweeperError: no finished trial has predictions, or they are of different samples.
     """
-    from sweeper.analysis.predictive import ensembles, ensembles_view
+    from sweeper.results.predictive import ensembles, ensembles_view
 
     rows = ensembles(opened(name, output), size=size, candidates=candidates)
     if picture is not None:
-        from sweeper.figures.ensembles import draw_ensembles
+        from sweeper.reporting.figures.ensembles import draw_ensembles
         from sweeper.reporting.html import write_figure
 
         write_figure(draw_ensembles(rows), Path(picture))
@@ -181,7 +181,7 @@ def conformal(
     Returns:
         Coverage and size of the sets, by method.
     """
-    from sweeper.analysis.predictive import conformal_sets, conformal_view
+    from sweeper.results.predictive import conformal_sets, conformal_view
 
     found = conformal_sets(opened(name, output), alpha=alpha, method=method, crosswise=crosswise)
     return Shown(found, conformal_view(found))

@@ -20,15 +20,15 @@ from cyclopts.validators import Number
 from sweeper.api.completion import complete_setting, complete_space, complete_sweep
 from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import Values
-from sweeper.monitoring.live import NotebookProgress, Progress, in_notebook
+from sweeper.reporting.live import NotebookProgress, Progress, in_notebook
 from sweeper.tracking.base import default_address, kind_of
 from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:
     from cyclopts import Token
 
-    from sweeper.monitoring.live import NotebookProgress, Progress
-    from sweeper.remote.cluster import Cluster
+    from sweeper.execution.cluster.cluster import Cluster
+    from sweeper.reporting.live import NotebookProgress, Progress
     from sweeper.results import Results
 
 HANDED = Parameter(parse=False)
@@ -162,7 +162,7 @@ def progress_view() -> type[NotebookProgress] | type[Progress]:
 def connect(address: str) -> Cluster:
     """Return the cluster at `address`. Raises SweeperError when it does not answer, or refuses the token."""
     # Importing Ray takes a second that commands on local sweeps save.
-    from sweeper.remote.cluster import Cluster
+    from sweeper.execution.cluster.cluster import Cluster
 
     return Cluster(address)
 

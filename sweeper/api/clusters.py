@@ -13,14 +13,14 @@ from cyclopts import Parameter
 from sweeper.api import arguments
 from sweeper.api.arguments import connect, output_folder, overrides
 from sweeper.api.finished import Submitted
+from sweeper.core.display import Shown, printable
 from sweeper.core.errors import SweeperError
 from sweeper.storage.metadata import user_and_host
-from sweeper.text.display import Shown, printable
 from trainables.files.regular import read_text
 
 if TYPE_CHECKING:
-    from sweeper.remote.cluster import Cluster
-    from sweeper.slurm.submission import SlurmSubmission
+    from sweeper.execution.cluster.cluster import Cluster
+    from sweeper.execution.slurm.submission import SlurmSubmission
 
 
 def submit(
@@ -64,7 +64,7 @@ def submit(
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
     """
-    from sweeper.remote.submission import Request, submit as submit_sweep
+    from sweeper.execution.cluster.submission import Request, submit as submit_sweep
 
     address = address or os.environ.get("SWEEPER_ADDRESS")
     if isinstance(space, Mapping):
@@ -72,7 +72,7 @@ def submit(
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
     request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes)
     if slurm:
-        from sweeper.slurm.submission import submit_sweep as submit_to_slurm
+        from sweeper.execution.slurm.submission import submit_sweep as submit_to_slurm
 
         asked = None if slurm_file is None else Path(slurm_file)
         return submit_to_slurm(str(space), asked, name, request, print_only=print_only)
@@ -115,8 +115,8 @@ def logs(
         Nothing: the log is printed.
     """
     if address is None:
-        from sweeper.monitoring.status import local_log
-        from sweeper.slurm.submission import job_logs
+        from sweeper.execution.slurm.submission import job_logs
+        from sweeper.reporting.status import local_log
 
         place = output_folder(output)
         for file in (jobs := job_logs(place, name)):
@@ -155,7 +155,7 @@ def token(file: str | Path) -> Shown[Path]:
     Returns:
         The file with the token.
     """
-    from sweeper.remote.cluster import create_token
+    from sweeper.execution.cluster.cluster import create_token
 
     create_token(Path(file))
     notes = [
@@ -169,7 +169,7 @@ def resume_remotely(
     name: str, address: str, failed: bool, settings: list[str], wait_for_nodes: float, trust: bool
 ) -> Submitted:
     """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
-    from sweeper.remote.submission import Request, submit_resume
+    from sweeper.execution.cluster.submission import Request, submit_resume
 
     cluster = connect(address)
     sweep = cluster.sweep(name)

@@ -23,20 +23,20 @@ from sweeper.api import arguments
 from sweeper.api.arguments import connect, local_sweep, output_folder, overrides
 from sweeper.api.clusters import resume_remotely
 from sweeper.api.finished import FinishedRun
+from sweeper.core.display import SafeConsole, Shown, printable
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
-from sweeper.monitoring.live import Timings
+from sweeper.reporting.live import Timings
 from sweeper.storage.lookup import entries, find_sweep
 from sweeper.storage.metadata import UNTRACKED, read_manifest
-from sweeper.text.display import SafeConsole, Shown, printable
 from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
     from sweeper.api.finished import Submitted
-    from sweeper.monitoring.status import Look, SweepStatus, SweepWatch
+    from sweeper.execution.cluster.cluster import Cluster, RemoteSweep
+    from sweeper.execution.slurm.submission import SlurmSubmission
     from sweeper.planning.plan import Plan
-    from sweeper.remote.cluster import Cluster, RemoteSweep
-    from sweeper.slurm.submission import SlurmSubmission
+    from sweeper.reporting.status import Look, SweepStatus, SweepWatch
 
 
 def run(
@@ -137,7 +137,7 @@ def resume(
         SweeperError: there is no such sweep, or somebody else drives it.
     """
     if slurm:
-        from sweeper.slurm.submission import submit_again
+        from sweeper.execution.slurm.submission import submit_again
 
         return submit_again(name, output_folder(output))
     address = address or os.environ.get("RAY_ADDRESS")
@@ -245,7 +245,7 @@ def plan(
         raise SweeperError("--cluster and --slurm name two clusters", "omit one; --slurm-file names Slurm's file")
     spec = load_spec(space, overrides(set), rehearse=rehearse)
     if slurm:
-        from sweeper.slurm.submission import asked_file
+        from sweeper.execution.slurm.submission import asked_file
 
         cluster = asked_file(space, slurm_file)
     if cluster is not None:
@@ -273,7 +273,7 @@ def stop(name: arguments.Name, *, output: arguments.Output = None, address: argu
     from sweeper.execution.runner import ask_to_stop
 
     if address is None:
-        from sweeper.slurm.submission import stop_jobs
+        from sweeper.execution.slurm.submission import stop_jobs
 
         return stop_jobs(name, output_folder(output)) or ask_to_stop(name, output_folder(output))
     cluster = connect(address)
@@ -308,7 +308,7 @@ def status(
     Returns:
         An object for each sweep: `SweepStatus`, or with an address `RemoteSweep`; of an audit, the differences.
     """
-    from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
+    from sweeper.reporting.status import audit_sweep, status_of, statuses_table
     from sweeper.storage.places import local_copies
 
     place = output_folder(output)
@@ -324,12 +324,12 @@ def status(
         lines = [*said, *(f"  {difference}" for difference in differences)]
         return Shown(differences, "\n".join(map(printable, lines)), complete=not differences)
     if address is not None and not audit:
-        from sweeper.remote.cluster import sweeps_table
+        from sweeper.execution.cluster.cluster import sweeps_table
 
         cluster = connect(address)
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
         return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
-    from sweeper.slurm.submission import jobs_lines, slurm_sweeps
+    from sweeper.execution.slurm.submission import jobs_lines, slurm_sweeps
 
     jobs = [printable(line) for line in jobs_lines(place, name)]
     if jobs and name is not None and not (Path(place) / name).exists():
@@ -348,8 +348,8 @@ def status(
 
 def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:
     """Show one sweep, or all, until they end, or until Ctrl-C; return the last look."""
-    from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
-    from sweeper.slurm.submission import jobs_lines
+    from sweeper.execution.slurm.submission import jobs_lines
+    from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
 
     look: Callable[[], Look]
     asked = functools.lru_cache(1)(lambda _: jobs_lines(output, name, left=True))
@@ -374,7 +374,7 @@ def _watched(name: str | None, output: str, address: str | None) -> Shown[Look |
 
 def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
     """Return what follows a sweep through its journal; `None` if only the cluster knows the sweep."""
-    from sweeper.monitoring.status import SweepWatch
+    from sweeper.reporting.status import SweepWatch
 
     try:
         return SweepWatch(*arguments.remote_output(name, output, address))
@@ -386,8 +386,8 @@ def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:
 
 def _remote_look(cluster: Cluster, name: str | None) -> Look:
     """Check a cluster's sweeps, or one, through its Jobs API: over when all drivers ended."""
-    from sweeper.monitoring.status import Look
-    from sweeper.remote.cluster import progress_of, sweeps_table
+    from sweeper.execution.cluster.cluster import progress_of, sweeps_table
+    from sweeper.reporting.status import Look
 
     sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
     lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]

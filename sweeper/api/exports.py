@@ -13,10 +13,10 @@ from cyclopts.validators import Number
 from sweeper.api import analyses, arguments, commands
 from sweeper.api.arguments import local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
+from sweeper.core.display import Shown, format_table
 from sweeper.core.errors import SweeperError, writing_to
+from sweeper.core.labels import plural
 from sweeper.storage.lookup import find_sweep
-from sweeper.text.display import Shown, format_table
-from sweeper.text.labels import plural
 from sweeper.tracking.mlflow import pages
 from trainables.files.atomic import write_text
 
@@ -389,7 +389,7 @@ def figure(
     Raises:
         SweeperError: an unknown figure or format, one that does not apply to the sweep, or nothing was evaluated.
     """
-    from sweeper.figures.on_paper import report_figure, svg_text, write_report_figure
+    from sweeper.reporting.figures.on_paper import report_figure, svg_text, write_report_figure
 
     results = opened(name, output)
     if figure == "table":

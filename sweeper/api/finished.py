@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sweeper.text.display import Shown, as_html, as_text
+from sweeper.core.display import Shown, as_html, as_text
 
 if TYPE_CHECKING:
+    from sweeper.execution.cluster.cluster import Cluster, RemoteSweep
     from sweeper.execution.options import Settled
-    from sweeper.monitoring.live import Timings
-    from sweeper.remote.cluster import Cluster, RemoteSweep
+    from sweeper.reporting.live import Timings
 
 
 class FinishedRun:

@@ -21,11 +21,11 @@ from rich.console import Group
 from search_spaces import FOLDER
 from sweeper.api import arguments
 from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_folder, overrides
+from sweeper.core.display import Shown
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
+from sweeper.core.labels import plural, short
 from sweeper.space.configurations import configurations, varying_columns
 from sweeper.storage import lookup
-from sweeper.text.display import Shown
-from sweeper.text.labels import plural, short
 from sweeper.tracking.mlflow.pages import delete_runs
 from trainables.extensions.targets import NAME, entry_points
 from trainables.files.atomic import write_text
@@ -155,7 +155,7 @@ def delete(
     Returns:
         The folder that is gone.
     """
-    from sweeper.slurm.submission import at_rest
+    from sweeper.execution.slurm.submission import at_rest
 
     place = output_folder(output)
     scripts = at_rest(name, place)
@@ -189,7 +189,7 @@ def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -
     Returns:
         The new folder.
     """
-    from sweeper.slurm.submission import at_rest
+    from sweeper.execution.slurm.submission import at_rest
 
     place = output_folder(output)
     at_rest(name, place)  # a job that waits would start the sweep anew under its old name

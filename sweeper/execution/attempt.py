@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from sweeper.analysis.final_stage import final_stage
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.processes import at_death, prepare
 from sweeper.execution import resuming
@@ -30,13 +29,15 @@ from sweeper.execution.driver.steering import BudgetWatch, Interrupts, WorkingTi
 from sweeper.execution.options import Outcome, RunOptions, mark_settled, retriable
 from sweeper.journal.best import Spending
 from sweeper.journal.journal import read_journal
+from sweeper.journal.reasons import reason_text
 from sweeper.journal.records import Added
 from sweeper.journal.segments import last_sequence
 from sweeper.journal.state import SweepState
-from sweeper.monitoring.live import FreshReport, redirect_output
-from sweeper.monitoring.snapshot import MetricsSink, Publish
 from sweeper.planning.preparation import data_keys
 from sweeper.planning.user_code_checks import loop_columns
+from sweeper.reporting.live import FreshReport, redirect_output
+from sweeper.reporting.snapshot import MetricsSink, Publish
+from sweeper.results.final_stage import final_stage
 from sweeper.scheduling.contenders import requested
 from sweeper.search.base import Searcher
 from sweeper.space.loading import searcher_for
@@ -46,7 +47,6 @@ from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep, keep
-from sweeper.text.reasons import reason_text
 from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet

@@ -21,7 +21,7 @@ from pathlib import Path
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.execution.driver.capacity import PATIENCE_SECONDS
 from sweeper.journal.state import FAILED, SweepState
-from sweeper.monitoring.live import Progress, Timings
+from sweeper.reporting.live import Progress, Timings
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking.base import kind_of

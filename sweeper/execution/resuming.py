@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.labels import plural
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.driver.context import Fold
 from sweeper.journal.journal import read_journal, set_aside_damaged
@@ -22,7 +23,6 @@ from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep, changed_trials, edited
 from sweeper.tables.writer import ParquetSink
-from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
 from trainables.datasets.splits import build_split
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file

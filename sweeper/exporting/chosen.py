@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions, predictions_in
+from sweeper.core.cells import text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_index, trial_name
 from sweeper.execution.fork_server import ForkServer, TrialProcess
 from sweeper.journal.journal import read_journal
+from sweeper.journal.reasons import reason_text
 from sweeper.journal.state import TrialState, fold
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.results.predictions import FITTED_ON, MEASURED_ON, PredictionFiles, StoredPredictions, predictions_in
 from sweeper.space.user_code import kept_archive, own_names, take_up_kept
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
-from sweeper.text.cells import text_of
-from sweeper.text.reasons import reason_text
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets.base import DataSet
 from trainables.models import build_for

@@ -28,8 +28,8 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
-from sweeper.analysis.predictions import FITTED_ON, MEASURED_ON
 from sweeper.core.errors import SweeperError, writing_to
+from sweeper.core.labels import label
 from sweeper.exporting import served
 from sweeper.exporting.chosen import Chosen, Description, chosen_networks
 from sweeper.exporting.program import (
@@ -41,9 +41,9 @@ from sweeper.exporting.program import (
     write_onnx,
 )
 from sweeper.results import Results
+from sweeper.results.predictions import FITTED_ON, MEASURED_ON
 from sweeper.results.queries import literal
 from sweeper.storage.metadata import read_manifest
-from sweeper.text.labels import label
 from trainables.curvature.statistics.base import headline_columns
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.files.atomic import temporary_folder

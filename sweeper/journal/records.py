@@ -52,7 +52,7 @@ BREAKS_CONSTRAINT = "constraint"
 
 @dataclass(frozen=True)
 class Decision(Written):
-    """What the scheduler did with a trial at a rung, and why; `sweeper.text.reasons` says it in words.
+    """What the scheduler did with a trial at a rung, and why; `sweeper.journal.reasons` says it in words.
 
     Attributes:
         kind: `continue`, `stop` (early), `pause` (until it is promoted or stopped), `complete` (reached the last

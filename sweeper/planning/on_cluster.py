@@ -18,12 +18,12 @@ from typing import Any
 import yaml
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import duration
+from sweeper.execution.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.planning.costs import cards, measured_plan, trials_each, with_estimate
 from sweeper.planning.plan import Cost, Plan, PlanView, plan
-from sweeper.slurm.settings import SlurmSettings, read_settings, seconds_of
 from sweeper.space.configurations import configurations
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
-from sweeper.text.labels import duration
 
 #: The annotation of a pod template that names the machine its pods run on, for its card.
 MACHINE = "sweeper/machine"

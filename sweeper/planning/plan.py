@@ -19,6 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from sweeper.core.domains import Configuration
+from sweeper.core.labels import duration, plural
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import PARTS, trainings
 from sweeper.scheduling.simulation import simulate_strata
@@ -35,7 +36,6 @@ from sweeper.space.configurations import (
 from sweeper.space.parts import Resources
 from sweeper.space.rehearsal import notice
 from sweeper.space.spec import SweepSpec
-from sweeper.text.labels import duration, plural
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import COHORT, cohort_key
 

@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from sweeper.analysis.estimators import Judgement
-from sweeper.analysis.recalibration import Effect, effects
-from sweeper.analysis.statistics.basics import Spread
-from sweeper.analysis.statistics.best_set import Comparisons, most_lost
-from sweeper.analysis.statistics.racing import needed_seeds
-from sweeper.analysis.statistics.spreads import spreads
-from sweeper.analysis.verdicts import Calibration, calibration
-from sweeper.figures.posthoc_temperature import posthoc_sql
+from sweeper.core.cells import Row, float_or_none, grouped, int_of, measured_values, text_of
+from sweeper.core.labels import describe, number, short
+from sweeper.core.statistics.basics import Spread
+from sweeper.core.statistics.best_set import Comparisons, most_lost
+from sweeper.core.statistics.racing import needed_seeds
+from sweeper.core.statistics.spreads import spreads
+from sweeper.reporting.figures.posthoc_temperature import posthoc_sql
 from sweeper.reporting.matrix import Key, Matrix, matrix
 from sweeper.results import Results
+from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard
 from sweeper.results.listing import Overview, overview
 from sweeper.results.queries import literal
-from sweeper.text.cells import Row, float_or_none, grouped, int_of, measured_values, text_of
-from sweeper.text.labels import describe, number, short
+from sweeper.results.recalibration import Effect, effects
+from sweeper.results.verdicts import Calibration, calibration
 from trainables.registry import IMPORTED
 
 #: A best configuration whose accuracy exceeds the largest class by less is warned of.

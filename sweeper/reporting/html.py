@@ -17,15 +17,15 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from sweeper.core.display import as_html, format_table
 from sweeper.core.errors import writing_to
-from sweeper.figures import on_paper
-from sweeper.figures.base import DASHES, Figure
-from sweeper.figures.drawing import CONFIG, chart, javascript, json_text
-from sweeper.figures.on_paper import SUFFIXES, require_format
+from sweeper.core.labels import STATUS_WORDS, plural
+from sweeper.reporting.figures import on_paper
+from sweeper.reporting.figures.base import DASHES, Figure
+from sweeper.reporting.figures.drawing import CONFIG, chart, javascript, json_text
+from sweeper.reporting.figures.on_paper import SUFFIXES, require_format
 from sweeper.reporting.sentences import cells, glossary, lead, objective_words, remedy, settings, words_of
 from sweeper.results import Results
-from sweeper.text.display import as_html, format_table
-from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.files.atomic import write_text
 
 #: Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and

@@ -12,16 +12,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from sweeper.analysis.statistics.basics import Spread, spread
-from sweeper.analysis.statistics.best_set import Comparisons
-from sweeper.analysis.statistics.outliers import Outliers
-from sweeper.analysis.statistics.spreads import spreads
-from sweeper.analysis.verdicts import astray, fresh_replicates
+from sweeper.core.cells import Row, float_or_none, int_of, text_of
+from sweeper.core.labels import number, short
+from sweeper.core.statistics.basics import Spread, spread
+from sweeper.core.statistics.best_set import Comparisons
+from sweeper.core.statistics.outliers import Outliers
+from sweeper.core.statistics.spreads import spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
-from sweeper.text.cells import Row, float_or_none, int_of, text_of
-from sweeper.text.labels import number, short
+from sweeper.results.verdicts import astray, fresh_replicates
 
 #: Data set's settings in words (empty where they do not vary), loss, network.
 Key = tuple[str, str, str]

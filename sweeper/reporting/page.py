@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from sweeper.core.cells import Rows
 from sweeper.core.errors import SweeperError
-from sweeper.figures import report_figures
-from sweeper.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
-from sweeper.figures.best_runs import diagrams
-from sweeper.figures.drawing import layer_of
+from sweeper.core.labels import STATUS_WORDS, duration, label, plural
+from sweeper.reporting.figures import report_figures
+from sweeper.reporting.figures.base import Figure, Panel, colour, fields, folded, mark, points, quantity
+from sweeper.reporting.figures.best_runs import diagrams
+from sweeper.reporting.figures.drawing import layer_of
 from sweeper.reporting.first_screen import STOPPED, FirstScreen, Line, first_screen
 from sweeper.reporting.html import Sources, write_page
 from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
@@ -21,8 +23,6 @@ from sweeper.results.leaderboard import front, leaderboard
 from sweeper.results.listing import Overview, details, overview
 from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
-from sweeper.text.cells import Rows
-from sweeper.text.labels import STATUS_WORDS, duration, label, plural
 from trainables.files.regular import read_text
 
 #: The statuses behind each button of the filter.

@@ -12,9 +12,9 @@ from importlib import resources
 
 import yaml
 
-from sweeper.analysis.estimators import Judgement
-from sweeper.analysis.statistics.best_set import SURE
-from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
+from sweeper.core.labels import duration, label, plural
+from sweeper.core.statistics.best_set import SURE
+from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -31,7 +31,7 @@ from sweeper.reporting.first_screen import (
     Line,
     Question,
 )  # fmt: skip
-from sweeper.text.labels import duration, label, plural
+from sweeper.results.estimators import Judgement
 
 #: Names that a sentence lists; of more it gives the number.
 MOST_NAMED = 4

@@ -10,9 +10,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.estimators import ESTIMATORS, Judgement
-from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
-from sweeper.analysis.verdicts import Estimates
+from sweeper.core.cells import int_of, text_of
+from sweeper.core.labels import plural
+from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
 from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
 from sweeper.reporting.sentences import (
     LEGEND,
@@ -27,11 +27,11 @@ from sweeper.reporting.sentences import (
     signed,
 )
 from sweeper.results import Results
+from sweeper.results.estimators import ESTIMATORS, Judgement
 from sweeper.results.leaderboard import front, leaderboard, searcher
 from sweeper.results.listing import count_line, overview
+from sweeper.results.verdicts import Estimates
 from sweeper.search.base import written_method
-from sweeper.text.cells import int_of, text_of
-from sweeper.text.labels import plural
 
 #: Reasons of failures that are named; `sweeper results --sql` and the report have all.
 MOST_REASONS = 3

@@ -8,19 +8,19 @@ from datetime import datetime
 from statistics import fmean
 from typing import NamedTuple
 
-from sweeper.analysis.recalibration import at_bound
-from sweeper.analysis.statistics.basics import decimals, spread, spread_text
-from sweeper.analysis.statistics.best_set import SURE
+from sweeper.core.cells import Row, Rows, Value, grouped, int_of, measured_or_none, measured_values, text_of
+from sweeper.core.display import DAGGER, NumberCell, TableText
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import STATUS_WORDS, describe, label, number, plural, short
 from sweeper.core.schemas import REHEARSAL
-from sweeper.figures.posthoc_temperature import Posthoc, Variant, posthoc_measurements
+from sweeper.core.statistics.basics import decimals, spread, spread_text
+from sweeper.core.statistics.best_set import SURE
+from sweeper.journal.reasons import row_text
+from sweeper.reporting.figures.posthoc_temperature import Posthoc, Variant, posthoc_measurements
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
-from sweeper.text.cells import Row, Rows, Value, grouped, int_of, measured_or_none, measured_values, text_of
-from sweeper.text.display import DAGGER, NumberCell, TableText
-from sweeper.text.labels import STATUS_WORDS, describe, label, number, plural, short
-from sweeper.text.reasons import row_text
+from sweeper.results.recalibration import at_bound
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.analysis.statistics.basics import spread_text
+from sweeper.core.cells import Row, Rows, float_of, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import describe, group, in_order, label
+from sweeper.core.statistics.basics import spread_text
 from sweeper.journal.best import Objective
 from sweeper.journal.state import COMPLETED, FAILED
 from sweeper.results.queries import CHANGED, PLAIN, NotMeasuredError, literal, measured_sql
 from sweeper.scheduling.ranking import Constraint, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.search.base import written_method
-from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
-from sweeper.text.labels import describe, group, in_order, label
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better
 from trainables.registry.names import measured_as

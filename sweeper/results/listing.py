@@ -21,12 +21,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.core.cells import Row, Rows, Value, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from sweeper.core.schemas import REHEARSAL
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
-from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of, text_of
-from sweeper.text.labels import AFTER_METHODS, STATUS_WORDS, duration, label, plural, short
 from trainables.curvature.statistics.base import statistic_of
 from trainables.metrics.base import metric_of
 from trainables.registry.names import nearest

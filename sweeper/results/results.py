@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, overload
 import duckdb
 import pyarrow as pa
 
+from sweeper.core.cells import Row, float_of, int_of, text_of
+from sweeper.core.display import as_html
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
 from sweeper.results import queries
@@ -39,8 +41,6 @@ from sweeper.space.parts import SchedulerSettings
 from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
-from sweeper.text.cells import Row, float_of, int_of, text_of
-from sweeper.text.display import as_html
 from trainables.files.stores.base import is_store_address
 from trainables.registry.names import nearest
 

@@ -12,15 +12,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.statistics.basics import spread_text
+from sweeper.core.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
+from sweeper.core.labels import STATUS_WORDS, duration, label, number, plural
+from sweeper.core.statistics.basics import spread_text
+from sweeper.journal.reasons import row_text
 from sweeper.results.leaderboard import against_constraints, constraints_of, leaderboard, spread_sql
 from sweeper.results.queries import literal
 from sweeper.results.results import stop_chances
-from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
-from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
-from sweeper.text.reasons import row_text
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest

@@ -3,7 +3,7 @@
 The trials that won were picked by their seeds, so these cannot say what they are worth. The final stage trains the best
 configuration of each network and of each loss, the contenders, on fresh seeds, common to all, in rounds: each gets
 `FIRST_SEEDS`; from then on one more goes to those between which a question is still open, as a judge says
-(`sweeper.analysis.statistics`). Only fresh seeds are judged. After the first round a line of values of a loss's
+(`sweeper.core.statistics`). Only fresh seeds are judged. After the first round a line of values of a loss's
 hyperparameter may be trained through the winner's other hyperparameters.
 
 From the literature: irace (López-Ibáñez et al. 2016, The irace package, section 2) races configurations over instances

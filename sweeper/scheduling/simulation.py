@@ -34,7 +34,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.statistics.spreads import Floats, Spreads, spreads
+from sweeper.core.statistics.spreads import Floats, Spreads, spreads
 from sweeper.scheduling.base import Measured, RungState, Scheduler, decide, settled_but_for
 
 #: Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens.

@@ -22,14 +22,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sweeper.core.display import format_table
 from sweeper.core.errors import SweeperError
-from sweeper.figures.drawing import javascript
+from sweeper.reporting.figures.drawing import javascript
 from sweeper.reporting.html import FILES, page_text
 from sweeper.reporting.page import trial_parts
 from sweeper.results.queries import LARGE_TABLES, VIEWS
 from sweeper.results.results import load
 from sweeper.serving.board import LIVE, Board, Painter, SweepView, file_of
-from sweeper.text.display import format_table
 from trainables.files.stores.base import StoreError
 
 T = TypeVar("T")

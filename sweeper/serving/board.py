@@ -22,22 +22,22 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, cache_folder, is_sweep_name, trial_name
+from sweeper.core.labels import duration
 from sweeper.core.processes import python_environment, set_niceness
 from sweeper.execution.driver.steering import BudgetWatch, WorkingTime
 from sweeper.journal.best import Spending
+from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Failed, Judged, Record, Reported
-from sweeper.monitoring.live import WATCH
-from sweeper.monitoring.snapshot import Snapshot, left_text, speed_text
-from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
 from sweeper.reporting.html import page_text, write_page
+from sweeper.reporting.live import WATCH
+from sweeper.reporting.snapshot import Snapshot, left_text, speed_text
+from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, running
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.results import load
 from sweeper.space.spec import Budget
 from sweeper.storage.lookup import changed_at, sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import READING, place_of
-from sweeper.text.labels import duration
-from sweeper.text.reasons import decision_text, reason_text
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import StoreError
 
@@ -91,10 +91,10 @@ def paint(name: str, output: str, key: str) -> None:
     Raises:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
-    from sweeper.analysis.selection import interval_text, selected
     from sweeper.reporting.first_screen import FirstScreen
     from sweeper.reporting.page import report
     from sweeper.reporting.sentences import sentences
+    from sweeper.results.selection import interval_text, selected
 
     with load(name, output).snapshot() as frozen:
         shown, found = report(frozen), selected(frozen, leaderboard(frozen))

@@ -26,12 +26,12 @@ from sweeper.core.domains import Configuration, Fields, Members, Node
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.ids import config_hash, configuration_seed, flatten_configuration, seed_from
 from sweeper.core.json_types import Plain, join_path, part_of
+from sweeper.core.labels import plural
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Drawn, Suggested
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.distinct import DistinctDraws
-from sweeper.text.labels import plural
 from trainables.registry.names import hint
 
 if TYPE_CHECKING:

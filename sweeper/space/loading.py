@@ -30,6 +30,7 @@ from sweeper.core.domains import (
 )
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.json_types import Plain, Values, join_path, mappings, part_of
+from sweeper.core.labels import plural
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.search.base import Searcher, written_method
 from sweeper.space.catalogue import Registries, installed_registries
@@ -41,7 +42,6 @@ from sweeper.space.parts import SearcherSettings, card_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.user_code import set_code_root
-from sweeper.text.labels import plural
 from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
 from trainables.registry.names import hint, nearest
 

@@ -19,11 +19,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.display import redact_arguments
 from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import part_of
 from sweeper.space.file import parse_written
 from sweeper.space.spec import SweepSpec
-from sweeper.text.display import redact_arguments
 from trainables.files.container import usable_cores
 from trainables.files.regular import read_bytes
 

@@ -20,6 +20,7 @@ import yaml
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError, unwritable, writing_to
 from sweeper.core.ids import SweepPaths, configuration_index, flatten_configuration, require_sweep_name
 from sweeper.core.json_types import Plain, join_path
+from sweeper.core.labels import describe, in_order
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
@@ -29,7 +30,6 @@ from sweeper.space.parts import card_faults
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
-from sweeper.text.labels import describe, in_order
 from trainables.files.atomic import temporary_folder, write_text
 
 

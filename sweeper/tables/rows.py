@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
+from sweeper.journal.reasons import reason_text
 from sweeper.journal.records import Added, AddedSeed, Decision, Judged, Record, Reported
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
-from sweeper.text.reasons import reason_text
 from trainables.worker.trial_reports import Failure, Row
 
 #: The tables whose rows travel through the journal.

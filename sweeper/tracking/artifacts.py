@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from sweeper.core.cells import grouped
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
 from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import recalibration_parts
-from sweeper.text.cells import grouped
 from sweeper.tracking.base import DIAGRAM
 from trainables.files.sealed import require_sound
 from trainables.worker.trial_reports import Row

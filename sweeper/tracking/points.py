@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from sweeper.analysis.recalibration import method_label
+from sweeper.core.cells import grouped
 from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
+from sweeper.results.recalibration import method_label
 from sweeper.tables.generations import RecalibrationPart
-from sweeper.text.cells import grouped
 from sweeper.tracking.base import Point
 from trainables.curvature.statistics.base import headline_columns
 from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted

@@ -21,8 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
+from sweeper.core.labels import in_order
 from sweeper.journal.journal import JournalTail
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import last_sequence
@@ -35,8 +37,6 @@ from sweeper.space.configurations import configurations, varying_columns
 from sweeper.space.spec import spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.generations import recalibration_parts, state_of_recalibrations
-from sweeper.text.display import redact
-from sweeper.text.labels import in_order
 from sweeper.tracking.artifacts import Bins, Diagrams, artifacts, reliability_diagram, said_of
 from sweeper.tracking.base import RunUpdate, TrackedSweep, kind_of
 from sweeper.tracking.points import recalibration_points

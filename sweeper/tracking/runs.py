@@ -16,14 +16,14 @@ from typing import Any
 
 from sweeper.core.ids import SweepPaths, config_hash, flatten_configuration, trial_name
 from sweeper.core.json_types import part_of
+from sweeper.core.labels import STATUS_WORDS, describe, plural
 from sweeper.core.schemas import REHEARSAL
 from sweeper.journal.journal import generation
+from sweeper.journal.reasons import decision_text, reason_text
 from sweeper.journal.records import Record, Reported, Suggested, configuration_of
 from sweeper.journal.segments import contents
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import FINAL, JournalRows
-from sweeper.text.labels import STATUS_WORDS, describe, plural
-from sweeper.text.reasons import decision_text, reason_text
 from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, Point, RunUpdate, TrackedSweep
 from sweeper.tracking.points import (
     FINISHED,

@@ -17,12 +17,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
-from sweeper.text.display import redact
 from sweeper.tracking.follower import ADDRESS_VARIABLE
 from sweeper.tracking.projection import Projection, Watchdog, seconds_waited, sentence
 

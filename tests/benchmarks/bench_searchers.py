@@ -28,8 +28,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.statistics.differences import holm, p_text, unpaired_difference
 from sweeper.core.ids import SweepPaths
+from sweeper.core.statistics.differences import holm, p_text, unpaired_difference
 from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal

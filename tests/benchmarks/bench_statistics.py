@@ -31,10 +31,10 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
-from sweeper.analysis.statistics.best_set import best_set, most_lost
-from sweeper.analysis.statistics.outliers import outliers
-from sweeper.analysis.statistics.spreads import spreads
-from sweeper.figures.shift import change
+from sweeper.core.statistics.best_set import best_set, most_lost
+from sweeper.core.statistics.outliers import outliers
+from sweeper.core.statistics.spreads import spreads
+from sweeper.reporting.figures.shift import change
 from tests.benchmarks.simulated_claims import HEADING, simulate_claims, simulate_conformal, simulate_intervals
 from tests.benchmarks.simulated_verdicts import Simulated, noise, simulate_needed, simulate_race, simulate_verdicts
 

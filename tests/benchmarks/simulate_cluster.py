@@ -25,11 +25,11 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.core.labels import duration
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import SEALED
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
-from sweeper.text.labels import duration
 from tests.sweeper.records import fields, record_names
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
 

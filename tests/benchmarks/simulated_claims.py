@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from search_spaces.papers.claims import CLAIMS
 from search_spaces.papers.claims.base import HOLDS, UNDECIDED
-from sweeper.analysis.recalibration import UNCALIBRATED, effects
-from sweeper.analysis.statistics.basics import correlation
-from sweeper.analysis.statistics.differences import SIGNIFICANT, paired_difference
-from sweeper.figures.loss_families import compare_families
+from sweeper.core.statistics.basics import correlation
+from sweeper.core.statistics.differences import SIGNIFICANT, paired_difference
+from sweeper.reporting.figures.loss_families import compare_families
+from sweeper.results.recalibration import UNCALIBRATED, effects
 from tests.search_spaces.papers.claims.constructed_tables import replicate_row, split_rows
 from trainables.metrics.base import Floats, softmax64
 from trainables.posthoc.conformal import fit_apart, fit_sets, set_measures

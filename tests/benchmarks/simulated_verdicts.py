@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, Pair, Samples, equivalences
-from sweeper.analysis.statistics.outliers import outliers
-from sweeper.analysis.statistics.racing import DECIDED, OPEN as STILL_OPEN, needed_seeds, open_questions
+from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, Pair, Samples, equivalences
+from sweeper.core.statistics.outliers import outliers
+from sweeper.core.statistics.racing import DECIDED, OPEN as STILL_OPEN, needed_seeds, open_questions
 
 Floats = NDArray[np.float64]
 

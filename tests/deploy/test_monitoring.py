@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 
-from sweeper.monitoring.snapshot import METRICS, PREFIX
+from sweeper.reporting.snapshot import METRICS, PREFIX
 
 MONITORING = Path(__file__).parents[2] / "deploy/monitoring"
 RULES = [rule for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"] for rule in group["rules"]]

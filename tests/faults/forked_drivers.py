@@ -20,7 +20,7 @@ from sweeper.execution.fork_server import ForkServer
 from tests.patience import patient
 from trainables.worker.fork_server import PRELOADED, serve
 
-IMPORTED = ["sweeper.cli.main", "sweeper.execution.runner", "sweeper.reporting.page", "tests.faults.forked_drivers"]
+IMPORTED = ["sweeper.api.main", "sweeper.execution.runner", "sweeper.reporting.page", "tests.faults.forked_drivers"]
 """What a driver would import; the rest follows from it."""
 
 
@@ -87,7 +87,7 @@ def forked(folder: Path, *arguments: str | Path) -> Iterator[ForkedDriver]:
 
 def _drive(folder: Path, arguments: list[str]) -> None:
     """Be `sweeper` with these arguments."""
-    from sweeper.cli.main import main
+    from sweeper.api.main import main
 
     os.chdir(folder)
     out = os.open("driver.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.cli.main import main
+from sweeper.api.main import main
 from sweeper.journal import segments
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.figures.base import Figure, Panel, colour, mark, quantity, verticals
-from sweeper.monitoring.snapshot import METRICS, PREFIX
+from sweeper.reporting.figures.base import Figure, Panel, colour, mark, quantity, verticals
 from sweeper.reporting.html import write_figure
+from sweeper.reporting.snapshot import METRICS, PREFIX
 from sweeper.results import load
 from tests.faults.autoscaling import autoscaled
 from tests.patience import patient

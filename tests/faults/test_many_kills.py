@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.analysis.final_stage import final_stage
 from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Added
 from sweeper.journal.state import ENDED
 from sweeper.results import load
+from sweeper.results.final_stage import final_stage
 from sweeper.scheduling.base import audit
 from sweeper.scheduling.contenders import audit_rounds
 from sweeper.space.loading import build_spec, load_spec

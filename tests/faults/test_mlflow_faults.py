@@ -22,8 +22,8 @@ from mlflow.tracking import MlflowClient
 
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import read_journal
+from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
-from sweeper.text.reasons import decision_text
 from sweeper.tracking.mlflow.client import RUN_STATUS
 from sweeper.tracking.sync import sync
 from tests.faults.disturbed import Disturbed

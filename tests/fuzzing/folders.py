@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
 from sweeper.reporting.page import write_report
+from sweeper.reporting.status import audit_sweep, status_of, statuses_table
 from sweeper.reporting.summary import summary
 from sweeper.results import load
 from sweeper.results.listing import best_trials

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from sweeper.cli.main import main
+from sweeper.api.main import main
 from tests.fuzzing.damage import flip
 
 READ, REFUSED = "read", "refused"
@@ -113,7 +113,7 @@ class Places:
         self._sound, self._work = sound, work
         self._files = sorted(str(path.relative_to(sound)) for path in sound.rglob("*") if not path.is_dir())
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["sweeper.cli.main", "sweeper.api.commands", "sweeper.results", "torch"])
+        self._processes.set_forkserver_preload(["sweeper.api.main", "sweeper.api.commands", "sweeper.results", "torch"])
 
     def fuzz(self, count: int, seed: int) -> Counter[str]:
         """Check cases and count the answers. Raises as `check`."""

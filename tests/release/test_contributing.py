@@ -56,7 +56,7 @@ SPACE = {
 
 FIGURE = '''"""How many trials there are."""
 
-from sweeper.figures.base import FIGURES, Figure, Panel, mark, names, quantity
+from sweeper.reporting.figures.base import FIGURES, Figure, Panel, mark, names, quantity
 from sweeper.results import Results
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from docs.writing import gallery
 from sweeper.api import SUBCOMMANDS
-from sweeper.cli.main import app
+from sweeper.api.main import app
 from sweeper.space.loading import load_spec
 from tests.running import arguments_of
 from trainables.metrics import METRICS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.api import SUBCOMMANDS
-from sweeper.cli.main import app
+from sweeper.api.main import app
 from tests.release import readme
 from tests.release.distribution import ROOT, clean_environment
 from tests.running import arguments_of

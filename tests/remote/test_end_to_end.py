@@ -38,7 +38,7 @@ FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"
 
 ONE_AFTER_THE_OTHER = """
 import contextlib, io, json, sys
-from sweeper.cli.main import main
+from sweeper.api.main import main
 done = []
 for arguments in json.loads(sys.argv[1]):
     said, sys.argv = io.StringIO(), ["sweeper", *arguments]

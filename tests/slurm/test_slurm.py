@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.slurm.head import FRUITLESS_STARTS
+from sweeper.execution.slurm.jobs import Exchange
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.scheduling.base import audit
-from sweeper.slurm.head import FRUITLESS_STARTS
-from sweeper.slurm.jobs import Exchange
 from sweeper.space.loading import load_spec
 from tests.patience import patient
 from tests.running import write_space

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from sweeper.slurm.jobs import Exchange
+from sweeper.execution.slurm.jobs import Exchange
 from tests.patience import patient
 from tests.running import in_process, write_space
 from tests.slurm.slurm_cluster import SlurmCluster

@@ -28,7 +28,7 @@ Scalar: TypeAlias = str | int | float
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something ended; `sweeper.text.reasons` says it in words.
+    """Why something ended; `sweeper.journal.reasons` says it in words.
 
     Attributes:
         kind: a word, e.g. `non_finite`.

@@ -28,8 +28,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from search_spaces.papers.claims.numbers import REPLICATES, Estimate, Estimates, of_split, trained_to_the_end
-from sweeper.analysis.statistics.differences import SIGNIFICANT
-from sweeper.text.cells import Rows
+from sweeper.core.cells import Rows
+from sweeper.core.statistics.differences import SIGNIFICANT
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 

@@ -25,9 +25,9 @@ from search_spaces.papers.claims.numbers import (
     trial_mean,
 )
 from search_spaces.papers.claims.posthoc import plain_gamma
-from sweeper.analysis.statistics.basics import PERMUTATIONS
-from sweeper.analysis.statistics.differences import SIGNIFICANT
-from sweeper.text.cells import Row, Rows, by_trial, grouped
+from sweeper.core.cells import Row, Rows, by_trial, grouped
+from sweeper.core.statistics.basics import PERMUTATIONS
+from sweeper.core.statistics.differences import SIGNIFICANT
 
 #: How columns of layers' traces of cross-entropy's Hessian begin in rows of the table `blocks`.
 LAYER_TRACE = "trace of "

@@ -30,8 +30,8 @@ from search_spaces.papers.claims.numbers import (
     trial_mean,
     tuned_difference,
 )
-from sweeper.analysis.statistics.basics import spearman
-from sweeper.text.cells import Row, Rows, by_trial, grouped, int_of
+from sweeper.core.cells import Row, Rows, by_trial, grouped, int_of
+from sweeper.core.statistics.basics import spearman
 
 #: What differs between selective-risk configurations of one stratum.
 SELECTIVE = ("config_loss_coverage", "config_loss_nu", "config_optimizer_lr")

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
 
-from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, correlation
-from sweeper.analysis.statistics.differences import Mean, difference_of, mean_of
-from sweeper.text.cells import Row, Rows, by_trial, grouped, int_of, text_of
+from sweeper.core.cells import Row, Rows, by_trial, grouped, int_of, text_of
+from sweeper.core.statistics.basics import INTERVAL_PAIRS, correlation
+from sweeper.core.statistics.differences import Mean, difference_of, mean_of
 
 #: Different values below which one stratum's rank correlation is left out: of three, one order in six is falling.
 STRATUM_POINTS = 4

@@ -26,8 +26,8 @@ from search_spaces.papers.claims.numbers import (
     points_of,
     readings,
 )
-from sweeper.analysis.statistics.basics import INTERVAL_PAIRS
-from sweeper.text.cells import Row, Rows, by_trial, grouped
+from sweeper.core.cells import Row, Rows, by_trial, grouped
+from sweeper.core.statistics.basics import INTERVAL_PAIRS
 
 KL = "kl_to_posterior"
 

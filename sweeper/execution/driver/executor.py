@@ -44,8 +44,8 @@ from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.judging import MEMORY, OtherNodes, waits
 from sweeper.execution.driver.steering import Controller, Interrupts
-from sweeper.monitoring.live import Progress
-from sweeper.monitoring.snapshot import MetricsSink, Publish
+from sweeper.reporting.live import Progress
+from sweeper.reporting.snapshot import MetricsSink, Publish
 from sweeper.space.parts import Resources
 from sweeper.storage.sweeps import Sweep
 from trainables.worker.trial_reports import OUT_OF_MEMORY, Failure, WorkerCommand, WorkerReport

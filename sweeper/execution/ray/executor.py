@@ -38,7 +38,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, WorkerSlot
 from sweeper.execution.driver.steering import Interrupts
 from sweeper.execution.ray.deaths import process_death
-from sweeper.monitoring.live import in_notebook
+from sweeper.reporting.live import in_notebook
 from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable
 from trainables.worker.trial_reports import Failure, TrialEnded, WorkerCommand, WorkerReport
@@ -236,7 +236,7 @@ class _NoReporter(ProgressReporter):
     """In the place of Tune's own view, for which Tune would clear the cell of a notebook."""
 
     def should_report(self, trials: object, done: bool = False) -> bool:
-        """Never: `sweeper.monitoring.live` shows the sweep."""
+        """Never: `sweeper.reporting.live` shows the sweep."""
         return False
 
     def report(self, trials: object, done: bool, *sys_info: object) -> None:

@@ -30,7 +30,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Job, Session
 from sweeper.execution.driver.gpu_shares import CardShares, shares_of
 from sweeper.execution.ray.executor import execute
-from sweeper.monitoring.snapshot import METRICS
+from sweeper.reporting.snapshot import METRICS
 from trainables.worker.trial_reports import CardMemory
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.workers import CardProbe

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
-from sweeper.text.display import redact
 from sweeper.tracking.mlflow.client import used_dataset
 from sweeper.tracking.mlflow.pages import store
 from sweeper.tracking.projection import tracked

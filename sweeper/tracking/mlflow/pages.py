@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from sweeper.core.display import redact
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import is_sweep_name
 from sweeper.core.processes import OUR_ROOT, at_death, python_environment, python_module
-from sweeper.text.display import redact
 from trainables.registry.names import did_you_mean
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sweeper.analysis.predictions import finished_members
-from sweeper.analysis.predictive import AFTER, BEFORE, GREEDY, NONE, REPLICATES, ensembles
 from sweeper.results import Results
+from sweeper.results.predictions import finished_members
+from sweeper.results.predictive import AFTER, BEFORE, GREEDY, NONE, REPLICATES, ensembles
 from tests.benchmarks.oracles import Rows, package, part_of
-from tests.sweeper.analysis.test_predictive import greedy_by_hand
+from tests.sweeper.results.test_predictive import greedy_by_hand
 from tests.sweeper.synthetic_sweep import write_sweep
 from tests.trainables.posthoc.test_conformal import sets_of_mapie
 from tests.trainables.posthoc.test_temperatures_at_once import by_brent

@@ -2,7 +2,7 @@
 
 All start with two seeds. Where the interval of a configuration's mean at a rung straddles the cut-off, it gets two
 more, trained from epoch 0 to the rung, until the interval does not, or it has `at_most`; then its mean decides. Looks
-are at levels that spend 5 % of error in all (`sweeper.analysis.statistics.best_set.level_of`); the seeds' spread is
+are at levels that spend 5 % of error in all (`sweeper.core.statistics.best_set.level_of`); the seeds' spread is
 pooled over what came to the rung, on logarithms. Whoever goes on goes on with all its seeds, or with the first two
 alone, the others having served the verdict.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtri
 
-from sweeper.analysis.statistics.best_set import level_of
+from sweeper.core.statistics.best_set import level_of
 from tests.benchmarks.public.curves import Floats
 
 STEP = 2

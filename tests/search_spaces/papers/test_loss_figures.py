@@ -15,7 +15,7 @@ from search_spaces.papers.loss_figures import ComputedFigure
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.html import write_figure
 from tests.running import typed
-from tests.sweeper.figures.drawn import marks
+from tests.sweeper.reporting.figures.drawn import marks
 from trainables.losses import build_loss
 from trainables.posthoc.confidence_regions import region_thresholds
 from trainables.posthoc.focal_map import focal_map

@@ -14,7 +14,7 @@ from sweeper.results import Results
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
-from tests.sweeper.figures.drawn import layers, marks
+from tests.sweeper.reporting.figures.drawn import layers, marks
 from trainables.datasets import load_dataset
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64

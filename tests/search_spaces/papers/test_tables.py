@@ -17,10 +17,10 @@ from search_spaces.papers.finished import FinishedSweep
 from search_spaces.papers.published_numbers import published_tables, read_published
 from search_spaces.papers.recipes import recipe_of, shipped_recipe
 from search_spaces.papers.tables import FORMULA, format_paper_table, paper_table
-from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS
 from sweeper.core.schemas import record_batch
+from sweeper.core.statistics.basics import spread_text
 from sweeper.results import Results
 from sweeper.results.queries import current_generation
 from sweeper.space.loading import load_spec

@@ -13,11 +13,11 @@ from search_spaces import packaged_files
 from search_spaces.papers.tables import paper_table
 from search_spaces.papers.trained_pictures import temperature_curves, trained_pictures
 from search_spaces.papers.translation.tokens import TEMPERATURES
+from sweeper.core.cells import grouped
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
-from sweeper.text.cells import grouped
 from tests.search_spaces.papers.ideal_sweeps import ideal_sweep
-from tests.sweeper.figures.drawn import layers, marks
+from tests.sweeper.reporting.figures.drawn import layers, marks
 from trainables.datasets import load_dataset
 from trainables.worker.trial_tables import write_predictions
 

@@ -11,9 +11,9 @@ import pytest
 
 import sweeper
 from sweeper.api import arguments, commands
+from sweeper.core.display import Shown, as_html, as_text
 from sweeper.results import Results, UnknownSweepError, load, sql
 from sweeper.results.queries import QueryError
-from sweeper.text.display import Shown, as_html, as_text
 from tests.running import SPACE
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -33,8 +33,8 @@ def test_importing_the_package_imports_nothing_else():
 def test_a_module_of_a_commands_name_is_both():
     program = (
         "import sweeper.planning.plan, sweeper.reporting, sweeper\n"
-        "from sweeper.analysis.comparison import compare as inner\n"
-        "import sweeper.monitoring.status as module\n"
+        "from sweeper.results.comparison import compare as inner\n"
+        "import sweeper.reporting.status as module\n"
         "print(module.statuses_table.__name__, inner.__module__, sweeper.planning.plan.Plan.__name__)\n"
         "print(all(callable(getattr(sweeper, name)) for name in sweeper.COMMANDS), type(sweeper.results).__name__)\n"
         "try:\n    sweeper.status('nothing', output='/nowhere')\n"
@@ -43,7 +43,7 @@ def test_a_module_of_a_commands_name_is_both():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["statuses_table sweeper.analysis.comparison Plan", "True module"], done.stdout + done.stderr
+    assert lines[:2] == ["statuses_table sweeper.results.comparison Plan", "True module"], done.stdout + done.stderr
     assert "/nowhere" in lines[2] and lines[-1] == "module 'sweeper' has no attribute 'nothing'"
 
 

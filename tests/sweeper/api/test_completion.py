@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import packaged_files
-from sweeper.cli.main import app
+from sweeper.api.main import app
 from tests.running import completions
 
 

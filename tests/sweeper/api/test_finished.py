@@ -26,7 +26,7 @@ evaluation: {bins: 15, curvature: false, bootstrap: 0}
 
 @pytest.mark.integration
 def test_a_trial_that_diverged_is_not_offered_a_retry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from sweeper.cli.printing import display
+    from sweeper.api.printing import display
 
     options = RunOptions(str(tmp_path / "results"), cpus=1)
     done = FinishedRun(

@@ -13,7 +13,7 @@ from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Failed, Record, Reported
-from sweeper.monitoring.live import Progress
+from sweeper.reporting.live import Progress
 from sweeper.results import load
 from sweeper.scheduling.base import audit
 from tests.running import write_space

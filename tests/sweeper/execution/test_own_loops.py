@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
+from sweeper.core.labels import number
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from sweeper.scheduling.base import audit
 from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import reopened_spec
 from sweeper.storage.metadata import read_specification
-from sweeper.text.labels import number
 from tests.patience import patient
 from tests.running import in_process, started, sweeper, wait_for_records
 from tests.trainables.training.test_own_loop import LOOPED

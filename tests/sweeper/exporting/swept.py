@@ -11,9 +11,9 @@ from PIL import Image
 
 import sweeper
 from search_spaces import FOLDER
-from sweeper.analysis.predictions import PredictionFiles
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.program import joint_logits
+from sweeper.results.predictions import PredictionFiles
 from trainables.models import build_model
 from trainables.posthoc import fit
 

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 import sweeper
-from sweeper.analysis.predictions import StoredPredictions
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import NONE, Exported, _reference
 from sweeper.exporting.program import joint_logits
+from sweeper.results.predictions import StoredPredictions
 from tests.running import in_process
 from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
 from trainables.datasets import load_dataset

@@ -18,8 +18,8 @@ from sweeper.journal.best import Objective, Spending, best_trial, rank_of
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Decision, Record, Reported
 from sweeper.journal.state import SweepState, TrialState, fold
-from sweeper.monitoring.snapshot import MetricsSink, Tally, progress_line
-from sweeper.monitoring.status import status_of, statuses_table
+from sweeper.reporting.snapshot import MetricsSink, Tally, progress_line
+from sweeper.reporting.status import status_of, statuses_table
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.asha import Halving

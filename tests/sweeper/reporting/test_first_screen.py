@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sweeper.analysis.statistics.equivalence import LOWER
-from sweeper.analysis.verdicts import estimates
+from sweeper.core.cells import Row
+from sweeper.core.display import as_text
+from sweeper.core.statistics.equivalence import LOWER
 from sweeper.reporting import first_screen as module
 from sweeper.reporting.first_screen import (
     ALIKE,
@@ -38,8 +39,7 @@ from sweeper.reporting.tables import posthoc_tables
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.listing import overview
-from sweeper.text.cells import Row
-from sweeper.text.display import as_text
+from sweeper.results.verdicts import estimates
 from tests.sweeper.changed_tables import change
 from tests.sweeper.held import held
 from tests.sweeper.inline_sweep import Inline
@@ -168,7 +168,7 @@ def test_what_was_not_trained_to_the_end_is_not_compared(tmp_path: Path) -> None
 def test_without_predictions_nothing_is_said_of_temperature_scaling(
     gammas: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.analysis.verdicts.MOST_VALUES", 10)
+    monkeypatch.setattr("sweeper.results.verdicts.MOST_VALUES", 10)
     assert {line.change for line in screen(gammas).lines} == {None}
 
 

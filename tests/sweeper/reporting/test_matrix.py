@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.analysis.selection import selected
 from sweeper.reporting.matrix import Matrix, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.results.selection import selected
 from tests.sweeper.held import held
 from tests.sweeper.tables_by_pandas import last, means
 

@@ -17,20 +17,20 @@ import pytest
 import scipy.stats
 import yaml
 
+from sweeper.core.cells import grouped
 from sweeper.core.errors import SweeperError
-from sweeper.figures import report_figures
-from sweeper.figures.base import SHAPES
-from sweeper.figures.drawing import json_text
+from sweeper.journal.reasons import row_text
+from sweeper.reporting.figures import report_figures
+from sweeper.reporting.figures.base import SHAPES
+from sweeper.reporting.figures.drawing import json_text
 from sweeper.reporting.html import PACKED_FROM, data_script, pretty
 from sweeper.reporting.page import part_of, side_by_side, write_report, write_several, write_trial_page
 from sweeper.reporting.sentences import lead
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.trial_facts import trial_facts
-from sweeper.text.cells import grouped
-from sweeper.text.reasons import row_text
-from tests.sweeper.figures.drawn import layers, marks
 from tests.sweeper.held import held
+from tests.sweeper.reporting.figures.drawn import layers, marks
 from tests.sweeper.results.test_results import rows_of
 from tests.sweeper.tables_by_pandas import frame
 

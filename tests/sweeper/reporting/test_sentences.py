@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.analysis.estimators import Judgement
-from sweeper.analysis.statistics.basics import Spread
-from sweeper.analysis.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, SAMPLES, SEEDS, Verdict
+from sweeper.core.statistics.basics import Spread
+from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN, SAMPLES, SEEDS, Verdict
 from sweeper.reporting.first_screen import (
     ALIKE,
     ALONE,
@@ -32,6 +31,7 @@ from sweeper.reporting.first_screen import (
 from sweeper.reporting.page import write_report
 from sweeper.reporting.sentences import cells, glossary, lead, remedy, sentences, settings, words_of
 from sweeper.reporting.summary import terminal
+from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import Goal, leaderboard
 from sweeper.results.listing import overview
 from tests.sweeper.held import held

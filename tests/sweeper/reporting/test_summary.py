@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from sweeper.core.labels import describe
 from sweeper.reporting.summary import failure_lines, packing_lines, summary
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
-from sweeper.text.labels import describe
 from tests.sweeper.results.test_results import rows_of
 
 

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from sweeper.core.display import format_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results import Results, UnknownSweepError, load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.results.results import load_several
-from sweeper.text.display import format_table
 from tests.running import typed
 from tests.sweeper.synthetic_sweep import write_sweep
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeper.figures.rungs import draw_fragility
+from sweeper.reporting.figures.rungs import draw_fragility
 from sweeper.results import Results
 from sweeper.results.listing import columns_table
 from sweeper.results.queries import QueryError

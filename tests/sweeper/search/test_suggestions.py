@@ -12,10 +12,10 @@ from hypothesis import given, settings, strategies as st
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.execution.driver.context import TOGETHER, TrialValues
-from sweeper.figures import hyperparameters
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Drawn, Record
 from sweeper.journal.state import ENDED, SweepState, fold
+from sweeper.reporting.figures import hyperparameters
 from sweeper.reporting.page import write_report
 from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load

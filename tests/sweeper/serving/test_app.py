@@ -14,7 +14,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal
 from sweeper.serving.app import MOST_ROWS, listen
 from tests.sweeper.journal.test_state import Script
-from tests.sweeper.monitoring.test_status import Driven
+from tests.sweeper.reporting.test_status import Driven
 from tests.sweeper.serving.server import Served, served
 from tests.sweeper.synthetic_sweep import write_sweep
 

@@ -8,13 +8,13 @@ import pytest
 
 import search_spaces
 from sweeper.core.errors import InvalidSearchSpace
+from sweeper.core.labels import describe, in_order, short
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.planning.user_code_checks import LoopData
 from sweeper.space.configurations import column_types, configurations, varying_columns
 from sweeper.space.loading import load_spec, reopened_spec
 from sweeper.space.spec import spec_of
 from sweeper.space.user_code import code_of, own_names, set_code_root
-from sweeper.text.labels import describe, in_order, short
 from tests.trainables.training.test_own_loop import LOOPED
 
 EXAMPLES = Path(search_spaces.__file__).parent / "examples"

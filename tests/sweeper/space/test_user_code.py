@@ -17,9 +17,9 @@ from sweeper.api.housekeeping import checks
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns
+from sweeper.execution.cluster.submission import Request, submit
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
-from sweeper.remote.submission import Request, submit
 from sweeper.space import catalogue
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec, reopened_spec

@@ -13,15 +13,15 @@ from typing import cast
 import pytest
 
 from sweeper import results
-from sweeper.analysis.recalibrating import recalibrate_sweep
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.fork_server import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep
 from sweeper.journal.journal import Journal
-from sweeper.monitoring.status import status_of
+from sweeper.reporting.status import status_of
 from sweeper.results import load
+from sweeper.results.recalibrating import recalibrate_sweep
 from sweeper.storage import lookup
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_odd_files, sweep_names
@@ -32,8 +32,8 @@ from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.projection import Projection
 from tests.running import completions, typed
 from tests.sweeper.journal.test_state import Script
-from tests.sweeper.monitoring.test_status import Driven
 from tests.sweeper.records import made_body
+from tests.sweeper.reporting.test_status import Driven
 from tests.sweeper.synthetic_sweep import write_sweep
 
 

@@ -23,7 +23,7 @@ from sweeper.execution.runner import resume_sweep
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Attempt
 from sweeper.journal.state import fold
-from sweeper.monitoring.status import audit_sweep
+from sweeper.reporting.status import audit_sweep
 from sweeper.space.loading import load_spec
 from sweeper.storage.lookup import sweep_names
 from sweeper.storage.sweeps import Sweep, create_sweep, edited, open_sweep

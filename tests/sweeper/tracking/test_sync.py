@@ -22,8 +22,8 @@ from mlflow.tracking import MlflowClient
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, set_aside_damaged
+from sweeper.journal.reasons import decision_text
 from sweeper.journal.state import fold
-from sweeper.text.reasons import decision_text
 from sweeper.tracking import sync as projection
 from sweeper.tracking.base import RunUpdate
 from sweeper.tracking.follower import Follower

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sweeper.core.labels import label
 from sweeper.core.schemas import evaluation_columns
-from sweeper.text.labels import label
 from trainables.curvature import CURVATURE_FIELDS, settings_faults
 from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns, statistic_of
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeper.analysis.recalibrating import recalibrate
-from sweeper.analysis.recalibration import read_requests
 from sweeper.results import Results
+from sweeper.results.recalibrating import recalibrate
+from sweeper.results.recalibration import read_requests
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking import sync as projection

@@ -19,9 +19,9 @@ from mlflow.tracking import MlflowClient
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import in_order
 from sweeper.space.configurations import varying_columns
 from sweeper.space.loading import load_spec
-from sweeper.text.labels import in_order
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.pages import address, delete_runs, ended_with_this_process, experiments, serve, shared_view
 from sweeper.tracking.runs import sweep_id

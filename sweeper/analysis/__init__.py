@@ -1,1 +1,0 @@
-"""Analysis of finished sweeps: statistics, claims, comparisons, papers' tables, recalibration. Reads tables."""

@@ -1,0 +1,186 @@
+"""What commands print, and what they are given to do so: progress, questions, and the summary after a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.prompt import Confirm
+
+from sweeper.api.arguments import RESULTS
+from sweeper.api.finished import FinishedRun
+from sweeper.core.display import SafeConsole, Shown, as_data, printable
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.core.labels import near_path, plural
+from sweeper.journal.journal import read_journal
+from sweeper.reporting.live import process_began
+
+DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+
+#: Seconds between two lines of progress without a terminal.
+PLAIN_LINE_SECONDS = 10.0
+
+
+def say(line: str) -> None:
+    """Print a line on the standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write(text: str) -> None:
+    """Print text as it comes."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def ask(question: str) -> None:
+    """Ask for confirmation; end the command where the answer is no, or there is none."""
+    with contextlib.suppress(EOFError):
+        if Confirm.ask(question, console=SafeConsole(stderr=True), default=False):
+            return
+    say("nothing was done")
+    raise SystemExit(INCOMPLETE)
+
+
+def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
+    """Print a table or text in the width of the terminal, or in `width` columns elsewhere; or lines as they are."""
+    console = SafeConsole()
+    if not console.is_terminal:
+        console.width = width
+    console.print(content, soft_wrap=not wrap)
+
+
+def display(answer: Any, *, as_json: bool = False) -> int:
+    """Print an answer, or its values as JSON, then its notes; return the command's exit status."""
+    if answer is None:  # help was printed
+        return DONE
+    if as_json and (not isinstance(answer, Shown) or answer.value is not None):
+        print(json.dumps(as_data(answer), indent=2, ensure_ascii=False))
+    if isinstance(answer, FinishedRun):
+        if not as_json:
+            print_run(answer)
+        return DONE if answer.complete else INCOMPLETE
+    shown: Shown[Any] = answer if isinstance(answer, Shown) else _shown(answer)
+    if not as_json:
+        _print_look(shown)
+    for note in shown.notes:
+        say(note)
+    if shown.fault is not None:
+        raise shown.fault
+    return shown.exit_code
+
+
+def _shown(answer: Any) -> Shown[Any]:
+    """Return how an answer is printed: as it says itself, or its text."""
+    return answer.shown() if hasattr(answer, "shown") else Shown(answer, str(answer))
+
+
+def _print_look(answer: Shown[Any]) -> None:
+    if isinstance(answer.look, bytes):
+        sys.stdout.buffer.write(answer.look)
+    elif isinstance(answer.look, str):
+        print(printable(answer.look) if sys.stdout.isatty() else answer.look)
+    elif answer.look is not None:
+        show(answer.look, answer.width, wrap=answer.wrap)
+
+
+def print_run(done: FinishedRun) -> None:
+    """Print a run's summary, the paths of its results, and the next commands, ready to paste.
+
+    The sweep's success does not depend on it: where it cannot be read or printed, a sentence on stderr says so.
+    """
+    try:
+        _print_run(done)
+        sys.stdout.flush()
+    except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for a library
+        discard_output()
+        with contextlib.suppress(OSError):
+            why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "too little memory"
+            say(f"the summary could not be printed: {why}; see `sweeper results {done.name}`")
+
+
+def discard_output() -> None:
+    """Send what is still to be printed to the null device: nobody reads it, and flushing it would fail again."""
+    with contextlib.suppress(OSError, ValueError):  # no descriptor: a test's or a notebook's stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_run(done: FinishedRun) -> None:
+    from sweeper.reporting.summary import summary
+    from sweeper.storage.places import DRIVING, place_of
+
+    show(summary(done.results))
+    store = place_of(done.output, DRIVING).store
+    if store is None:
+        print(f"\nresults  {near_path(done.folder)}")
+        if done.report.path.exists():  # a second Ctrl-C leaves none
+            print(f"report   {near_path(done.report.path)}")
+    else:
+        print(f"\nresults  {store.child(done.name).uri}")
+    for note in done.notes:
+        print(f"note     {note}")
+    if done.counts["failed"] > done.retriable:
+        diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
+        print(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
+    where = "" if done.output == RESULTS else f" --output {done.output}"
+    next_commands = [
+        f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
+        "where split = 'test' group by all order by 1, 3\"",
+        f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
+    ]
+    if done.outcome != "finished":
+        print(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
+        next_commands.insert(0, f"sweeper resume {done.name}{where}")
+    elif done.retriable:
+        next_commands.insert(0, f"sweeper resume {done.name}{where} --failed")
+    print("\nnext")
+    for command in next_commands:
+        print(f"  {command}")
+    if done.show_timings:
+        _print_phases(done)
+
+
+def _print_phases(done: FinishedRun) -> None:
+    """Print how long each phase of a run took, counted from the start of this process to now."""
+    done.timings.began = process_began()
+    done.timings.read(read_journal(SweepPaths(done.folder).journal))
+    done.timings.note("summary printed")
+    show(done.timings.table())
+
+
+@contextlib.contextmanager
+def recalibration_progress(console: Console, sweep: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Show the progress of recalibrating `sweep`: a bar on a terminal, a plain line every ten seconds elsewhere.
+
+    Yield what is called with samples done, total samples and evaluations done.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    said = time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"recalibrating {sweep}", total=None)
+
+        def advance(done: int, total: int, evaluations: int) -> None:
+            nonlocal said
+            bar.update(task, completed=done, total=total)
+            if not console.is_terminal and time.monotonic() - said >= PLAIN_LINE_SECONDS:
+                said = time.monotonic()
+                console.print(f"recalibrating {sweep}: {done / total:.0%}, {evaluations:,} evaluations")
+
+        yield advance
+
+
+#: Arguments of functions that are not typed: the command line hands them over.
+HANDED: dict[str, Callable[..., Any]] = {
+    "say": say,
+    "write": write,
+    "ask": ask,
+    "progress": partial(recalibration_progress, SafeConsole(stderr=True)),
+}

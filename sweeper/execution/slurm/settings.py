@@ -1,0 +1,198 @@
+"""What a site wants of its jobs: `slurm.yaml`, checked before anything is submitted, and the batch scripts made of it.
+
+It is looked for beside the search space, then in the user's configuration folder; `--slurm-file` names another.
+The scripts, of the template `job.sh`, are plain shell that a user can read, change and submit by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import jinja2
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sweeper.core.errors import SweeperError
+from trainables.registry.names import nearest
+
+FILE = "slurm.yaml"
+
+_TIME = re.compile(r"(\d+-)?\d{1,3}(:\d{2}){0,2}")
+
+
+def seconds_of(time: str) -> int:
+    """Return the seconds of a time as Slurm writes it: `90` (minutes), `1:30:00`, `2-00:00:00`, `1-12` (days-hours)."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if not dash and len(parts) < 3:  # without days one or two numbers begin with minutes
+        parts.insert(0, 0)
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _one_line(text: str) -> str:
+    if not text or any(letter in text for letter in "\n\r\0"):
+        raise ValueError("must be one line of text")
+    return text
+
+
+def _time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise ValueError("must be a time as Slurm writes it: 1:00:00, 2-00:00:00")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
+Time = Annotated[str, AfterValidator(_time)]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    time: Time = "1:00:00"
+    constraint: Line | None = None
+    memory: Line | None = None
+    sbatch: tuple[Line, ...] = ()
+
+
+class HeadSettings(_Asked):
+    """The small job that drives: it trains nothing and needs no GPU."""
+
+    time: Time = "1-00:00:00"
+    cpus: Annotated[int, Field(ge=1)] = 1
+
+
+class SlurmSettings(_Asked):
+    """What is asked of Slurm, for workers unless `head` is said.
+
+    Attributes:
+        nodes: whole nodes in one allocation, head included; `None` for a head and an array of `workers`.
+        workers: jobs of the array, each with `gpus` and `cpus` of its own.
+        gpus: of a worker, or of each node.
+        cpus: of a worker, or of each node.
+        gpu_type: `--gres=gpu:TYPE:N`; by default any.
+        head: the driver's own job, where it has one.
+        card: of the workers, for `sweeper plan --slurm`: `A100`; by default `gpu_type`.
+        interface: network by which workers reach the head, e.g. `ib0`; by default that of the machine's name.
+        modules: loaded by `module load`.
+        setup: lines of shell before anything starts, e.g. `source ~/venv/bin/activate`.
+        python: by default the one that submits.
+        image: an Apptainer image in which Python runs.
+        scratch: a folder on each node for data, e.g. `$SLURM_TMPDIR`; by default that one, else `$TMPDIR`, else `/tmp`.
+        warning: seconds before the time limit at which a job stops what it does and requeues itself.
+        sbatch: other options as they are, e.g. `--mail-type=END`.
+    """
+
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    workers: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    gpus: Annotated[int, Field(ge=0)] = 0
+    cpus: Annotated[int, Field(ge=1)] = 1
+    gpu_type: Line | None = None
+    head: HeadSettings = HeadSettings()
+    card: Line | None = None
+    interface: Line | None = None
+    modules: tuple[Line, ...] = ()
+    setup: tuple[Line, ...] = ()
+    python: Line | None = None
+    image: Line | None = None
+    scratch: Line = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"
+    warning: Annotated[int, Field(ge=10)] = 120
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> SlurmSettings:
+        if (self.nodes is None) == (self.workers is None):
+            raise ValueError("give either nodes: N (one allocation) or workers: N (a head and an array of jobs)")
+        return self
+
+
+def read_settings(space: Path, named: Path | None) -> tuple[SlurmSettings, Path]:
+    """Return the settings for a search space and the file that has them.
+
+    Raises SweeperError where there is no such file or it breaks a rule, with every fault.
+    """
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sweeper" / FILE
+    places = [named] if named is not None else [space.parent / FILE, user]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise SweeperError(
+            f"no {FILE}: looked for {' and '.join(str(place) for place in places)}",
+            "write one, e.g. 'partition: gpu', 'workers: 4', 'gpus: 1', 'time: 1:00:00', a line each; "
+            "deploy/slurm/array.yaml explains every line",
+        )
+    try:
+        # As texts: YAML 1.1 would read 1:00:00 as the number 3600. This loader makes texts, lists and mappings only.
+        values = yaml.load(file.read_text("utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SweeperError(f"{file} cannot be read: {error}", "correct the file") from error
+    if not isinstance(values, dict):
+        raise SweeperError(f"{file}: must be a mapping of keys to values", "e.g. 'workers: 4'")
+    try:
+        return SlurmSettings.model_validate(values), file
+    except ValidationError as error:
+        faults = [_fault(detail["loc"], detail["msg"], detail["type"]) for detail in error.errors()]
+        raise SweeperError(
+            f"{file}: {'; '.join(faults)}", "correct the file; deploy/slurm/ has a commented one"
+        ) from error
+
+
+def _fault(place: tuple[int | str, ...], words: str, kind: str) -> str:
+    key = ".".join(map(str, place))
+    if kind == "extra_forbidden":
+        fields = HeadSettings.model_fields if place[0] == "head" else SlurmSettings.model_fields
+        return f"{key}: unknown key{nearest(str(place[-1]), fields)}"
+    words = words.removeprefix("Value error, ")
+    return f"{key}: {words}" if key else words
+
+
+HEAD, WORKERS = "head.sh", "workers.sh"
+#: How a sweep's jobs are called: `sweeper-NAME` and `sweeper-NAME-workers`.
+PREFIX, OF_WORKERS = "sweeper-", "-workers"
+
+
+def scripts(settings: SlurmSettings, name: str, folder: Path, command: Sequence[str]) -> dict[str, str]:
+    """Return the scripts of a sweep by file name: one where whole nodes are asked for, else the head's and the array's.
+
+    Args:
+        settings: the site's.
+        name: the sweep's.
+        folder: what the jobs say to each other lies here, on a file system that all nodes share.
+        command: of the driver, without Python.
+    """
+    python = _python(settings, folder)
+    text = resources.files("sweeper.execution.slurm").joinpath("job.sh").read_text("utf-8")
+    script = functools.partial(
+        jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).render,
+        site=settings,
+        name=PREFIX + name,
+        logs=f"{folder}/".replace("%", "%%"),  # `%` of the folder means itself
+        head=shlex.join([*python, "-m", "sweeper.execution.slurm.head", str(folder), *command]),
+        worker=shlex.join([*python, "-m", "sweeper.execution.slurm.worker", str(folder)]),
+        today=f"{datetime.now(UTC):%Y-%m-%d}",
+        quote=shlex.quote,
+    )
+    if settings.nodes is not None:
+        return {HEAD: script(asked=settings, shape="nodes")}
+    return {
+        HEAD: script(asked=settings.head, shape="head"),
+        WORKERS: script(asked=settings, shape="array", name=PREFIX + name + OF_WORKERS),
+    }
+
+
+def _python(settings: SlurmSettings, folder: Path) -> list[str]:
+    if settings.image is not None:
+        cards = ["--nv"] if settings.gpus else []
+        output = folder.parent.parent  # only home, /tmp and the current folder are there by themselves
+        return ["apptainer", "exec", *cards, "--bind", str(output), settings.image, settings.python or "python"]
+    return [settings.python or sys.executable]

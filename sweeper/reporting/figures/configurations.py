@@ -1,0 +1,198 @@
+"""What the scatter figures draw: one row per configuration, its categories, and points by architecture and status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from sweeper.core.cells import Row, Rows, float_of, float_or_none, grouped, measured_or_none, text_of
+from sweeper.core.labels import STATUS_WORDS, label, number, plural
+from sweeper.core.statistics.basics import MINIMUM_PAIRS, correlation, spread_text
+from sweeper.reporting.figures.base import DONE, FRAME, Json, bars_to, colour, ends, full_where, mark, points
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED
+from trainables.curvature.statistics.base import headline_columns
+
+#: The losses whose Hessian an evaluation may measure; a sweep may ask for one alone.
+HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+
+MEASURED = ("ece", "nll", "accuracy", *headline_columns())
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+#: Points of trials that did not finish, drawn a panel at most: more cover each other, and take seconds to draw.
+MOST_POINTS = 1000
+
+
+def categories(rows: Iterable[Row], column: str) -> list[str]:
+    """Return the values of `column`, sorted, so that a category keeps its colour from figure to figure."""
+    return sorted({str(row[column]) for row in rows})
+
+
+def statuses(rows: Iterable[Row]) -> list[str]:
+    """Return the statuses among rows, finished ones first."""
+    order = list(STATUS_WORDS)
+    return sorted({str(row["status"]) for row in rows}, key=order.index)
+
+
+def counted(rows: Rows, noun: str = "configuration") -> str:
+    """Return e.g. `14 configurations (5 finished, 9 stopped early)`."""
+    parts = [f"{sum(row['status'] == s for row in rows)} {STATUS_WORDS[s]}" for s in statuses(rows)]
+    return f"{plural(len(rows), noun)} ({', '.join(parts)})"
+
+
+def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
+    """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
+
+    They are chosen evenly, in the order of `rows`; what is computed from all of them is computed from all of them.
+    """
+    others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
+    if len(others) <= MOST_POINTS:
+        return list(rows), []
+    left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
+    shown = [row for at, row in enumerate(rows) if at not in left_out]
+    remark = f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
+    return shown, [remark]
+
+
+def measured_hessians(results: Results) -> dict[str, str]:
+    """Return those of HESSIANS that this sweep's evaluations have columns for (they may still be empty)."""
+    present = set(results.columns("evaluations"))
+    return {loss: words for loss, words in HESSIANS.items() if f"hessian_{loss}_samples" in present}
+
+
+def configuration_rows(
+    results: Results, condition: str = "true", more: Mapping[str, str] | None = None
+) -> tuple[str, Rows]:
+    """Return the query and rows of every evaluated configuration: validation split, last evaluation.
+
+    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with `…_sd`, and those
+    of `more` (name → `config_…` column). Replicates of one trial are averaged only at the same epoch, status and
+    Hessian sample size. NaN becomes None.
+    """
+    trials = set(results.columns("trials"))
+    present = set(results.columns("evaluations"))
+    keys = {
+        "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
+        **(more or {}),
+    }  # fmt: skip
+    selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
+    sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
+    selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
+    measured = [f"avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd" for name in MEASURED if name in present]
+    columns = ",\n  ".join([*selected, "count(*) AS replicates", *measured])
+    sql = (
+        f"SELECT trial, status, epoch,\n  {columns}\nFROM final\nWHERE split = 'val' AND {condition}\n"
+        "GROUP BY ALL ORDER BY trial, epoch"
+    )
+    rows = results.rows(sql)
+    return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def one_sample_size(rows: Rows) -> tuple[Rows, str]:
+    """Return the rows of the most frequent Hessian sample size, and a sentence on it and on what was left out for it.
+
+    A subset's curvature is biased by its size, so values of different sizes are never shown together. Nothing where
+    no Hessian was measured.
+    """
+    sizes = Counter(float_of(row, "samples") for row in rows if row["samples"] is not None)
+    if not sizes:
+        return [], ""
+    size, count = sizes.most_common(1)[0]
+    text = f"Hessian on {int(size)} validation samples."
+    if left_out := sizes.total() - count:
+        text += f" {left_out} measured on a different number of samples are left out; their values are not comparable."
+    return [row for row in rows if row["samples"] == size], text
+
+
+def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
+    """Return Spearman's correlation of two columns in words, one sentence an architecture.
+
+    Of finished trials; where others were evaluated too, of all of them next to it.
+    """
+    sentences: list[str] = []
+    for architecture in sorted({str(row["architecture"]) for row in rows}):
+        mine = [row for row in rows if str(row["architecture"]) == architecture]
+        finished = [row for row in mine if row["status"] == FINISHED]
+        text = f"{architecture}: finished {correlated(finished, x, y)}"
+        if len(finished) < len(mine):
+            text += f"; including unfinished {correlated(mine, x, y)}"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def correlated(rows: Rows, x: str, y: str) -> str:
+    """Return one correlation with interval and n, or why there is none; rows with the same values are one training."""
+    every = [(measured_or_none(row, x), measured_or_none(row, y)) for row in rows]
+    known = dict.fromkeys((a, b) for a, b in every if a is not None and b is not None)
+    found = correlation([a for a, _ in known], [b for _, b in known])
+    if found is not None:
+        return found.text()
+    return f"n = {len(known)}, too few for ρ" if len(known) < MINIMUM_PAIRS else f"n = {len(known)}, all values equal"
+
+
+def above_zero(rows: Rows, column: str) -> Rows:
+    """Return the rows whose column is above 0, which a logarithmic axis can show."""
+    return [row for row in rows if (float_or_none(row, column) or 0) > 0]
+
+
+#: Points above which error bars only blacken the plot; the hover text still has them.
+ERROR_BARS_UP_TO = 300
+
+
+def configuration_points(
+    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, apart: bool = False
+) -> list[Json]:
+    """Return points coloured by architecture: mean against mean, with standard deviations of finished ones.
+
+    Args:
+        rows: one per configuration, with `trial status epoch architecture replicates` and the columns x and y.
+        x: column of the abscissa.
+        y: column of the ordinate; `<y>_sd` gives its error bar.
+        architectures: all categories, in the order of their colours.
+        connect: draw a line through finished trials where each x occurs once, as in a grid.
+        apart: draw squares, for what is not compared.
+    """
+    by, finished = colour("architecture", architectures), [row for row in rows if row["status"] == FINISHED]
+    layers = []
+    if connect:
+        at = grouped(finished, lambda row: str(row["architecture"]))
+        lines = [
+            {x: row[x], y: row[y], "architecture": name}
+            for name, mine in at.items() if is_grid([row[x] for row in mine])
+            for row in sorted(mine, key=lambda row: float_of(row, x))
+        ]  # fmt: skip
+        layers.append(mark("line", lines, look={"strokeDash": [2, 3], "strokeWidth": 1.2}, color=by))
+    if len(rows) <= ERROR_BARS_UP_TO:
+        there = [(row, mean) for row in finished if (mean := float_or_none(row, y)) is not None]  # not where it was NaN
+        spreads = [(row, mean, float_or_none(row, f"{y}_sd") or 0.0) for row, mean in there]
+        layers.append(bars_to([{**row, **ends((mean - d, mean + d))} for row, mean, d in spreads], color=by))
+    says = partial(hover, columns=(x, y))
+    if not apart:
+        return [*layers, points(rows, says, color=by)]
+    return [*layers, points(rows, says, color=by, shape=full_where(DONE, "square", FRAME))]
+
+
+def is_grid(values: Sequence[object]) -> bool:
+    """Return whether a line through points says something: at least three, at most thirty, each at its own place."""
+    return len(set(values)) == len(values) and 2 < len(values) <= 30
+
+
+def hover(row: Row, columns: Sequence[str] = ()) -> str:
+    """Return what a point says of itself: the configuration, and what it has in columns."""
+    family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
+    lines = [
+        f"{row['trial']} {family} · {row['architecture']}",
+        f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
+        *(f"{label(name)} {with_deviation(row, name)}" for name in columns if name != "gamma"),
+    ]
+    return "\n".join(lines)
+
+
+def with_deviation(row: Row, name: str) -> str:
+    """Return a mean and its standard deviation."""
+    mean = float_or_none(row, name)
+    return "not measured" if mean is None else spread_text(mean, float_or_none(row, f"{name}_sd"))

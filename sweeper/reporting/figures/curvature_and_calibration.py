@@ -1,0 +1,364 @@
+"""Curvature and calibration: the curvature paper's figures 2, 3 and 4, and which sharpness goes with calibration.
+
+λ_max and calibration error against γ, the Hessian's trace and τ; rank correlations of each sharpness with ECE,
+refinement and post-hoc NLL, loss by loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from sweeper.core.cells import Row, Rows, float_or_none, floats
+from sweeper.core.labels import label, plural
+from sweeper.core.statistics.basics import MINIMUM_PAIRS, Correlation, correlation, log_log_fit, partial_correlation
+from sweeper.reporting.figures.base import (
+    FIGURES,
+    Figure,
+    Panel,
+    bars_to,
+    colour,
+    ends,
+    mark,
+    names,
+    points,
+    quantity,
+    verticals,
+)
+from sweeper.reporting.figures.configurations import (
+    HESSIANS,
+    above_zero,
+    categories,
+    configuration_points,
+    configuration_rows,
+    correlated,
+    counted,
+    measured_hessians,
+    one_sample_size,
+    rank_correlations,
+    statuses,
+    thin_points,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, varying_columns
+from trainables.curvature.statistics.base import statistic_of
+
+#: Of the losses with a γ and of cross-entropy, which is focal loss at γ = 0.
+GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
+
+NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-entropy’s Hessian"}
+
+
+@FIGURES.add(
+    "curvature_against_gamma",
+    place=10,
+    absent="λ_max against γ: no trial has both a γ and a measured Hessian.",
+    aliases=("lambda_max_against_gamma",),
+)
+def curvature_against_gamma(results: Results) -> Figure | None:
+    """Return λ_max against γ, one panel per focal-type loss family and Hessian; None without γ or curvature."""
+    hessians = measured_hessians(results)
+    if "config_loss_gamma" not in results.columns("trials") or not hessians:
+        return None
+    sql, rows = configuration_rows(results, GAMMA_CONDITION)
+    measured = [f"hessian_{loss}_lambda_max" for loss in hessians]
+    rows, sizes = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
+    against = AgainstGamma(results, rows)
+    if not against.rows:
+        return None
+    return Figure(
+        key="curvature-against-gamma",
+        title="λ_max against γ",
+        caption=(
+            "Largest eigenvalue of the validation Hessian against γ: mean ± standard deviation over the replicates of "
+            f"{counted(against.rows)}, with Spearman’s rank correlation ρ. The training loss’s Hessian shrinks with γ "
+            "in part because the loss itself does; cross-entropy’s is comparable across γ. "
+            f"{sizes}{against.remark}"
+        ),
+        sql=[sql],
+        panels=[
+            against.panel(family, f"{family}: {HESSIANS[loss]}", f"hessian_{loss}_lambda_max", "λ_max")
+            for family in against.families
+            for loss in hessians
+        ],
+        findings=gamma_findings(against, list(hessians)),
+        legend=against.architectures,
+        statuses=statuses([*against.rows, *against.zero]),
+    )
+
+
+@FIGURES.add("ece_against_gamma", place=20, absent="ECE against γ: no loss of this sweep has a γ.")
+def ece_against_gamma(results: Results) -> Figure | None:
+    """Return validation ECE against γ, one panel per loss family; None where no loss has a γ."""
+    if "config_loss_gamma" not in results.columns("trials"):
+        return None
+    sql, rows = configuration_rows(results, f"{GAMMA_CONDITION} AND ece IS NOT NULL")
+    against = AgainstGamma(results, rows)
+    if not against.rows:
+        return None
+    return Figure(
+        key="ece-against-gamma",
+        title="Calibration error against γ",
+        caption=(
+            "Expected calibration error on validation data, before any post-hoc method, against γ: mean ± standard "
+            f"deviation over the replicates of {counted(against.rows)}, with Spearman’s rank correlation ρ."
+            f"{against.remark}"
+        ),
+        sql=[sql],
+        panels=[against.panel(family, family, "ece") for family in against.families],
+        legend=against.architectures,
+        statuses=statuses([*against.rows, *against.zero]),
+    )
+
+
+class AgainstGamma:
+    """Configurations of focal-type losses, by loss family, and those of cross-entropy at γ = 0.
+
+    Attributes:
+        rows: configurations with a γ.
+        zero: those of cross-entropy, drawn as squares.
+        families: the losses of `rows`.
+        architectures: of both, in the order of their colours.
+        remark: what the squares are, with a space before it; empty without any.
+    """
+
+    def __init__(self, results: Results, rows: Rows) -> None:
+        """Part the rows of GAMMA_CONDITION."""
+        self.rows = [row for row in rows if row["gamma"] is not None]
+        self.zero: list[Row] = [{**row, "gamma": 0.0} for row in rows if row["loss"] == "cross_entropy"]
+        self.families = categories(self.rows, "loss")
+        self.architectures = categories([*self.rows, *self.zero], "architecture")
+        self.remark = " Squares: cross-entropy (focal loss at γ = 0); not part of ρ." if self.zero else ""
+        # A line through trials means something only where they differ in nothing else.
+        alone = {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
+        self._line = set(varying_columns(results)) <= alone
+
+    def panel(self, family: str, heading: str, column: str, log: str = "") -> Panel:
+        """Return a column of one family against γ, with its rank correlations below; `log`: a log axis' title."""
+        mine = [row for row in self.rows if row["loss"] == family]
+        shown, plain = (above_zero(mine, column), above_zero(self.zero, column)) if log else (mine, self.zero)
+        (squares, fewer), (circles, few) = thin_points(plain), thin_points(shown)
+        layers = [
+            *configuration_points(squares, "gamma", column, self.architectures, apart=True),
+            *configuration_points(circles, "gamma", column, self.architectures, connect=self._line),
+        ]
+        remarks = [*rank_correlations(shown, "gamma", column), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
+        if len(shown) < len(mine):
+            remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on a log scale.")
+        y = quantity(column, log, log=True) if log else quantity(column, "validation ECE", zero=True)
+        return Panel(heading, layers, quantity("gamma", "γ"), y, remarks, points=len(shown))
+
+
+def gamma_findings(against: AgainstGamma, hessians: Sequence[str]) -> list[str]:
+    """Return the rank correlations of γ and λ_max among finished trials, where there are enough for one."""
+    sentences: list[str] = []
+    for family in against.families:
+        for architecture in categories(against.rows, "architecture"):
+            wanted = (family, architecture, FINISHED)
+            chosen = [r for r in against.rows if (r["loss"], str(r["architecture"]), r["status"]) == wanted]
+            if len(chosen) < MINIMUM_PAIRS:
+                continue
+            texts = [f"{correlated(chosen, 'gamma', f'hessian_{h}_lambda_max')} for {NAMES[h]}" for h in hessians]
+            sentences.append(f"γ of {family} and λ_max on {architecture}, Spearman: {', '.join(texts)}.")
+    return sentences
+
+
+@FIGURES.add("calibration_against_trace", place=30, absent="ECE against Tr(H): no Hessian was measured.")
+def calibration_against_trace(results: Results) -> Figure | None:
+    """Return validation ECE against Tr(H), one panel a Hessian; None without curvature."""
+    hessians = measured_hessians(results)
+    if not hessians:
+        return None
+    sql, rows = configuration_rows(results, "ece > 0")
+    rows, sizes = one_sample_size(rows)
+    if not rows:
+        return None
+    architectures = categories(rows, "architecture")
+    return Figure(
+        key="calibration-against-trace",
+        title="Calibration error against Tr(H)",
+        caption=(
+            f"Validation ECE against the trace of the validation Hessian, log–log: {counted(rows)}, means over "
+            f"replicates. Lines: least-squares cubic in log Tr(H) for each architecture, finished trials only. {sizes}"
+        ),
+        sql=[sql],
+        panels=[trace_panel(rows, loss, architectures) for loss in hessians],
+        legend=architectures,
+        statuses=statuses(rows),
+    )
+
+
+def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
+    """Return ECE against the trace of one loss's Hessian, with a fit for each architecture."""
+    column = f"hessian_{loss}_trace"
+    shown = above_zero(rows, column)
+    drawn, few = thin_points(shown)
+    layers, remarks = configuration_points(drawn, column, "ece", architectures), list[str]()
+    for architecture in architectures:
+        mine = [row for row in shown if str(row["architecture"]) == architecture and row["status"] == FINISHED]
+        fit = log_log_fit(floats(mine, column), floats(mine, "ece"))
+        if fit is None:
+            remarks.append(f"{architecture}: too few finished trials for a cubic fit (n = {len(mine)}).")
+            continue
+        remarks.append(f"{architecture}: cubic R² = {fit.r_squared:.2f}, n = {fit.n}.")
+        curve = [{column: x, "ece": y, "architecture": architecture} for x, y in zip(*fit.curve(), strict=True)]
+        layers.append(mark("line", curve, color=colour("architecture", architectures)))
+    if len(shown) < len(rows):
+        remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on a log scale.")
+    x, y = quantity(column, "Tr(H)", log=True), quantity("ece", "validation ECE", log=True)
+    return Panel(HESSIANS[loss], layers, x, y, [*remarks, *few], points=len(shown))
+
+
+PENALTY = "hessian_trace"
+TRACE = "hessian_cross_entropy_trace"
+
+#: τ = 0 has no place on a logarithmic axis: it is drawn this factor below the smallest τ, and labelled 0.
+ZERO_BELOW = 4.0
+
+
+@FIGURES.add(
+    "trace_regularisation",
+    place=40,
+    absent="ECE and Tr(H) against τ: no evaluated configuration has a penalty on the Hessian’s trace.",
+)
+def trace_regularisation(results: Results) -> Figure | None:
+    """Return ECE and the cross-entropy Hessian's trace against τ; None where nothing was penalised."""
+    if "config_loss_weight" not in results.columns("trials") or "ece" not in results.columns("evaluations"):
+        return None
+    condition = f"((config_loss_name = '{PENALTY}' AND config_loss_weight > 0) OR config_loss_name = 'cross_entropy')"
+    sql, found = configuration_rows(results, condition, {"tau": "config_loss_weight"})
+    penalised = [row for row in found if row["loss"] == PENALTY]
+    if not penalised:
+        return None
+    zero = min(floats(penalised, "tau")) / ZERO_BELOW
+    rows = [*penalised, *({**row, "tau": zero} for row in found if row["loss"] != PENALTY)]
+    curved, sizes = one_sample_size([row for row in rows if row.get(TRACE) is not None])
+    measured = {"ece": ("validation ECE", rows), TRACE: ("Tr(H) of cross-entropy", curved)}
+    return Figure(
+        key="trace-regularisation",
+        title="Calibration error and Tr(H) against τ",
+        caption=(
+            "Validation ECE and trace of the validation cross-entropy Hessian against τ, the weight of the trace "
+            f"penalty: mean ± standard deviation over the replicates of {counted(rows)}. Squares at τ = 0: plain "
+            "cross-entropy, not part of ρ. Other hyperparameters may vary as well. "
+            + (sizes or "No Hessian was measured.")
+        ),
+        sql=[sql],
+        panels=[
+            tau_panel(mine, column, heading, categories(rows, "architecture"), zero)
+            for column, (heading, mine) in measured.items()
+            if mine
+        ],
+        legend=categories(rows, "architecture"),
+        statuses=statuses(rows),
+    )
+
+
+def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str], zero: float) -> Panel:
+    """Return one measurement against τ, those at τ = 0 as squares."""
+    shown = above_zero(rows, column)
+    drawn, squares = ([row for row in shown if (row["loss"] == PENALTY) is penalty] for penalty in (True, False))
+    layers = [
+        *configuration_points(squares, "tau", column, architectures, apart=True),
+        *configuration_points(drawn, "tau", column, architectures),
+    ]
+    remarks = rank_correlations(drawn, "tau", column)
+    if len(shown) < len(rows):
+        remarks.append(f"{len(rows) - len(shown)} without a positive value cannot be drawn on a log scale.")
+    largest = math.log10(max(floats(shown, "tau"), default=1.0))
+    x = quantity("tau", "τ", log=True)
+    x["axis"] = {"format": ",.6~g", "labelExpr": f"datum.value < {1.5 * zero!r} ? '0' : datum.label", "values": [
+        zero, *(10.0**power for power in range(math.ceil(math.log10(1.5 * zero)), math.floor(largest) + 1))
+    ]}  # fmt: skip
+    return Panel(heading, layers, x, quantity(column, heading, log=True), remarks)
+
+
+#: What is correlated with sharpness, where it was measured: on validation data, as curvature is.
+TARGETS = ("ece", "refinement_nll", "posthoc_temperature_nll")
+
+#: Statistics that say how something was measured, not how sharp a network is.
+NOT_SHARPNESS = ("matvecs", "residual", "samples", "lambda_min", "gradient_norm")
+
+ALL = "all losses"
+
+
+@FIGURES.add(
+    "sharpness_and_calibration",
+    place=35,
+    absent="Sharpness and calibration: evaluation.curvature.statistics named none, or configurations are too few.",
+)
+def sharpness_and_calibration(results: Results) -> Figure | None:
+    """Return correlations of each sharpness with each target; None where no further statistic was measured."""
+    present = results.columns("evaluations")
+    shown = [name for name in present if is_sharpness(name)]
+    targets = [name for name in TARGETS if name in present]
+    if not any((each := statistic_of(name)) is not None and each[1].group for name in shown):
+        return None
+    averages = ", ".join(f"avg({name}) AS {name}" for name in ("accuracy", *targets, *shown))
+    sql = (
+        "SELECT config_loss_name AS loss, config_architecture_name AS architecture, trial, "
+        f"{averages}\nFROM final WHERE split = 'val' AND stage = 'end' GROUP BY ALL ORDER BY trial"
+    )
+    rows = results.rows(sql)
+    families = {ALL: rows, **{name: [r for r in rows if r["loss"] == name] for name in categories(rows, "loss")}}
+    found = {
+        target: {family: sharpness_correlations(held, shown, target) for family, held in families.items()}
+        for target in targets
+    }
+    drawn = [family for family in families if any(found[target][family] for target in targets)]
+    if not drawn:
+        return None
+    return Figure(
+        key="sharpness-and-calibration",
+        title="Sharpness and calibration",
+        caption=(
+            "Spearman’s rank correlation of each sharpness on validation data with calibration there, over "
+            f"{plural(len(rows), 'finished configuration')} (means over replicates), within networks, with 95 % "
+            "intervals. Given accuracy: of what accuracy’s ranks leave of both. Training losses’ own curvature, which "
+            "has their scale, is left out. Correlations are not causes."
+        ),
+        sql=[sql],
+        panels=[sharpness_panel(target, found[target], drawn, place) for target in targets for place in (0, 1)],
+        legend=drawn,
+    )
+
+
+def is_sharpness(column: str) -> bool:
+    """Return whether a column says how sharp a network is, and not its training loss's own scale."""
+    found = statistic_of(column)
+    of_it = found is not None and found[0] != "training" and found[1].name not in NOT_SHARPNESS
+    return of_it and not column.endswith("_se")
+
+
+#: Column → its correlation, and that given accuracy.
+Found = Mapping[str, tuple[Correlation | None, Correlation | None]]
+
+
+def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> Found:
+    """Return the correlations of one family's columns with a target, where there are any; networks as strata."""
+    found: dict[str, tuple[Correlation | None, Correlation | None]] = {}
+    for column in columns:
+        known = [[float_or_none(row, name) for name in (column, target, "accuracy")] for row in rows]
+        every = ((tuple(v), row["architecture"]) for v, row in zip(known, rows, strict=True) if None not in v)
+        whole = [*dict.fromkeys(every)]  # rows with the same values are one training
+        strata = [architecture for _, architecture in whole]
+        x, y, given = ([values[at] or 0.0 for values, _ in whole] for at in range(3))
+        pair = correlation(x, y, strata), partial_correlation(x, y, given, strata)
+        if pair[0] is not None:
+            found[column] = pair
+    return found
+
+
+def sharpness_panel(target: str, found: Mapping[str, Found], families: Sequence[str], place: int) -> Panel:
+    """Return one target's correlations, plain (`place` 0) or given accuracy (1), a colour a family."""
+    rows = [
+        {"family": family, "sharpness": label(name), "rho": rho.rho, **ends(rho.interval),
+         "says": f"{family}, {label(name)}: {rho.text()}"}
+        for family in families
+        for name, pair in found[family].items()
+        if (rho := pair[place]) is not None
+    ]  # fmt: skip
+    by = colour("family", families)
+    layers = [*verticals({0.0: ""}), bars_to(rows, along="x", color=by), points(rows, color=by)]
+    heading = f"validation {label(target)}" + (", given accuracy" if place else "")
+    return Panel(heading, layers, quantity("rho", "Spearman’s ρ", limits=(-1.05, 1.05)), names("sharpness"))

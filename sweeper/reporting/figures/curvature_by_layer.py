@@ -1,0 +1,182 @@
+"""In which layers γ changes curvature, and how much of it is the loss's own scale, how much the network's.
+
+At each network, the training loss's Tr(H_bb) over cross-entropy's is the loss's scale at these logits; cross-entropy's
+over that of networks trained with γ = 0 is what training made of the network. Both factors multiply to the whole change
+of the training loss's Tr(H_bb). (The other order, scale first, would compare losses at the logits of γ = 0.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+from sweeper.core.cells import Rows, float_of, int_of, text_of
+from sweeper.core.labels import number, plural
+from sweeper.core.statistics.differences import Mean, difference_of, mean_of
+from sweeper.reporting.figures.base import FIGURES, Figure, Json, Panel, mark, names, shade
+from sweeper.results import Results
+
+#: More values of γ were drawn rather than laid out: each would be a column of one configuration.
+MOST_GAMMAS = 16
+
+WHOLE = "all layers"
+
+#: What is shown of the change, a panel each.
+PARTS = {
+    "total": "training loss’s Tr(H), against γ = 0",
+    "scale": "of it the loss’s scale, at the same network",
+    "network": "of it the network’s: cross-entropy’s Tr(H)",
+}
+
+SQL = """SELECT f.config_architecture_name AS architecture, f.config_loss_name AS family,
+  {gamma} AS gamma, f.trial, f.replicate, t.seed, b.loss, b.layer, b.block, b.trace, b.lambda_max
+FROM blocks AS b
+JOIN final AS f ON f.trial = b.trial AND f.replicate = b.replicate AND f.epoch = b.epoch AND f.split = 'val'
+JOIN trials AS t ON t.trial = b.trial AND t.replicate = b.replicate
+WHERE f.stage = 'end' ORDER BY b.layer, f.trial, f.replicate"""
+
+#: Layer and γ → seed and trial → value.
+Readings = Mapping[tuple[str, float], Mapping[tuple[int, str], float]]
+#: Part → layer → γ → ln of the ratio.
+Changes = Mapping[str, Mapping[str, Mapping[float, Mean]]]
+
+
+@FIGURES.add(
+    "curvature_by_layer",
+    place=15,
+    absent="Curvature by layer and γ: needs evaluation.curvature.blocks, a grid of γ, and γ = 0 or cross-entropy.",
+)
+def draw(results: Results) -> Figure | None:
+    """Return heat maps layer × γ, three of the trace and one of λ_max a network; None without blocks or γ."""
+    if "config_loss_gamma" not in results.columns("trials"):
+        return None
+    sql = SQL.format(gamma="if(f.config_loss_name = 'cross_entropy', 0, f.config_loss_gamma)")
+    rows = [row for row in results.rows(sql) if row["gamma"] is not None]
+    panels: list[Panel] = []
+    findings: list[str] = []
+    for family in sorted({str(row["family"]) for row in rows} - {"cross_entropy"}):
+        for architecture in sorted({str(row["architecture"]) for row in rows}):
+            mine = [r for r in rows if r["family"] in (family, "cross_entropy") and r["architecture"] == architecture]
+            gammas = {float_of(row, "gamma") for row in mine}
+            if 0 in gammas and 2 <= len(gammas) <= MOST_GAMMAS:
+                found = changes_of(mine)
+                panels += panels_of(f"{architecture}, {family}", found, mine)
+                findings.append(finding(architecture, family, found))
+    if not panels:
+        return None
+    seeds = len({(row["trial"], row["replicate"]) for row in rows})
+    return Figure(
+        key="curvature-by-layer",
+        title="Curvature by layer and γ",
+        caption=(
+            "Natural logarithm of the ratio of Hessians’ traces, by layer (0 is next to the input) and γ: means over "
+            f"{plural(seeds, 'finished network')}. The first panel is the sum of the next two. 95 % intervals over "
+            "seeds are in the hover text, of differences within a seed where seeds are common to all γ."
+        ),
+        sql=[sql],
+        panels=panels,
+        tables=["blocks", "evaluations", "trials"],
+        findings=findings,
+    )
+
+
+def changes_of(rows: Rows) -> Changes:
+    """Return part → layer → γ → ln of the ratio, for each of `PARTS` and `lambda_max`, cross-entropy's of a layer."""
+    training, plain = (readings(rows, loss, "trace") for loss in ("training", "cross_entropy"))
+    tops = readings(rows, "cross_entropy", "lambda_max")
+    scale: dict[str, dict[float, Mean]] = defaultdict(dict)
+    for (layer, gamma), held in training.items():
+        same = plain.get((layer, gamma), {})
+        ratios = [value - same[key] for key, value in held.items() if key in same]
+        if ratios and gamma:
+            scale[layer][gamma] = mean_of(ratios)
+    return {
+        "total": against_zero(training),
+        "scale": scale,
+        "network": against_zero(plain),
+        "lambda_max": against_zero({key: held for key, held in tops.items() if key[0] != WHOLE}),
+    }
+
+
+def readings(rows: Rows, loss: str, column: str) -> Readings:
+    """Return ln of a column of one loss, of each layer and of their sum; what is not above 0 is left out."""
+    sums: dict[tuple[str, float, int, str], float] = defaultdict(float)
+    for row in rows:
+        value = float_of(row, column)
+        if row["loss"] == loss and math.isfinite(value):
+            key = float_of(row, "gamma"), int_of(row, "seed"), text_of(row, "trial")
+            sums[text_of(row, "block"), *key] = value
+            sums[WHOLE, *key] += value
+    found: dict[tuple[str, float], dict[tuple[int, str], float]] = defaultdict(dict)
+    for (layer, gamma, seed, trial), value in sums.items():
+        if value > 0:
+            found[layer, gamma][seed, trial] = math.log(value)
+    return found
+
+
+def against_zero(found: Readings) -> dict[str, dict[float, Mean]]:
+    """Return each layer's mean at γ minus that at γ = 0, by pairs where both have the same seeds, once each."""
+    means: dict[str, dict[float, Mean]] = defaultdict(dict)
+    for (layer, gamma), held in found.items():
+        base = found.get((layer, 0.0), {})
+        mine, zero = ({seed: value for (seed, _), value in each.items()} for each in (held, base))
+        if not zero or gamma == 0:
+            continue
+        paired = mine.keys() == zero.keys() and len(held) == len(mine) == len(base)
+        differences = [mine[seed] - zero[seed] for seed in mine] if paired else []
+        means[layer][gamma] = mean_of(differences) if paired else difference_of([*held.values()], [*base.values()])
+    return means
+
+
+def panels_of(name: str, found: Changes, rows: Rows) -> list[Panel]:
+    """Return a network's panels, on one scale."""
+    layers = [WHOLE, *reversed(dict.fromkeys(text_of(row, "block") for row in rows))]
+    gammas = sorted({float_of(row, "gamma") for row in rows} - {0.0})
+    values = [mean.value for part in found.values() for held in part.values() for mean in held.values()]
+    if not values:
+        return []
+    largest = max(map(abs, values))
+    scale = shade("ratio", -largest, largest, signed=True)
+    headings = {**PARTS, "lambda_max": "λ_max of cross-entropy’s H within the layer"}
+    return [
+        Panel(
+            f"{name}: {words}", [mark("rect", cells(found[part]), color=scale)],
+            names("gamma", "γ", map(number, gammas)), names("layer", "layer", layers),
+        )
+        for part, words in headings.items()
+    ]  # fmt: skip
+
+
+def cells(means: Mapping[str, Mapping[float, Mean]]) -> list[Json]:
+    """Return ln ratios, layer × γ."""
+    return [
+        {"layer": layer, "gamma": number(gamma), "ratio": mean.value,
+         "says": f"{layer}, γ = {number(gamma)}\n{factor(mean)}"}
+        for layer, held in means.items()
+        for gamma, mean in held.items()
+    ]  # fmt: skip
+
+
+def factor(mean: Mean) -> str:
+    """Return a mean logarithm as a factor with its 95 % interval: `× 0.31 (95 % 0.28 … 0.35)`."""
+    limits = mean.interval()
+    shown = f"× {math.exp(mean.value):.3g}"
+    return shown if limits is None else f"{shown} (95 % {math.exp(limits[0]):.3g} … {math.exp(limits[1]):.3g})"
+
+
+def finding(architecture: str, family: str, found: Changes) -> str:
+    """Return how much of the change at the largest γ is the loss's scale, how much the network's, and where."""
+    total = found["total"].get(WHOLE, {})
+    if not total:
+        return f"γ of {family} and Tr(H) by layer on {architecture}: no trace above 0 to compare."
+    gamma = max(total)
+    words = [f"{name} {factor(mean)}" for part, name in (("scale", "the loss’s scale"), ("network", "the network"))
+             if (mean := found[part].get(WHOLE, {}).get(gamma)) is not None]  # fmt: skip
+    layers = {layer: held[gamma] for layer, held in found["network"].items() if layer != WHOLE and gamma in held}
+    least, most = (choose(layers, key=lambda layer: layers[layer].value) for choose in (min, max))
+    return (
+        f"γ = {number(gamma)} of {family} changes the training loss’s Tr(H) on {architecture} by "
+        f"{factor(total[gamma])}: {', '.join(words)}. Of cross-entropy’s, layer {least} changes by "
+        f"{factor(layers[least])}, layer {most} by {factor(layers[most])}."
+    )

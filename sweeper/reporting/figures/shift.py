@@ -1,0 +1,266 @@
+"""Under distribution shift: does the winner stay calibrated, and does temperature fitted on clean data still help.
+
+Hendrycks & Dietterich 2019 (arXiv:1903.12261) for the corruptions; the question is that of Ovadia et al. 2019, Can you
+trust your model's uncertainty? (arXiv:1906.02530), section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from sweeper.core.cells import Rows, by_trial, floats, grouped, int_of, measured_or_none, measured_values, text_of
+from sweeper.core.labels import label, number, plural
+from sweeper.core.statistics.basics import spread
+from sweeper.core.statistics.spreads import spreads
+from sweeper.reporting.figures.base import (
+    FIGURES,
+    Figure,
+    Json,
+    Panel,
+    bars_to,
+    colour,
+    ends,
+    mark,
+    names,
+    points,
+    quantity,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
+from sweeper.results.queries import literal
+from trainables.registry.names import CORRUPTED_PATTERN, OTHER
+
+METRICS = ("ece", "nll")
+AFTER = "posthoc_temperature_"
+#: What stands before a metric's column, and what the line is called.
+LINES = {"": "uncalibrated", AFTER: "after temperature scaling on clean validation data"}
+
+DETECTION = {"msp": "MSP", "max_logit": "largest logit", "energy": "energy", "entropy": "entropy"}
+
+BySeed = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A column on corrupted data.
+
+    Attributes:
+        values: severity, 0 for clean test data → trial → seed → mean over kinds.
+        kinds: (severity, kind) → the winner's mean over replicates.
+    """
+
+    values: Mapping[int, Mapping[str, BySeed]]
+    kinds: Mapping[tuple[int, str], float]
+
+
+@FIGURES.add(
+    "shift",
+    place=80,
+    absent="Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
+    "{corrupted: {severities: [1, 3, 5]}}.",
+)
+def draw(results: Results) -> Figure | None:
+    """Return the winner's ECE and NLL against severity, before and after temperature; None without such data."""
+    present = results.columns("evaluations")
+    columns = [before + metric for metric in METRICS for before in LINES if before + metric in present]
+    board = leaderboard(results)
+    if board.best is None or board.best["status"] != FINISHED or not columns:
+        return None
+    winner = text_of(board.best, "trial")
+    sql = shifted_sql(columns)
+    rows = results.rows(sql)
+    found = {column: measured(rows, column, winner) for column in columns}
+    found = {column: each for column, each in found.items() if len(each.values) > 1}
+    panels = [
+        panel(metric, {before: found[before + metric] for before in LINES if before + metric in found}, winner)
+        for metric in METRICS
+        if metric in found
+    ]
+    queries = [sql]
+    if f"ood_{next(iter(DETECTION))}_auroc" in present:
+        queries.append(other_sql(winner))
+        panels += detection(results.rows(queries[-1]))
+    if not panels:
+        return None
+    kinds = max((n for each in found.values() for n in Counter(s for s, _ in each.kinds).values()), default=0)
+    count = spread([*next(iter(found.values())).values[0][winner].values()]).n if found else 0
+    return Figure(
+        key="shift",
+        title="Under distribution shift",
+        caption=caption(board, winner, kinds, count),
+        findings=[sentence for metric in METRICS if metric in found for sentence in finding(found, metric, winner)],
+        sql=queries,
+        panels=panels,
+        legend=[words for before, words in LINES.items() if any(before + metric in found for metric in METRICS)],
+    )
+
+
+def caption(board: Leaderboard, winner: str, kinds: int, count: int) -> str:
+    """Return what is shown, with n."""
+    assert board.best is not None
+    who = f"the best configuration, {winner}: {board.describe(board.best)}"
+    if not kinds:
+        return f"How well the outputs of {who} distinguish other data from its test data; 0.5 is chance."
+    return (
+        f"Test metrics of {who}, clean and against the severity of corruption. Lines: means over "
+        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % intervals "
+        "for other seeds, on average over configurations; points: each kind."
+    )
+
+
+def shifted_sql(columns: Sequence[str]) -> str:
+    """Return the query of every finished replicate on clean and corrupted test data."""
+    return (
+        f"SELECT trial, seed, regexp_extract(split, '{CORRUPTED_PATTERN}', 1) AS kind, "
+        f"coalesce(try_cast(regexp_extract(split, '{CORRUPTED_PATTERN}', 2) AS INTEGER), 0) AS severity, "
+        f"{', '.join(columns)}\nFROM final WHERE status = '{FINISHED}' AND "
+        f"(split = 'test' OR regexp_matches(split, '{CORRUPTED_PATTERN}')) ORDER BY trial, replicate, split"
+    )
+
+
+def measured(rows: Rows, column: str, winner: str) -> Shifted:
+    """Return a column's means over kinds of what has a value for the winner."""
+    known = [row for row in rows if measured_or_none(row, column) is not None]
+    values, kinds = dict[int, Mapping[str, BySeed]](), dict[tuple[int, str], float]()
+    for severity, mine in sorted(grouped(known, lambda row: int_of(row, "severity")).items()):
+        trials = by_trial(mine)
+        if winner in trials:
+            values[severity] = {trial: _means(each, column, "seed") for trial, each in trials.items()}
+            means = _means(trials[winner], column, "kind") if severity else {}
+            kinds |= {(severity, str(kind)): mean for kind, mean in means.items()}
+    return Shifted(values, kinds)
+
+
+def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
+    """Return a column's means by the values of another column."""
+    return {key: fmean(floats(mine, column)) for key, mine in grouped(rows, lambda row: row[by]).items()}
+
+
+def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
+    found = spreads([*values.values()], mode)
+    return None if found is None else found.interval([*values].index(trial))
+
+
+def change(
+    first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str
+) -> tuple[float, tuple[float, float] | None]:
+    """Return by which factor a trial's values change from the first to the second, seed by seed, and its 95 % interval.
+
+    Errors grow and spread in proportion to their size, so logarithms are averaged; seeds of which a value is 0 are left
+    out, and the factor is NaN where none is left.
+    """
+    both: dict[str, BySeed] = {}
+    for name in sorted(first.keys() & second.keys()):
+        pairs = {seed: (value, second[name].get(seed, 0)) for seed, value in first[name].items()}
+        logs = {seed: math.log(new / old) for seed, (old, new) in pairs.items() if old > 0 and new > 0}
+        if logs:
+            both[name] = logs
+    if trial not in both:
+        return math.nan, None
+    interval = _interval(both, trial, "max")
+    factor = math.exp(spread([*both[trial].values()]).mean)
+    return factor, None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
+
+
+def finding(found: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
+    """Return whether the winner stays calibrated, and whether temperature still helps, in a sentence."""
+    before, after = found[metric].values, found.get(AFTER + metric)
+    worst = max(before)
+    clean, shifted = (number(spread([*before[severity][winner].values()]).mean) for severity in (0, worst))
+    verdict = _verdict(before[0], before[worst], winner, ("no clear change", "worse", "better"))
+    said = (
+        f"Under distribution shift the winner's {label(metric)} goes from {clean} → {shifted} at severity {worst}: "
+        f"{verdict or 'too few replicates for an interval'}."
+    )
+    if after is None or worst not in after.values:
+        return [said]
+    words = ("makes no clear difference there", "harms there", "still helps there")
+    verdict = _verdict(before[worst], after.values[worst], winner, words)
+    factor, _ = change(before[worst], after.values[worst], winner)
+    return [f"{said} Temperature fitted on clean validation data {verdict or f'multiplies it by {number(factor)}'}."]
+
+
+def _verdict(
+    first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str, words: tuple[str, str, str]
+) -> str | None:
+    """Return the words for no clear change, growth or decrease with the factor; None without an interval."""
+    factor, interval = change(first, second, trial)
+    if interval is None:
+        return None
+    unclear, grows, shrinks = words
+    word = unclear if interval[0] <= 1 <= interval[1] else grows if factor > 1 else shrinks
+    return f"{word}, {_with_interval(f'{number(factor)} times', interval)}"
+
+
+def _with_interval(value: str, interval: tuple[float, float] | None) -> str:
+    return value if interval is None else f"{value} (95 % {number(interval[0])} … {number(interval[1])})"
+
+
+def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
+    """Return a metric against severity: means with intervals, and each kind beside them."""
+    means = [row for at, (before, each) in enumerate(lines.items()) for row in mean_rows(each, winner, before, at)]
+    kinds = [row for at, (before, each) in enumerate(lines.items()) for row in kind_rows(each, before, at)]
+    by = colour("line", [LINES[before] for before in lines])
+    layers = [
+        mark("line", means, look={"strokeWidth": 2}, color=by), bars_to(means, color=by),
+        points(kinds, size=16, color=by, opacity={"value": 0.5}), points(means, color=by),
+    ]  # fmt: skip
+    x = quantity("severity", "severity of corruption")
+    ticks = sorted({severity for each in lines.values() for severity in each.values})
+    x["axis"] = {"values": ticks, "labelExpr": "datum.value ? datum.label : 'clean'", "format": "d"}
+    return Panel(f"Test {label(metric)}", layers, x, quantity("value", f"test {label(metric)}", zero=True))
+
+
+def mean_rows(each: Shifted, winner: str, before: str, index: int) -> list[Json]:
+    """Return the means over kinds and replicates, with intervals by the moderated spread of replicates."""
+    rows: list[Json] = []
+    for severity, trials in each.values.items():
+        mean, interval = spread([*trials[winner].values()]).mean, _interval(trials, winner, "min")
+        said = f"{LINES[before]}\nseverity {severity}: {_with_interval(number(mean), interval)}"
+        place = {"severity": severity + 0.03 * (2 * index - 1), "value": mean, **ends(interval)}
+        rows.append({**place, "line": LINES[before], "says": said})
+    return rows
+
+
+def kind_rows(each: Shifted, before: str, index: int) -> list[Json]:
+    """Return the means over replicates of each kind."""
+    return [
+        {"severity": severity + 0.12 * (2 * index - 1), "value": value, "line": LINES[before],
+         "says": f"{kind.replace('_', ' ')}, severity {severity}\n{LINES[before]}: {number(value)}"}
+        for (severity, kind), value in each.kinds.items()
+    ]  # fmt: skip
+
+
+def other_sql(winner: str) -> str:
+    """Return the query of how well the winner distinguishes other data from its test data."""
+    columns = ", ".join(f"ood_{score}_auroc AS {score}" for score in DETECTION)
+    first = f"ood_{next(iter(DETECTION))}_auroc"
+    return (
+        f"SELECT split, replicate, {columns}\nFROM final\n"
+        f"WHERE trial = {literal(winner)} AND {first} IS NOT NULL ORDER BY ALL"
+    )
+
+
+def detection(rows: Rows) -> list[Panel]:
+    """Return how well other data are told from test data by each score, every replicate a point."""
+    if not rows:
+        return []
+    splits = [*dict.fromkeys(text_of(row, "split") for row in rows)]
+    drawn: list[Json] = []
+    remarks = []
+    for split in splits:
+        mine, name = [row for row in rows if row["split"] == split], split.removeprefix(OTHER)
+        drawn += [
+            {"score": words, "auroc": value, "data": name, "says": f"{name}\n{words}: {number(value)}"}
+            for score, words in DETECTION.items() for value in measured_values(mine, score)
+        ]  # fmt: skip
+        value, best = max((spread(measured_values(mine, score)).mean, words) for score, words in DETECTION.items())
+        remarks.append(f"{name}: best detected by {best}, AUROC {number(value)}.")
+    layers = [points(drawn, color=colour("data", [split.removeprefix(OTHER) for split in splits]))]
+    axes = names("score", "score"), quantity("auroc", "AUROC", limits=(0, 1.02))
+    return [Panel("Out-of-distribution detection", layers, *axes, remarks)]

@@ -1,0 +1,377 @@
+"""A snapshot of a sweep's progress: counts, rungs, the best trial, throughput, time left; and metrics.
+
+The driver sets gauges of Ray's own; the agent on its node serves them, with the prefix `ray_`, at the node's metrics
+port, which is what Prometheus scrapes on launcher clusters (Ray writes a service discovery file) and under KubeRay.
+This module only counts: it knows no Ray. The dashboard, the alerts and their test read the names here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import NamedTuple
+
+import yaml
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.core.ids import trial_name
+from sweeper.core.labels import duration, plural
+from sweeper.journal.best import Rank, Spending, best_trials, best_words, rank_of
+from sweeper.journal.reasons import reason_text
+from sweeper.journal.records import Failed, Record, Reported
+from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
+from sweeper.scheduling.base import Scheduler
+
+#: How a trial is counted here that waits at a rung for the scheduler to promote or to stop it; most are stopped.
+PAUSED = "paused"
+
+#: Trials whose epochs say how many the others will take.
+RESTING = (*sorted(ENDED), PAUSED)
+
+#: Best trials that a live view names.
+LEADERS = 3
+
+
+@dataclass
+class Snapshot:
+    """What a sweep's progress looks like at one moment; made from the state alone.
+
+    Attributes:
+        counts: trials by status, with `paused` for those that wait at a rung.
+        rungs: rung → how many trials passed it and how many were stopped there.
+        towards: rung → how many running trials it is the next one of.
+        leaders: the LEADERS best trials, best first.
+        epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
+        seconds: since this driver began.
+        paused: rung → how many trials pause there.
+        compares: whether trials are compared at rungs.
+        heard: seconds until the last epoch was reported: while nothing reports, the time left must not grow.
+        final_seeds: seeds that were added to the sweep: how many have ended, and how many there are.
+    """
+
+    counts: dict[str, int]
+    rungs: dict[int, tuple[int, int]]
+    towards: dict[int, int]
+    leaders: list[TrialState]
+    epochs: float
+    epochs_expected: float
+    seconds: float
+    paused: dict[int, int] = field(default_factory=dict)
+    compares: bool = True
+    heard: float = 0.0
+    final_seeds: tuple[int, int] = (0, 0)
+
+    @property
+    def best(self) -> TrialState | None:
+        """The best trial, see `sweeper.journal.best`."""
+        return self.leaders[0] if self.leaders else None
+
+    @property
+    def over(self) -> bool:
+        """Whether every trial has ended, and every seed that was added."""
+        ended, total = self.final_seeds
+        return ended == total and sum(self.counts[status] for status in ENDED) == sum(self.counts.values())
+
+    @property
+    def share(self) -> float:
+        """The share of the work that is done, 0 to 1, by epochs: what the time left is estimated from."""
+        if self.over or self.epochs_expected <= 0:
+            return float(self.over)
+        return min(1.0, max(0.0, self.epochs) / self.epochs_expected)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate of the time left, once enough has happened to make one."""
+        if self.epochs <= 0 or self.heard <= 0:
+            return None
+        return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
+
+
+class _Counted(NamedTuple):
+    """What the numbers need to know of a trial."""
+
+    status: str
+    epochs: int
+    trained: float
+    stop_rung: int | None
+    pause_rung: int | None
+    added: bool
+
+
+class Tally:
+    """The numbers of a snapshot, kept up to date by looking at the trials alone that records were about.
+
+    A view that is drawn four times a second would otherwise count 100,000 trials each time; of these, most are alike.
+    """
+
+    def __init__(self, state: SweepState, schedule: Scheduler) -> None:
+        """Count all trials of `state`, which keeps changing; `schedule` gives the rungs and what is better."""
+        self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
+        self._counted: dict[int, _Counted] = {}
+        self._alike: Counter[_Counted] = Counter()
+        self._ranks: dict[int, Rank] = {}
+        self._leaders: list[Rank] = []
+        self._heard = (0.0, 0.0)
+        self._seen = len(state.touched)
+        self._count(state.trials)
+
+    def snapshot(self, *, seconds: float = 0.0, epochs_before: float = 0.0) -> Snapshot:
+        """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
+
+        Args:
+            seconds: since this driver began.
+            epochs_before: epochs that earlier drivers had done.
+        """
+        end = len(self._state.touched)  # first: it grows while a view in a thread of its own looks
+        touched = {*self._state.touched[self._seen : end]}
+        self._seen = end
+        self._count(touched)
+        leaders = [self._state.trials[-rank[2]] for rank in self._leaders]
+        if self._schedule.constrained_metrics:
+            # Who keeps to a constraint beside the best depends on all others.
+            leaders = best_trials(self._state, self._schedule, LEADERS)
+        counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
+        passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
+        for each, n in self._alike.items():
+            if each.added:
+                continue
+            counts[each.status] += n
+            for rung in rungs:
+                passed[rung] += n * (each.epochs >= rung and rung not in (each.stop_rung, each.pause_rung))
+                stopped[rung] += n * (each.stop_rung == rung)
+                paused[rung] += n * (each.pause_rung == rung)
+            if each.status == RUNNING:
+                towards[next((rung for rung in rungs if rung > each.epochs), rungs[-1])] += n
+        trained = math.fsum(n * each.trained for each, n in self._alike.items())
+        done = trained - epochs_before
+        if done != self._heard[0]:
+            self._heard = done, seconds
+        counts = {status: count for status, count in counts.items() if count or status != PAUSED}
+        return Snapshot(
+            counts, {rung: (passed[rung], stopped[rung]) for rung in rungs}, towards, leaders, done,
+            done + self._lacking(), seconds, paused, self._schedule.compares, self._heard[1], self._final_seeds(),
+        )  # fmt: skip
+
+    def _final_seeds(self) -> tuple[int, int]:
+        added = {each: n for each, n in self._alike.items() if each.added}
+        return sum(n for each, n in added.items() if each.status in ENDED), sum(added.values())
+
+    def _lacking(self) -> float:
+        """Return how many epochs are still to be trained if the other trials take as many as those that rest."""
+        resting = {each: n for each, n in self._alike.items() if each.status in RESTING and not each.added}
+        epochs = sum(n * each.epochs for each, n in resting.items())
+        mean = epochs / sum(resting.values()) if resting else float(self._schedule.max_epochs)
+
+        def due(trial: _Counted) -> float:
+            if trial.added:
+                return self._schedule.max_epochs
+            # One that runs reaches its next rung, however early others ended.
+            own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
+            return max(mean, own) if trial.status == RUNNING else mean
+
+        others = [(each, n) for each, n in self._alike.items() if each.status not in RESTING]
+        return math.fsum(n * max(0.0, due(each) - each.trained) for each, n in others)
+
+    def _count(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            trial = self._state.trials[index]
+            if index in self._counted:
+                self._alike[self._counted[index]] -= 1
+            self._counted[index] = _counted(trial)
+            self._alike[self._counted[index]] += 1
+            before, now = self._ranks.pop(index, None), rank_of(trial, self._schedule.mode)
+            if now is not None:
+                self._ranks[index] = now
+            if before != now and before in self._leaders:  # a leader is no longer what it was
+                self._leaders = heapq.nlargest(LEADERS, self._ranks.values())
+            elif before != now and now is not None:
+                self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now])
+        self._alike = +self._alike  # without those of which none is left
+
+
+def _counted(trial: TrialState) -> _Counted:
+    status, waits = (PAUSED, trial.epochs) if trial.paused else (trial.status, None)
+    added = trial.added is not None
+    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, added)
+
+
+#: Columns of a progress bar: with the times beside it, it fits a terminal of 80.
+BAR = 24
+
+
+def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
+    """Return how many trials are in each status, e.g. `3 waiting, 2 running, 1 early stopped`."""
+    return separator.join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items() if n)
+
+
+def best_text(trial: TrialState, metric: str) -> str:
+    """Return the best trial's value, e.g. `best val_nll 0.1234`, or `best so far …` while none has completed."""
+    return f"{best_words(trial)} {metric} {trial.objective:.4f}"
+
+
+def final_text(now: Snapshot) -> str:
+    """Return how far the added seeds are, e.g. `final seeds: 9 of 15`; empty where there are none."""
+    return "final seeds: {} of {}".format(*now.final_seeds) if now.final_seeds[1] else ""
+
+
+def failure_line(body: Failed) -> str:
+    """Return a failure as one plain line, e.g. `c00004 crash: its process died`."""
+    return f"{trial_name(body.configuration)} {body.failure.kind}: {reason_text(body.failure)}"
+
+
+def speed_text(now: Snapshot) -> str:
+    """Return the throughput, e.g. `12.3 epochs/s`; empty at the start."""
+    return f"{now.epochs / now.seconds:.1f} epochs/s" if now.seconds > 0 else ""
+
+
+def left_text(now: Snapshot) -> str:
+    """Return the time left, e.g. `about 2 min left`; empty before an estimate exists and when no trial is left."""
+    return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and not now.over else ""
+
+
+def progress_line(now: Snapshot, metric: str) -> str:
+    """Return a snapshot as one plain line."""
+    best = f"{best_text(now.best, metric)} ({trial_name(now.best.configuration)})" if now.best else ""
+    parts = [counts_text(now.counts), final_text(now), speed_text(now), left_text(now), best]
+    return " · ".join(part for part in parts if part)
+
+
+def progress_panel(
+    now: Snapshot, metric: str, describe: Callable[[int], str], notes: Sequence[str] = ()
+) -> RenderableType:
+    """Return a snapshot as a panel: counts, time, trials promoted and stopped at each rung, the best trials.
+
+    Args:
+        now: the snapshot.
+        metric: the objective's name.
+        describe: returns a configuration in a few words.
+        notes: sentences between the rungs and the best trial.
+    """
+    counts = Text("  ".join(filter(None, (counts_text(now.counts, "  "), final_text(now)))))
+    if now.counts[FAILED]:
+        counts.stylize("red")
+    times = Table.grid(padding=(0, 2))
+    words = (duration(now.seconds), left_text(now) or ("" if now.over else "estimating time left"), speed_text(now))
+    bar = ProgressBar(total=1.0, completed=now.share, width=BAR)
+    times.add_row(bar, Text(" · ".join(word for word in words if word)))
+    lines: list[RenderableType] = [counts, times, *([rungs_table(now)] if now.compares else [])]
+    lines += [Text(note, style="dim") for note in notes]
+    for place, trial in enumerate(now.leaders):
+        value = f"{metric} {trial.objective:.4f}" if place else best_text(trial, metric)
+        named = f"{trial_name(trial.configuration)} {describe(trial.configuration)}"
+        text = f"{value} after {plural(trial.epochs, 'epoch')}: {named}"
+        lines.append(Text(text, style="dim" if place else "green", no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
+
+
+def rungs_table(now: Snapshot) -> Table:
+    """Return one column per rung: trials running towards it, past it, paused and stopped at it."""
+    table = Table(box=None, padding=(0, 2), show_edge=False)
+    for heading in ("", *(f"epoch {rung}" for rung in now.rungs)):
+        table.add_column(heading, justify="right" if heading else "left", header_style="bold")
+    table.add_row("running", *(str(now.towards[rung]) for rung in now.rungs))
+    table.add_row("passed", *(str(passed) for passed, _ in now.rungs.values()))
+    if any(now.paused.values()):
+        table.add_row("paused", *(str(count) for count in now.paused.values()), style="dim")
+    table.add_row("stopped", *(str(stopped) for _, stopped in now.rungs.values()), style="dim")
+    return table
+
+
+#: The prefix that Ray adds to the name of a user-defined metric.
+PREFIX = "ray_"
+
+_SAID = yaml.safe_load(resources.files("sweeper.reporting").joinpath("metrics.yaml").read_text("utf-8"))
+
+#: Name → what it counts, and its labels.
+METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
+    name: (each["counts"], ("sweep", *each.get("labels", ()))) for name, each in _SAID.items()
+}
+
+#: Seconds between two updates; Ray's agents collect metrics every ten seconds.
+PUBLISH_SECONDS = 5.0
+
+Publish = Callable[[str, Mapping[str, str], float], None]
+
+
+class MetricsSink:
+    """A sink of the driver that publishes the sweep's numbers every few seconds."""
+
+    def __init__(
+        self,
+        sweep: str,
+        state: SweepState,
+        schedule: Scheduler,
+        publish: Publish,
+        *,
+        spending: Spending,
+        samples_per_epoch: int,
+        gpu: float,
+        gpu_hour_price: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare to publish.
+
+        Args:
+            sweep: its name, a label of every metric.
+            state: of all trials, kept up to date by the driver.
+            schedule: gives rungs and objective.
+            publish: takes a metric's name, labels and value.
+            spending: of its trials, kept up to date by the driver.
+            samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
+            gpu: cards, or a share of one, that a trial takes whose reports name none.
+            gpu_hour_price: of one whole GPU, in any currency.
+            clock: seconds, for when to publish.
+            wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
+        """
+        self._sweep, self._state, self._schedule, self._publish = sweep, state, schedule, publish
+        self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price
+        self._spending = spending
+        self._clock = clock
+        self._published = -math.inf
+        self._last_report = wall_clock()
+
+    def append(self, record: Record) -> None:
+        """Record when a trial reported."""
+        if isinstance(record.body, Reported):
+            self._last_report = record.time
+
+    def flush_if_due(self) -> None:
+        """Publish when an update is due."""
+        now = self._clock()
+        if now - self._published >= PUBLISH_SECONDS:
+            self._published = now
+            self.publish(running=True)
+
+    def publish(self, *, running: bool) -> None:
+        """Publish every number now."""
+        for name, labels, value in self.values():
+            self._publish(name, {"sweep": self._sweep, **labels}, value)
+        self._publish("sweeper_running", {"sweep": self._sweep}, float(running))
+
+    def values(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Yield (metric, labels besides the sweep, value)."""
+        now = Tally(self._state, self._schedule).snapshot()
+        for status, count in now.counts.items():
+            yield "sweeper_trials", {"status": status}, count
+        for rung, (passed, stopped) in now.rungs.items():
+            yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "passed"}, passed
+            yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "stopped"}, stopped
+        hours, gpu_hours = self._spending.hours(), self._spending.gpu_hours(self._gpu)
+        yield "sweeper_epochs", {}, now.epochs
+        yield "sweeper_samples", {}, now.epochs * self._samples_per_epoch
+        yield "sweeper_trial_hours", {}, hours
+        yield "sweeper_gpu_hours", {}, gpu_hours
+        if self._price is not None:
+            yield "sweeper_cost", {}, gpu_hours * self._price
+        if now.best is not None and now.best.objective is not None:
+            yield "sweeper_best_objective", {"metric": self._schedule.metric}, now.best.objective
+        yield "sweeper_last_report_time_seconds", {}, self._last_report

@@ -1,0 +1,328 @@
+"""The progress of sweeps, read from their journals alone: while a driver runs, and after it died; once, or to watch.
+
+`sweeper status --watch` follows one sweep through its journal, wherever that lies: in a folder, or in a store, from
+which what is new is fetched at each look. Nothing is written, so any number of people may watch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.core.processes import prepare
+from sweeper.journal.journal import JournalTail, read_journal
+from sweeper.journal.records import Attempt, Record
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, fold
+from sweeper.reporting.live import PLAIN_LINE_SECONDS
+from sweeper.reporting.snapshot import Snapshot, Tally, progress_line, progress_panel
+from sweeper.results.final_stage import final_stage
+from sweeper.scheduling.base import audit
+from sweeper.scheduling.contenders import audit_rounds
+from sweeper.search.base import audit_suggestions
+from sweeper.space.loading import searcher_for
+from sweeper.space.spec import spec_of
+from sweeper.storage.lease import LEASE, holder, holder_of_copy, process_of
+from sweeper.storage.lookup import Entry, find_sweep, sweep_names
+from sweeper.storage.places import local_copies, local_copy
+from sweeper.storage.sweeps import Sweep, edited, open_sweep
+from trainables.files.regular import read_text
+from trainables.files.stores.base import is_store_address
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """Where one sweep stands.
+
+    Attributes:
+        sweep: its name.
+        state: `running`, `finished`, `stopped`, `interrupted`, or `tables only` where there is no journal to count.
+        trials: configurations.
+        counts: trials by status, e.g. `{"completed": 8, "early_stopped": 38}`.
+        left: trials that wait, run or were interrupted.
+        metric: the objective.
+        best: its best value, None before the first.
+        so_far: whether no trial has completed, so that the best is one of those that train.
+        driver: who runs it, None where nobody does.
+        rehearsal: whether it is one.
+    """
+
+    sweep: str
+    state: str
+    trials: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    left: int = 0
+    metric: str = ""
+    best: float | None = None
+    so_far: bool = False
+    driver: str | None = None
+    rehearsal: bool = False
+
+    def row(self) -> list[str]:
+        """Return the cells of a table."""
+        if not self.counts:
+            return [self.sweep, self.state, *["–"] * 7]
+        best = "–"
+        if self.best is not None:
+            best = f"{self.metric} {self.best:.4f}{' so far' if self.so_far else ''}"
+        numbers = [self.trials, *(self.counts[name] for name in (COMPLETED, EARLY_STOPPED, FAILED)), self.left]
+        word = f"{self.state} (rehearsal)" if self.rehearsal else self.state
+        return [self.sweep, word, *map(str, numbers), best, self.driver or "–"]
+
+
+def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
+    """Return where every sweep below `output` stands, or `name` alone. Raises SweeperError if that cannot be read."""
+    if name is not None:
+        return [_status(name, output)]
+    return [_status_or_fault(each, output) for each in sweep_names(output)]
+
+
+def _status_or_fault(name: str, output: Path) -> SweepStatus:
+    try:
+        return _status(name, output)
+    except SweeperError as error:
+        return SweepStatus(name, f"cannot be read: {str(error).splitlines()[0]}")
+
+
+def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:
+    """Return one row per sweep: trials by status, best value, driver; of `entries`, the latest first, date and size."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    found, known = [*statuses], entries or {}
+    driven = any(each.driver for each in found) or not known
+    headings = ["sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best"]
+    for heading in (*headings, *(["driver"] * driven), *(("began (UTC)", "size") if known else ())):
+        table.add_column(heading, no_wrap=True)
+    places = {name: at for at, name in enumerate(known)}
+    for each in sorted(found, key=lambda one: places.get(one.sweep, len(places))):
+        entry = known.get(each.sweep)
+        began = () if entry is None else entry.row()[::2]
+        table.add_row(*each.row()[: len(headings) + driven], *began)
+    return table
+
+
+def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
+    """Recompute every journaled decision and suggestion; return one sentence per check and per difference."""
+    sweep = open_sweep(name, output)
+    checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
+    said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
+    if sweep.spec.replicates.at_most is not None:
+        records = read_journal(sweep.paths.journal)
+        rounds, others = audit_rounds(
+            lambda values: final_stage(spec_of(values, sweep.name)), records, len(sweep.configurations)
+        )
+        said.append(f"{rounds} rounds of fresh seeds recomputed from the records before them, {len(others)} differ")
+        differences += others
+    if sweep.spec.searcher.learns:
+        prepare(None)
+
+        found = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
+        differ = len(found.differences)
+        said.append(f"{found.checked} suggestions recomputed from the records before them, {differ} differ")
+        if found.unchecked:
+            said.append(f"{found.unchecked} not checked: they follow a difference or were made by another version")
+        differences += found.differences
+    return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
+
+
+def running(paths: SweepPaths) -> str | None:
+    """Return who drives the sweep now, in words, or `None`."""
+    driver = holder(paths.lease) or holder_of_copy(paths.root / LEASE)
+    return process_of(driver) if driver is not None else None
+
+
+def _status(name: str, output: Path) -> SweepStatus:
+    paths = find_sweep(name, output)
+    if not paths.sweep_file.is_file():
+        return SweepStatus(paths.name, "tables only")
+    sweep = open_sweep(str(paths.root), output)
+    state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
+    driver, counts = running(sweep.paths), state.count()
+    now = Tally(state, sweep.spec.schedule).snapshot()
+    left = len(state.unfinished())
+    return SweepStatus(
+        sweep.name,
+        "running" if driver else "finished" if not left else (state.outcome or "interrupted"),
+        len(sweep.configurations),
+        counts,
+        left,
+        sweep.spec.objective.metric,
+        now.best.objective if now.best is not None else None,
+        now.best is not None and now.best.status != COMPLETED,
+        driver,
+        sweep.spec.is_rehearsal,
+    )
+
+
+#: Seconds between two checks of a local folder.
+LOOK_SECONDS = 1.0
+
+#: Seconds between two checks of a store or a cluster: each queries a server.
+FAR_LOOK_SECONDS = 5.0
+
+#: Looks in a row without a driver before an unfinished sweep is given up: drivers take their lease
+#: moments after they create the folder.
+UNDRIVEN_LOOKS = 3
+
+
+@dataclass(frozen=True)
+class Look:
+    """The result of one look.
+
+    Attributes:
+        panel: for terminals.
+        line: the same in a line, for everything else.
+        over: whether there is nothing more to come.
+        complete: whether, then, every trial has ended and none has failed.
+    """
+
+    panel: RenderableType
+    line: str
+    over: bool
+    complete: bool = True
+
+
+class SweepWatch:
+    """One sweep, updated at each look."""
+
+    def __init__(
+        self,
+        name: str,
+        output: str,
+        clock: Callable[[], float] = time.time,
+        folds: Sequence[Callable[[Record], None]] = (),
+    ) -> None:
+        """Find the sweep `name` in `output`, a folder or a store.
+
+        Args:
+            name: of the sweep.
+            output: where it is.
+            clock: gives Unix time in seconds.
+            folds: take every record, too, in order.
+
+        Raises SweeperError when there is none.
+        """
+        self._name, self._output, self._clock, self._folds = name, output, clock, folds
+        self.seconds = FAR_LOOK_SECONDS if is_store_address(output) or is_store_address(name) else LOOK_SECONDS
+        self.sweep: Sweep = open_sweep(*local_copy(name, output, tables=False))
+        self.state = SweepState(len(self.sweep.configurations))
+        self._tally = Tally(self.state, self.sweep.spec.schedule)
+        self._tail = JournalTail(self.sweep.paths.journal)
+        self._began, self._before = clock(), 0.0
+        self._undriven = 0
+
+    def look(self) -> Look:
+        """Read what is new. Raises as `read`."""
+        now, driver = self.read()
+        complete = not self.state.unfinished() and not now.counts[FAILED]
+        heading = f"{self.sweep.name} · {self.word(driver)}" + (f" · {driver}" if driver else "")
+        heading += " · rehearsal" if self.sweep.spec.is_rehearsal else ""
+        metric = self.sweep.spec.objective.metric
+        panel = Group(Text(heading, style="bold"), progress_panel(now, metric, self.sweep.describe))
+        return Look(panel, f"{heading} · {progress_line(now, metric)}", self.is_over(driver), complete)
+
+    def read(self) -> tuple[Snapshot, str | None]:
+        """Fold in what is new; return how far the sweep is, and who drives it.
+
+        Raises SweeperError on a damaged journal or a sweep that is gone, StoreError of a store.
+        """
+        find_sweep(*local_copy(self._name, self._output, tables=False))
+        for record in self._tail.read():
+            self._apply(record)
+        driver = running(self.sweep.paths)
+        self._undriven = 0 if driver else self._undriven + 1
+        until = self._clock() if driver and self.state.outcome is None else self.state.updated_at or self._began
+        seconds = max(0.0, until - self._began)
+        return self._tally.snapshot(seconds=seconds, epochs_before=self._before), driver
+
+    def is_over(self, driver: str | None) -> bool:
+        """Return whether there is nothing more to come."""
+        return driver is None and (self.state.outcome is not None or self._undriven >= UNDRIVEN_LOOKS)
+
+    def _apply(self, record: Record) -> None:
+        if isinstance(record.body, Attempt):
+            # Throughput is this driver's: what earlier ones trained, and pauses between them, do not count.
+            self._began = record.time
+            self._before = sum(trial.epochs_trained for trial in self.state.trials.values())
+            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # it may have grown
+        self.state.apply(record)
+        for fold_in in self._folds:
+            fold_in(record)
+
+    def word(self, driver: str | None) -> str:
+        """Return the sweep's state in words."""
+        if self.state.outcome is not None:
+            return f"{self.state.outcome}, writing tables and report" if driver else self.state.outcome
+        if driver is None:
+            return "interrupted" if self._undriven >= UNDRIVEN_LOOKS else "no driver yet"
+        return "running" if self.state.attempt else "starting"
+
+
+def watch(
+    look: Callable[[], Look],
+    seconds: float,
+    console: Console,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Look | None:
+    """Show what `look` sees until it is over; return the last look, or `None` after Ctrl-C.
+
+    Args:
+        look: sees the progress of a sweep.
+        seconds: from one look to the next.
+        console: a terminal is redrawn; elsewhere a line is printed at most every ten seconds, and only what is new.
+        sleep: waits for the next look.
+        clock: seconds.
+    """
+    printed, last = float("-inf"), ""
+    try:
+        with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+            while True:
+                seen = look()
+                if live is not None:
+                    live.update(seen.panel, refresh=True)
+                elif seen.line != last and (seen.over or clock() - printed >= PLAIN_LINE_SECONDS):
+                    console.print(seen.line, markup=False, soft_wrap=True)
+                    printed, last = clock(), seen.line
+                if seen.over:
+                    return seen
+                sleep(seconds)
+    except KeyboardInterrupt:
+        return None
+
+
+def look_at_all(output: str) -> Look:
+    """Check all sweeps of `output`: over when no driver runs."""
+    folder = local_copies(output)
+    driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
+    line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
+    return Look(statuses_table(status_of(folder)), line, over=not driven)
+
+
+def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """Yield what a sweep's log holds, and with `follow` what is added to it until its driver has ended.
+
+    Raises SweeperError when there is no such sweep.
+    """
+    seen = 0
+    while True:
+        paths = find_sweep(*local_copy(name, output, tables=False))
+        driven = running(paths) is not None
+        try:
+            text = read_text(paths.log, "replace")
+        except FileNotFoundError:
+            text = ""
+        if len(text) > seen:
+            yield text[seen:]
+            seen = len(text)
+        if not follow or not driven:
+            return
+        sleep(LOOK_SECONDS)

@@ -1,0 +1,333 @@
+"""Comparison of two sweeps: settings, environment and paired results.
+
+Outcomes are compared pair by pair: the same configuration (by hash), on the same seeds where both sweeps have them,
+and only where it ran to the end in both, so that a trial that was stopped early never stands next to one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.core.cells import Row, Rows, Value, grouped, measured_values
+from sweeper.core.display import plain_table
+from sweeper.core.labels import label, plural
+from sweeper.core.statistics import differences as statistics
+from sweeper.core.statistics.differences import (
+    SIGNIFICANT,
+    PairedDifference,
+    independent_units,
+    p_value,
+    paired_difference,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.results.results import SeveralResults
+from sweeper.results.selection import selected, winners_interval
+from trainables.curvature.statistics.base import headline_columns
+
+#: Split and column of what is compared; curvature is measured on validation data alone. They are few on purpose: each
+#: one more makes Holm's correction harder on all.
+METRICS = (
+    ("test", "accuracy"),
+    ("test", "nll"),
+    ("test", "brier"),
+    ("test", "ece"),
+    ("test", "ada_ece"),
+    *(("val", name) for name in headline_columns() if name.startswith("hessian_cross_entropy_")),
+)
+
+#: Shared configurations that ran to the end in both, below which all are compared where both first evaluated them: at
+#: one epoch, and those that were stopped with the others, so that nothing was selected by its own result.
+LEAST_FINISHED = 3
+
+UNPAIRED = (
+    "configurations share seeds that the other sweep does not have, so neither configurations nor seeds are "
+    "independent pairs; run both with the same `seed`"
+)
+
+#: A configuration's hash and a replicate's seed.
+Key = tuple[str, int]
+
+#: What is paired: a seed, or a configuration by its hash.
+Unit = int | str
+
+#: Dotted key, the first sweep's value and the second's; None where absent.
+Difference = tuple[str, object, object]
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """One metric in both sweeps, over the pairs that have it.
+
+    Attributes:
+        split, metric: what is compared.
+        means: of the first and of the second sweep over the same pairs.
+        difference: second − first; its `p` is corrected for the number of metrics (Holm).
+    """
+
+    split: str
+    metric: str
+    means: tuple[float, float]
+    difference: PairedDifference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found.
+
+    Attributes:
+        names: the two sweeps.
+        asked: (key, first, second) of every value of the resolved search spaces that differs.
+        ran_on: the same of versions, commit and hardware.
+        only: number of configurations that only the first, only the second sweep has.
+        shared: number of configurations in both.
+        finished: number of shared configurations that ran to the end in both; only these are compared, if they are
+            LEAST_FINISHED or more.
+        unit: what a pair is: `configuration` (means over seeds) or `seed`.
+        equal_seeds: whether pairs are on the same seeds.
+        metrics: the compared metrics that both measured.
+        left_out: why a metric is not compared, by its name.
+        best: the best configuration of each that ran to the end, in words; empty where none did.
+        epoch: at which all shared configurations are compared, where too few finished in both.
+    """
+
+    names: tuple[str, str]
+    asked: Sequence[Difference]
+    ran_on: Sequence[Difference]
+    only: tuple[int, int]
+    shared: int
+    finished: int
+    unit: str
+    equal_seeds: bool
+    metrics: Sequence[MetricComparison]
+    left_out: Mapping[str, str]
+    best: tuple[str, str] = ("", "")
+    epoch: int | None = None
+
+
+def compare(first: Results, second: Results) -> Comparison:
+    """Compare two sweeps. Raises QueryError where their tables cannot be read."""
+    both = SeveralResults({"first": first, "second": second})
+    trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
+    hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
+    done = "status = 'completed' AND epoch = last_evaluation_epoch"
+    rows = [_measured(both, f"sweep = '{name}' AND {done}") for name in both.members]
+    finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
+    epoch = None
+    if len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1]):
+        first_rungs = both.sql("SELECT min(epoch) AS epoch FROM evaluations GROUP BY sweep").to_pylist()
+        epoch = max((row["epoch"] for row in first_rungs), default=None)
+        rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
+    equal_seeds = any(key in rows[1] for key in rows[0])
+    common = set(rows[0]) & set(rows[1]) if equal_seeds else None
+    sides = [common] if common else rows
+    shared_seeds = any(unit != key[0] for keys in sides for key, unit in independent_units(keys).items())
+    by_seed = (shared_seeds and common is not None) or (len(finished) == 1 and equal_seeds and epoch is None)
+    units = [_units(side, common, by_seed) for side in rows]
+    metrics, left_out = ([], {"every metric": UNPAIRED}) if shared_seeds and not common else _compare_metrics(*units)
+    return Comparison(
+        names=(first.name, second.name),
+        asked=differences(*({**each.specification, "header": None} for each in (first, second))),
+        ran_on=differences(_environment(first), _environment(second)),
+        only=(len(hashes[0] - hashes[1]), len(hashes[1] - hashes[0])),
+        shared=len(hashes[0] & hashes[1]),
+        finished=len(finished),
+        unit="seed" if by_seed else "configuration",
+        equal_seeds=equal_seeds,
+        metrics=metrics,
+        left_out=left_out,
+        best=(_best(first), _best(second)),
+        epoch=epoch,
+    )
+
+
+def _best(results: Results) -> str:
+    """Return the best finished configuration of a sweep by its own objective, `validation NLL 0.045 ± 0.001, …`.
+
+    Its value is optimistic, because it was chosen for it: an interval that allows for that stands beside it.
+    """
+    board = leaderboard(results)
+    if not board.finished:
+        return ""
+    row = board.finished[0]
+    said = f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}"
+    return "; ".join([f"{said}, best of {len(board.finished)} finished", *_optimism(results, board)])
+
+
+def _optimism(results: Results, board: Leaderboard) -> list[str]:
+    """Return how far the best finished configuration's value is owed to its having been chosen; none for the only one.
+
+    Constraints leave those to choose from that keep them: where one does or none, nothing was chosen by the objective.
+    """
+    if len(board.finished) == 1:
+        return []
+    kept = [row for row in board.finished if not board.breaks_constraint(row)]
+    constraints = ", ".join(board.constraints)
+    if not kept:
+        return [f"every one breaks a constraint: {constraints}"]
+    if len(kept) == 1:
+        return [f"the only one that keeps to {constraints}"]
+    answer = selected(results, board)
+    if answer is not None:
+        said = winners_interval(answer[1])
+        return [said[0].lower() + said[1:]]
+    alone = all(row["replicates"] == 1 for row in kept)
+    unknown = "one replicate each cannot show by how much" if alone else "single replicates' values are not stored"
+    return [f"optimistic, because it was selected as the best; {unknown}"]
+
+
+def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
+    """Return the values that differ between two nested mappings."""
+    a, b = _flat(first), _flat(second)
+    return [(key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _environment(results: Results) -> dict[str, object]:
+    manifest = results.manifest
+    return {key: manifest[key] for key in ("versions", "git", "hardware", "dataset") if manifest.get(key) is not None}
+
+
+def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
+    """Return the measurements of replicates at one epoch each, by configuration and seed."""
+    table = both.sql(
+        "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate)\n"
+        f"WHERE {where} AND split IN ('val', 'test') ORDER BY config_hash, seed"
+    )
+    found: dict[Key, dict[str, Value]] = {}
+    wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
+    columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
+    for row in table.select(columns).to_pylist():
+        values = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
+        found.setdefault((row["config_hash"], row["seed"]), {}).update(values)
+    return found
+
+
+def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
+    """Group replicates into the units that are paired: seeds, which configurations may share, or configurations."""
+    kept = [key for key in rows if keys is None or key in keys]
+    found = grouped(kept, lambda key: key[1] if by_seed else key[0])
+    return {unit: [rows[key] for key in of_one] for unit, of_one in found.items()}
+
+
+def _compare_metrics(
+    first: Mapping[Unit, Rows], second: Mapping[Unit, Rows]
+) -> tuple[list[MetricComparison], dict[str, str]]:
+    found: list[MetricComparison] = []
+    left_out: dict[str, str] = {}
+    for split, metric in METRICS:
+        column = f"{split}_{metric}"
+        if metric.startswith("hessian") and _sample_counts(first) != _sample_counts(second):
+            left_out[metric] = "measured on different numbers of samples"
+            continue
+        pairs = [
+            (a, b)
+            for unit in first
+            if unit in second
+            and (a := _mean(first[unit], column)) is not None
+            and (b := _mean(second[unit], column)) is not None
+        ]
+        if not pairs:
+            continue
+        before, after = ([pair[side] for pair in pairs] for side in (0, 1))
+        means = (sum(before) / len(pairs), sum(after) / len(pairs))
+        found.append(MetricComparison(split, metric, means, paired_difference(before, after)))
+    corrected = statistics.holm([entry.difference.p for entry in found])
+    smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in found])
+    return [
+        replace(entry, difference=replace(entry.difference, p=p, smallest_p=smallest))
+        for entry, p in zip(found, corrected, strict=True)
+    ], left_out
+
+
+def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
+    """Return the numbers of samples that curvature was measured on: values of different ones are not comparable."""
+    counts = {row.get("val_hessian_cross_entropy_samples") for rows in units.values() for row in rows}
+    return counts - {None}
+
+
+def _mean(rows: Rows, column: str) -> float | None:
+    values = measured_values(rows, column)
+    return sum(values) / len(values) if values else None
+
+
+#: Differing values listed at most; the files have the rest.
+SHOWN = 12
+
+
+def view(comparison: Comparison) -> RenderableType:
+    """Return the comparison as text for a terminal."""
+    first, second = comparison.names
+    parts: list[RenderableType] = [Text(f"{first} and {second}", style="bold")]
+    parts += _differing("settings", comparison.asked) + _differing("environment", comparison.ran_on)
+    parts += [Text(), Text(count_sentence(comparison))]
+    if comparison.metrics:
+        parts += [_table(comparison)]
+        clear = [each for each in comparison.metrics if each.difference.p < SIGNIFICANT]
+        parts += [Text(verdict(comparison, entry)) for entry in clear]
+    best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
+    parts += [Text(), *map(Text, best)] if best else []
+    parts += [Text(f"{label(name)} not compared: {why}", style="dim") for name, why in comparison.left_out.items()]
+    return Group(*parts)
+
+
+def count_sentence(comparison: Comparison) -> str:
+    """Return how many configurations are in both, and what a pair is."""
+    first, second = comparison.names
+    sentence = (
+        f"{plural(comparison.shared, 'configuration')} in both, {comparison.only[0]} only in {first}, "
+        f"{comparison.only[1]} only in {second}; {comparison.finished} finished in both"
+    )
+    if not comparison.metrics:
+        return sentence + "; no pairs to compare"
+    if comparison.epoch is not None:
+        sentence += f", too few to compare. All are compared at epoch {comparison.epoch}, their first evaluation"
+    seeds = "with equal seeds" if comparison.equal_seeds else "with different seeds"
+    return f"{sentence}, paired by {comparison.unit} {seeds}"
+
+
+def verdict(comparison: Comparison, entry: MetricComparison) -> str:
+    """Return in words which sweep has more of a metric."""
+    higher = comparison.names[1] if entry.difference.mean > 0 else comparison.names[0]
+    return f"{label(entry.split)} {label(entry.metric)} is higher in {higher}: {entry.difference.text()}"
+
+
+def _differing(title: str, found: Sequence[Difference]) -> list[RenderableType]:
+    if not found:
+        return [Text(f"{title}: identical", style="dim")]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, a, b in found[:SHOWN]:
+        table.add_row(f"  {key}", _shown(a), "→", _shown(b))
+    more = [Text(f"  … and {len(found) - SHOWN} more", style="dim")] if len(found) > SHOWN else []
+    return [Text(title), table, *more]
+
+
+def _shown(value: object) -> str:
+    text = "–" if value is None else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _table(comparison: Comparison) -> RenderableType:
+    headings, rows = ("metric", *comparison.names, "difference", "95 %", "n", "p (Holm)"), []
+    for entry in comparison.metrics:
+        difference = entry.difference
+        limits = "" if difference.interval is None else f"{difference.interval[0]:+.3g} … {difference.interval[1]:+.3g}"
+        p = p_value(difference.p, difference.smallest_p)
+        means = (f"{mean:.4g}" for mean in entry.means)
+        metric = f"{label(entry.split)} {label(entry.metric)}"
+        rows.append((metric, *means, f"{difference.mean:+.3g}", limits, str(difference.n), p))
+    return plain_table(headings, rows, left=headings[:1])

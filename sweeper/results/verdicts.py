@@ -1,0 +1,280 @@
+"""Losses, configurations and sweeps compared by every estimator, before and after post-hoc methods.
+
+All from stored logits; nothing is trained. A loss stands for its best finished configuration on each network. Seeds of
+the final stage are used where there are any, since they chose nothing; else all seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from sweeper.core.cells import Row, by_trial, float_of, grouped, int_of, text_of
+from sweeper.core.errors import SweeperError
+from sweeper.core.statistics.outliers import Outliers, outliers
+from sweeper.results import Results
+from sweeper.results.estimators import (
+    ESTIMATORS,
+    MARGIN,
+    SHOWN,
+    Judgement,
+    Networks,
+    Scored,
+    judged,
+    judged_together,
+    measured,
+)  # fmt: skip
+from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.results.predictions import FITTED_ON, MEASURED_ON, StoredPredictions, members_of, require_same_samples
+from sweeper.results.recalibration import UNCALIBRATED, method_label, options_that_differ
+from sweeper.results.selection import replicates_sql
+from trainables.metrics.base import UnusablePredictions, softmax64
+from trainables.posthoc import POSTHOC, fit
+from trainables.posthoc.focal_map import with_training_gamma
+from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, hyperparameter_values
+from trainables.registry.names import did_you_mean
+
+#: Logits of all finalists up to which the first screen judges them, 80 MB: some seconds of a core.
+MOST_VALUES = 20_000_000
+
+#: A post-hoc method and its options; the methods of a comparison.
+Method = tuple[str, Mapping[str, object]]
+
+BEFORE: Method = (UNCALIBRATED, {})
+TEMPERATURE: Method = ("temperature", {})
+
+
+def fresh_replicates(results: Results) -> set[tuple[str, int]]:
+    """Return (trial, replicate) of the seeds that were trained in the final stage, after everything was chosen."""
+    if "stage" not in results.columns("evaluations"):
+        return set()
+    rows = results.rows("SELECT DISTINCT trial, replicate FROM evaluations WHERE stage = 'final'")
+    return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
+
+
+def astray(results: Results, board: Leaderboard) -> Outliers:
+    """Return the finished trainings that ended far from the others of their configuration, by the objective."""
+    goal = board.objective
+    if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
+        return Outliers((), 0)
+    rows = by_trial(results.rows(replicates_sql(goal)))
+    values = {trial: {int_of(row, "seed"): float_of(row, "value") for row in own} for trial, own in rows.items()}
+    return outliers(values, goal.mode)
+
+
+class Trained:
+    """The stored networks of some finished trials of one sweep; those of seeds that ended far from the others left out.
+
+    Attributes:
+        members: trial → seed → the predictions that count.
+    """
+
+    def __init__(self, results: Results, trials: Sequence[str]) -> None:
+        """Read them. Raises SweeperError: no predictions, or of different samples."""
+        rows = results.rows("SELECT DISTINCT trial, replicate, coalesce(seed, replicate) AS seed FROM trials")
+        seeds = {(text_of(row, "trial"), int_of(row, "replicate")): int_of(row, "seed") for row in rows}
+        fresh, self.members = fresh_replicates(results), dict[str, dict[int, StoredPredictions]]()
+        flagged = astray(results, leaderboard(results)).flagged
+        for trial, every in grouped(members_of(results, trials), lambda each: each.trial).items():
+            kept = [each for each in every if (trial, each.replicate) in fresh]
+            used = kept if len(kept) > 1 else every
+            of_seed = {seeds[trial, each.replicate]: each for each in used}
+            self.members[trial] = {seed: each for seed, each in of_seed.items() if (trial, seed) not in flagged}
+
+    @cached_property
+    def samples(self) -> int:
+        """Test samples."""
+        return len(next(self.all()).targets[MEASURED_ON])
+
+    def all(self) -> Iterator[StoredPredictions]:
+        """Return every network."""
+        return (each for of_one in self.members.values() for each in of_one.values())
+
+    def after(self, row: Row, method: Method) -> Networks:
+        """Return a trial's test predictions after a method fitted on validation data; none where it cannot be fitted.
+
+        The focal map takes its γ from the trial's loss.
+        """
+        name, options = method
+        loss = {"name": row["loss"], "gamma": row.get("config_loss_gamma")}
+        given, scored = with_training_gamma(name, hyperparameter_values(options), loss), dict[int, Scored]()
+        try:
+            for seed, of in self.members[text_of(row, "trial")].items():
+                logits, targets = of.logits[MEASURED_ON].astype(np.float64), of.targets[MEASURED_ON]
+                if name == UNCALIBRATED:
+                    scored[seed] = Scored.of(softmax64(logits), targets, logits)
+                else:
+                    calibrated = fit(name, of.logits[FITTED_ON], of.targets[FITTED_ON], **given)(logits)
+                    scored[seed] = Scored.of(calibrated, targets)
+        except UnusablePredictions:
+            return {}
+        return scored
+
+
+def margin_of(results: Results) -> float:
+    """Return the largest difference that counts as none: `objective.margin`, or MARGIN."""
+    asked = (results.specification.get("objective") or {}).get("margin")
+    return MARGIN if asked is None else float(asked)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The test ECE of some configurations, before and after temperature scaling.
+
+    Attributes:
+        changes: trial → after minus before.
+        between: (first, second) → the differences before and after of two configurations.
+    """
+
+    changes: Mapping[str, Judgement]
+    between: tuple[Judgement, Judgement] | None = None
+
+
+def calibration(results: Results, rows: Sequence[Row], *, between: bool = False) -> Calibration:
+    """Return what temperature scaling does to the test ECE of each of `rows`, finished configurations.
+
+    Nothing of them without stored predictions, or where these are more than a report can read.
+
+    Args:
+        results: the sweep.
+        rows: of its leaderboard.
+        between: also compare the first with the second.
+    """
+    try:
+        trained, margin = Trained(results, [text_of(rows[0], "trial")]), margin_of(results)
+        size = sum(logits.size for each in trained.all() for logits in each.logits.values())
+        if size * len(rows) > MOST_VALUES:
+            return Calibration({})
+        trained = Trained(results, [text_of(row, "trial") for row in rows])
+    except (SweeperError, IndexError):  # predictions were deleted, or never written
+        return Calibration({})
+    stages = {
+        text_of(row, "trial"): [trained.after(row, method) for method in (BEFORE, TEMPERATURE)]
+        for row in rows
+        if row["trial"] in trained.members
+    }
+    rows_of = {trial: row for trial, (before, after) in stages.items() if (row := measured(SHOWN, after, before))}
+    changes = dict(zip(rows_of, judged_together([*rows_of.values()], margin), strict=True))
+    first_two = zip(*[*stages.values()][:2], strict=True) if between else ()
+    pair = [judged(SHOWN, first, second, margin) for first, second in first_two]
+    return Calibration(changes, (pair[0], pair[1]) if len(pair) == 2 and pair[0] and pair[1] else None)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Two configurations of one network by every estimator.
+
+    Attributes:
+        network: the architecture.
+        sides: what was asked for, and the configuration that stands for it.
+        stages: `uncalibrated`, then each post-hoc method in words → the judgements of first minus second.
+        changes: each side after a method, in words → the judgements of after minus before.
+        seeds: of either side.
+        samples: of test data.
+        margin: what counts as no difference.
+    """
+
+    network: str
+    sides: tuple[tuple[str, str], tuple[str, str]]
+    stages: Mapping[str, Sequence[Judgement]]
+    changes: Mapping[str, Sequence[Judgement]]
+    seeds: tuple[int, int]
+    samples: int
+    margin: float
+
+    def shown(self, stage: str) -> Judgement | None:
+        """Return what the first screen's estimator says at a stage."""
+        return next((one for one in self.stages.get(stage, ()) if one.estimator == SHOWN), None)
+
+
+#: A sweep, and the loss or trial of it that is compared; `None` for its best finished configuration.
+Side = tuple[Results, str | None]
+
+
+def estimates(
+    first: Side, second: Side, network: str | None = None, known: Mapping[str, Judgement] = MappingProxyType({})
+) -> list[Estimates]:
+    """Return how the two sides compare on each network on which both have a finished configuration.
+
+    Methods are temperature scaling and those of the first sweep that were fitted on validation data.
+
+    Args:
+        first, second: a loss stands for its best finished configuration on each network.
+        network: only this one.
+        known: trial → what the first screen says of temperature scaling, which stands in its row.
+
+    Raises:
+        SweeperError: a side that no finished configuration has, or no predictions of the same samples to compute from.
+    """
+    chosen = [_finished(*side) for side in (first, second)]
+    names = [asked or results.name for results, asked in (first, second)]
+    shared = [name for name in chosen[0] if name in chosen[1] and network in (None, name)]
+    if not shared:
+        networks = ", ".join(sorted({*chosen[0], *chosen[1]}))
+        raise SweeperError(
+            f"{names[0]} and {names[1]} have no {network or 'network'} in common (finished on: {networks})",
+            "name two losses, trials or sweeps that ran to the end on one network",
+        )
+    compared = []
+    for name in shared:
+        rows = [on_networks[name] for on_networks in chosen]
+        trials = [text_of(row, "trial") for row in rows]
+        if trials[0] == trials[1] and first[0].folder == second[0].folder:
+            raise SweeperError(f"{names[0]} and {names[1]} are both {trials[0]}", "name two that differ")
+        sides = [Trained(results, [trial]) for (results, _), trial in zip((first, second), trials, strict=True)]
+        require_same_samples([member for side in sides for member in side.all()])
+        margin, stages, changes = margin_of(first[0]), dict[str, list[Judgement]](), dict[str, list[Judgement]]()
+        before: list[Networks] = []
+        for method in _methods(first[0]):
+            after = [side.after(row, method) for side, row in zip(sides, rows, strict=True)]
+            words = "uncalibrated" if method == BEFORE else f"after {method_label(*method)}"
+            before = before or after
+            if not all(after):
+                continue
+            stages[words] = _by_every(after[0], after[1], margin)
+            if method != BEFORE:
+                for side, trial, own, raw in zip(names, trials, after, before, strict=True):
+                    rows_of = _by_every(own, raw, margin)
+                    said = known.get(trial) if method == TEMPERATURE else None
+                    changes[f"{side} {words}"] = [said if said and row.estimator == SHOWN else row for row in rows_of]
+        named = (names[0], trials[0]), (names[1], trials[1])
+        seeds = len(before[0]), len(before[1])
+        compared.append(Estimates(name, named, stages, changes, seeds, sides[0].samples, margin))
+    return compared
+
+
+def _by_every(first: Networks, second: Networks, margin: float) -> list[Judgement]:
+    every = (judged(estimator, first, second, margin) for estimator in ESTIMATORS)
+    return [one for one in every if one is not None]
+
+
+def _finished(results: Results, asked: str | None) -> dict[str, Row]:
+    """Return network → the best finished configuration that `asked`, a loss or a trial, names; `None` names all."""
+    finished, best = leaderboard(results).finished, dict[str, Row]()
+    for row in finished:
+        if asked in (None, row["trial"], row["loss"]):
+            best.setdefault(str(row["architecture"]), row)
+    if not best:
+        known = sorted({str(row["loss"]) for row in finished})
+        named = "" if asked is None else f" has the loss, or is the trial, {asked!r}{did_you_mean(asked, tuple(known))}"
+        raise SweeperError(
+            f"no configuration of {results.name!r} that ran to the end{named}",
+            f"losses with finished configurations: {', '.join(known) or 'none yet'}",
+        )
+    return best
+
+
+def _methods(results: Results) -> list[Method]:
+    """Return no method, temperature scaling, and what else of ours the sweep fitted on `val`, each with its options."""
+    ours = [BEFORE, TEMPERATURE]
+    for each in results.posthoc:
+        name, fitted_on = str(each.pop("name")), each.pop(FITTED_ON_SPLIT, FITTED_ON)
+        each.pop(LABEL, None)
+        if fitted_on == FITTED_ON and not POSTHOC.is_own(name):
+            method = (name, options_that_differ(POSTHOC[name], each))
+            ours += [method] if method not in ours else []
+    return ours

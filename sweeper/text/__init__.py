@@ -1,1 +1,0 @@
-"""How values are written for people: names, numbers, durations, tables; and what must not be written."""

@@ -1,0 +1,73 @@
+"""A command is one function: its signature gives options, types and defaults, its docstring the help."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from sweeper.api import COMMANDS, GROUPS, SUBCOMMANDS, function_of
+from sweeper.api.main import app
+from sweeper.api.printing import HANDED
+from tests.running import arguments_of, typed
+
+PATHS = {name: name.rstrip("_") for names in GROUPS.values() for name in names} | {
+    name: f"{group} {name}" for group, (_, names) in SUBCOMMANDS.items() for name in names
+}
+
+
+def parsed(*words: str) -> dict[str, Any]:
+    """Return what a command's function gets of what is typed."""
+    return dict(app.parse_args(words)[1].arguments)
+
+
+def test_a_function_gets_what_is_typed() -> None:
+    assert parsed("run", "mine") == {"space": "mine"}
+    assert parsed(
+        "run", "mine", "-o", "elsewhere", "--no-mlflow", "--executor", "local", "--set", "a=1", "--set", "b=2",
+        "--rehearse", "--continue",
+    ) == {
+        "space": "mine", "output": "elsewhere", "mlflow": False, "executor": "local", "set": ["a=1", "b=2"],
+        "rehearse": True, "resume_existing": True,
+    }  # fmt: skip
+    assert parsed("report", "a", "b", "c", "--to", "page.html") == {
+        "name": "a", "more": ["b", "c"], "to": "page.html"
+    }  # fmt: skip
+    assert parsed("recalibrate", "a", "-m", "temperature", "-m", "vector", "--bins", "5", "--bins", "10") == {
+        "name": "a", "method": ["temperature", "vector"], "bins": [5, 10]
+    }  # fmt: skip
+    assert parsed("results", "a", "--columns") == {"names": ["a"], "columns": []}
+    assert parsed("results", "a", "--columns", "ece,nll", "--columns", "lr") == {
+        "names": ["a"], "columns": ["ece,nll", "lr"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("statu", "status"),
+        ("run a --outpt b", "--output"),
+        ("run", "--space"),
+        ("run a --cpus 0", ">= 1"),
+        ("run a --cpus some", "some"),
+        ("stop a b", "b"),
+        ("manage delet a", "delete"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_the_nearest(words: str, said: str) -> None:
+    done = typed(*words.split())
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_parameter_of_a_function_is_an_option_with_its_help(name: str) -> None:
+    arguments = {argument.field_info.name: argument for argument in arguments_of(PATHS[name])}
+    handed = {"form", *HANDED}
+    assert set(inspect.signature(function_of(name)).parameters) - handed == set(arguments) - handed
+    shown = " ".join(typed(*PATHS[name].split(), "--help").stdout.replace("│", " ").split())
+    assert "--format" in shown
+    for option in (option for key, argument in arguments.items() if key not in handed for option in argument.names):
+        assert option in shown, option
+    assert shown.count("SweeperError") == 0

@@ -1,0 +1,311 @@
+"""What a sweep's progress shows follows from its state alone."""
+
+from __future__ import annotations
+
+import collections
+import io
+import math
+import re
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+from rich.console import Console
+
+from sweeper.core.labels import PROGRESS
+from sweeper.journal.best import best_trials
+from sweeper.journal.records import Decision
+from sweeper.journal.state import ENDED, SweepState, TrialState
+from sweeper.reporting.live import Progress
+from sweeper.reporting.snapshot import Tally, _counted, progress_line
+from sweeper.scheduling.asha import Halving
+from tests.sweeper.records import made_record
+
+HALVING = Halving("val_nll", "min", 27, 3, 3)
+COUNTED = _counted(TrialState(configuration=0))
+
+
+def _state(*trials):
+    state = SweepState(len(trials))
+    for index, fields in enumerate(trials):
+        state.trials[index] = TrialState(configuration=index, **fields)
+    return state
+
+
+def _sweep():
+    return _state(
+        {"status": "completed", "epochs": 27, "objective": 0.3},
+        {"status": "early_stopped", "epochs": 3, "decision": Decision("stop", "cutoff", 3), "objective": 0.9},
+        {"status": "early_stopped", "epochs": 9, "decision": Decision("stop", "cutoff", 9), "objective": 0.5},
+        {"status": "running", "epochs": 4, "objective": 0.2},
+        {"status": "failed", "epochs": 1, "objective": 0.01},
+        {"status": "waiting"},
+    )
+
+
+def test_counts_rungs_and_best():
+    now = Tally(_sweep(), HALVING).snapshot(seconds=10, epochs_before=0)
+    assert now.counts == {
+        "waiting": 1, "running": 1, "completed": 1, "early_stopped": 2, "failed": 1, "interrupted": 0,
+    }  # fmt: skip
+    assert now.rungs == {3: (3, 1), 9: (1, 1), 27: (1, 0)}
+    assert now.best.configuration == 0, "none that has not completed, once one has"
+    assert now.epochs == 44
+    assert now.share == pytest.approx(now.epochs / now.epochs_expected)
+
+
+def test_the_best_of_a_metric_that_should_be_large():
+    schedule = Halving("val_accuracy", "max", 27, 3, 3)
+    assert Tally(_sweep(), schedule).snapshot(seconds=1, epochs_before=0).best.configuration == 0
+    state = _sweep()
+    del state.trials[0]
+    assert Tally(state, schedule).snapshot(seconds=1, epochs_before=0).best.configuration == 1
+
+
+def test_a_value_that_is_no_number_is_never_the_best():
+    state = _state({"status": "running", "objective": math.nan}, {"status": "running", "objective": 0.4})
+    assert Tally(state, HALVING).snapshot(seconds=1, epochs_before=0).best.configuration == 1
+    assert Tally(_state({"objective": math.nan}), HALVING).snapshot(seconds=1, epochs_before=0).best is None
+
+
+def test_time_left_supposes_that_trials_end_as_early_as_those_before():
+    state = _state(*[{"status": "completed", "epochs": 10}] * 3, *[{}] * 3)
+    now = Tally(state, HALVING).snapshot(seconds=60, epochs_before=0)
+    assert now.epochs_expected == 60
+    assert now.seconds_left == pytest.approx(60)
+
+
+def test_what_earlier_drivers_did_counts_for_no_speed():
+    state = _state(*[{"status": "completed", "epochs": 10}] * 3, {})
+    now = Tally(state, HALVING).snapshot(seconds=5, epochs_before=20)
+    assert (now.epochs, now.epochs_expected) == (10, 20)
+    assert now.seconds_left == pytest.approx(5)
+
+
+def test_a_trial_that_runs_reaches_its_next_rung_however_early_others_ended():
+    state = _state(*[{"status": "early_stopped", "epochs": 3}] * 9, {"status": "running", "epochs": 12})
+    now = Tally(state, HALVING).snapshot(seconds=39, epochs_before=0)
+    assert now.seconds_left == pytest.approx(15) and now.share == pytest.approx(39 / 54)
+
+
+def test_the_time_left_does_not_grow_while_nothing_reports():
+    tally = Tally(_state({"status": "running", "epochs": 9}, {}), HALVING)
+    first = tally.snapshot(seconds=60, epochs_before=0)
+    assert tally.snapshot(seconds=600, epochs_before=0).seconds_left == first.seconds_left > 0
+
+
+def test_before_anything_happened_no_time_is_promised():
+    assert Tally(_state({}, {}), HALVING).snapshot(seconds=5, epochs_before=0).seconds_left is None
+    assert Tally(_state(), HALVING).snapshot(seconds=0, epochs_before=0).share == 1.0
+
+
+def _plain(state, now):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=False, width=200)
+    return Progress(console, state, HALVING, lambda index: f"configuration {index}", clock=lambda: now[0]), stream
+
+
+def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
+    now = [0.0]
+    progress, stream = _plain(_sweep(), now)
+    with progress:
+        progress.stage("running")
+        for second in range(0, 31):
+            now[0] = float(second)
+            progress.flush_if_due()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "running" and len(lines) == 6 and all(line.startswith(PROGRESS) for line in lines[1:])
+    assert "1 waiting, 1 running, 1 completed, 2 early stopped, 1 failed" in lines[-1]
+    assert "best val_nll 0.3000 (c00000)" in lines[-1]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_every_failure_is_shown_at_once():
+    progress, stream = _plain(_sweep(), [0.0])
+    body = {"configuration": 4, "failure": {"kind": "crash"}}
+    with progress:
+        progress.append(made_record(0, "failed", 0.0, body))
+        progress.append(made_record(1, "started", 0.0, {"configuration": 4}))
+    assert stream.getvalue().splitlines()[:-1] == ["c00004 crash: its process died"]
+
+
+def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, height=30)
+    progress = Progress(console, _sweep(), HALVING, lambda index: f"configuration {index}", clock=lambda: 7.0)
+    progress.stage("running")
+    console.print(progress._render())
+    text = stream.getvalue()
+    for part in (
+        "epoch 3",
+        "epoch 9",
+        "epoch 27",
+        "passed",
+        "stopped",
+        "1 failed",
+        "configuration 0",
+        "val_nll 0.3000",
+    ):
+        assert part in text, part
+
+
+def counted_plainly(state, schedule):
+    """Count everything anew, as plainly as can be."""
+    trials = list(state.trials.values())
+    trained = sum(trial.epochs_trained for trial in trials)
+    resting = [trial for trial in trials if trial.status in ENDED or trial.paused]
+    mean = sum(trial.epochs for trial in resting) / len(resting) if resting else schedule.max_epochs
+    due = [next(r for r in schedule.rungs if r >= t.epochs) if t.status == "running" else 0 for t in trials]
+    open_trials = [(t, max(mean, least)) for t, least in zip(trials, due, strict=True) if t not in resting]
+    rest = sum(max(0.0, expected - trial.epochs_trained) for trial, expected in open_trials)
+    running = [trial.epochs for trial in trials if trial.status == "running"]
+    heading = collections.Counter(next((r for r in schedule.rungs if r > e), schedule.rungs[-1]) for e in running)
+    rungs = {
+        rung: (
+            sum(t.epochs >= rung and t.stop_rung != rung and not (t.paused and t.epochs == rung) for t in trials),
+            sum(t.stop_rung == rung for t in trials),
+        )
+        for rung in schedule.rungs
+    }
+    leaders = best_trials(state, schedule, 3)
+    towards = {rung: heading[rung] for rung in schedule.rungs}
+    return state.count(), rungs, towards, leaders, pytest.approx(trained), pytest.approx(trained + rest)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, random_sweep):
+    sweep = random_sweep(seed, count=12)
+    rng, schedule, drawn = np.random.default_rng(seed), Halving("val_nll", "min", 9, 1, 3), 0
+    state = SweepState(sweep.count)
+    tally = Tally(state, schedule)
+    while len(sweep.ended) < sweep.count:
+        for kind, body in sweep.events(None, steps=6):
+            if kind == "report":
+                body["objective"] = float(rng.normal())
+                if rng.random() < 0.1:
+                    body.update(status="failed", decision=None)
+            state.apply(made_record(drawn, kind, drawn, body))
+            drawn += 1
+            if rng.random() < 0.1:
+                state.reopen_failed()
+            if rng.random() < 0.5:
+                now = tally.snapshot(seconds=1.0, epochs_before=0)
+                found = now.counts, now.rungs, now.towards, now.leaders, now.epochs, now.epochs_expected
+                assert found == counted_plainly(state, schedule)
+    assert tally.snapshot(seconds=1.0, epochs_before=0) == Tally(state, schedule).snapshot(seconds=1.0, epochs_before=0)
+
+
+def test_a_drawing_looks_at_no_trial_that_has_not_changed(monkeypatch):
+    state, looked = SweepState(50), []
+    progress = Progress(Console(file=io.StringIO()), state, HALVING, str)
+    progress._snapshot()
+    monkeypatch.setattr("sweeper.reporting.snapshot._counted", lambda trial: looked.append(trial) or COUNTED)
+    for _ in range(4):
+        progress._snapshot()
+    assert looked == []
+    state.apply(made_record(0, "started", 0.0, {"configuration": 7, "attempt": 1}))
+    progress._snapshot()
+    progress._snapshot()
+    assert [trial.configuration for trial in looked] == [7]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_names_the_three_best_and_fits(width):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=width, height=30)
+    state = _state(*({"status": "running", "epochs": 4, "objective": 0.2 + index} for index in range(5)))
+    progress = Progress(console, state, HALVING, lambda index: f"number {index} " + "long " * 40, clock=lambda: 7.0)
+    progress.stage("running")
+    console.print(progress._render())
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    named = [line for line in lines if "val_nll" in line]
+    assert [line.partition("after")[0].split()[-1] for line in named] == ["0.2000", "1.2000", "2.2000"]
+    assert named[0].startswith("best so far val_nll 0.2000 after 4 epochs: c00000")
+
+
+def test_what_is_said_is_shown_while_tables_are_written():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=80, height=30)
+    progress = Progress(console, _sweep(), HALVING, str, clock=lambda: 7.0)
+    progress.stage("writing tables and report")
+    progress.say("press Ctrl-C again")
+    console.print(progress._render())
+    assert "writing tables and report …" in stream.getvalue() and "press Ctrl-C again" in stream.getvalue()
+
+
+def test_paused_trials_are_counted_as_such_and_say_how_long_others_may_take():
+    paused = {"status": "waiting", "epochs": 3, "paused": True, "objective": 0.5}
+    state = _state(*([paused] * 8), {"status": "running", "epochs": 3}, {"status": "waiting"})
+    now = Tally(state, HALVING).snapshot(seconds=27.0, epochs_before=0)
+    assert now.counts["paused"] == 8 and now.counts["waiting"] == 1 and now.counts["running"] == 1
+    assert now.epochs == 27 and now.epochs_expected == 27 + 3, "the one that waits is expected to pause, too"
+    assert "8 paused" in progress_line(now, "val_nll")
+
+
+CELLS = [
+    "import sweeper, sys\nprint('torch' in sys.modules)",
+    """space = {
+    "dataset": "digits", "samples": 2, "scheduler": {"name": "asha", "max_epochs": 3, "grace_epochs": 1},
+    "space": {"loss": {"grid": ["cross_entropy", "focal"]}, "architecture": {"name": "mlp", "width": 16},
+              "optimizer": {"name": "sgd", "lr": {"loguniform": [0.03, 0.3]}}},
+    "resources": {"gpu": 0}, "evaluation": {"curvature": False, "bootstrap": 0}}
+sweeper.plan(space)""",
+    "done = sweeper.run(space, name='cells', set={'seed': 5}, mlflow=False, cpus=1)\ndone",
+    "sweeper.results.load(done.name, table='final').to_pandas().groupby('config_loss_name').ece.mean()",
+    "sweeper.status()",
+    "sweeper.recalibrate('cells', method='temperature')",
+    "print(done.complete, done.outcome, sum(done.counts.values()), sweeper.report('cells').path.name)",
+]
+
+
+def _run(folder: Path, cells: list[str], **options: bool) -> nbformat.NotebookNode:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    place = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=240, startup_timeout=200, resources=place, **options)
+    client.execute()
+    nbformat.write(notebook, folder / "cells.ipynb")
+    return notebook
+
+
+def _text(outputs) -> str:
+    return "".join(output.get("text", "") for output in outputs)
+
+
+def _pages(outputs) -> list[str]:
+    return [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    imported, planned, ran, frame, status, recalibrated, last = [cell.outputs for cell in _run(tmp_path, CELLS).cells]
+    assert _text(imported) == "False\n"
+    assert "total epochs" in _pages(planned)[0] and _pages(planned)[0].startswith("<pre")
+    progress, summary = _pages(ran)
+    assert "<b>done</b>" in progress
+    assert re.search(r"\d completed", progress) and "best val_nll" in progress
+    assert "epoch 1" in progress and "after 1 epoch:" in progress
+    assert [output.output_type for output in ran] == ["display_data", "execute_result"], "one display, and the answer"
+    assert "4 trials" in summary and "report.html" in summary
+    assert "focal" in str(frame[0].data) and "cells" in _pages(status)[0]
+    assert "temperature, 15 bins" in _pages(recalibrated)[0]
+    assert not any("\x1b" in str(output) for output in (*planned, *ran[1:], *status))
+    assert _text(last) == "True finished 4 report.html\n"
+    assert (tmp_path / "results" / "cells" / "sweeper.log").exists()
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_an_answer_is_shown_once_and_a_fault_is_the_command_lines_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    cells = ["import sweeper\nsweeper.spaces()", "sweeper.run('quickstrat')"]
+    answer, fault = [cell.outputs for cell in _run(tmp_path, cells, allow_errors=True).cells]
+    assert [output.output_type for output in answer] == ["execute_result"]
+    assert "\x1b" not in answer[0].data["text/plain"] and "quickstart" in _pages(answer)[0]
+    (error,) = fault
+    assert error.ename == "InvalidSearchSpace" and "cannot read 'quickstrat': No such file" in error.evalue

@@ -1,0 +1,137 @@
+"""Estimators and what they say of a difference, on networks whose true order is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
+from sweeper.results.estimators import ESTIMATORS, SHOWN, Networks, Scored, judged, judged_together, measured
+from trainables.metrics import evaluate_probabilities
+from trainables.metrics.base import softmax64
+from trainables.metrics.refinement import refinement
+from trainables.metrics.smooth import smooth_ece
+
+CLASSES = 5
+
+Rng = np.random.Generator
+
+
+def networks(
+    rng: Rng, posterior: np.ndarray, targets: np.ndarray, sharpness: float, noise: float, seeds: int, luck: float = 0.1
+) -> Networks:
+    """Return networks whose logits are the true ones, sharpened, with errors of their own; seeds differ skewedly."""
+    made = {}
+    for seed in range(seeds):
+        factor = sharpness * rng.lognormal(0, luck)
+        logits = factor * (np.log(posterior) + noise * rng.normal(size=posterior.shape))
+        made[seed] = Scored.of(softmax64(logits), targets, logits)
+    return made
+
+
+def drawn(rng: Rng, samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return true posteriors [N, K] and targets [N] drawn from them."""
+    posterior = rng.dirichlet(np.full(CLASSES, 0.4), size=samples) * 0.98 + 0.004
+    targets = (posterior.cumsum(axis=1) > rng.random((samples, 1))).argmax(axis=1)
+    return posterior, targets
+
+
+def test_every_estimator_is_the_metric_of_its_name() -> None:
+    rng = np.random.default_rng(0)
+    posterior, targets = drawn(rng, 400)
+    logits = np.log(posterior) * 1.7
+    probabilities = softmax64(logits)
+    scored = Scored.of(probabilities, targets, logits)
+    whole = evaluate_probabilities(probabilities, targets, 15)
+    expected = {
+        **{f"ECE, {bins} bins": evaluate_probabilities(probabilities, targets, bins)["ece"] for bins in (10, 15, 20)},
+        "equal-mass ECE, 15 bins": whole["ada_ece"],
+        "smooth ECE": smooth_ece(probabilities, targets),
+        "NLL": whole["nll"],
+        "Brier": whole["brier"],
+        "refinement NLL": refinement(logits, targets).nll,
+    }
+    assert {name: measure(scored) for name, measure in ESTIMATORS.items()} == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_seed_decides_nothing_and_swapped_sides_turn_the_verdict() -> None:
+    rng = np.random.default_rng(2)
+    posterior, targets = drawn(rng, 3000)
+    good, bad = (networks(rng, posterior, targets, sharpness, 0.05, 5) for sharpness in (1.0, 2.5))
+    one, other = judged("NLL", good, bad), judged("NLL", bad, good)
+    assert one is not None and other is not None and one.verdict is not None and other.verdict is not None
+    assert (one.code, other.code) == (LOWER, HIGHER) and one.means == other.means[::-1]
+    assert one.verdict.estimate == -other.verdict.estimate == pytest.approx(one.means[0] - one.means[1])
+    alone = judged("NLL", {0: good[0]}, {0: bad[0]})
+    assert alone is not None and alone.code == OPEN and alone.verdict is None
+
+
+def test_networks_that_predict_almost_the_same_do_not_differ() -> None:
+    rng = np.random.default_rng(3)
+    posterior, targets = drawn(rng, 3000)
+    first, second = (networks(rng, posterior, targets, 1.3, 0.02, 6, luck=0.01) for _ in range(2))
+    found = judged(SHOWN, first, second)
+    assert found is not None and found.code == NO_DIFFERENCE
+    narrow = judged(SHOWN, first, second, margin=1e-5)
+    assert narrow is not None and narrow.code != NO_DIFFERENCE
+
+
+def test_seeds_without_a_partner_are_left_out_and_different_seeds_compared_in_order() -> None:
+    rng = np.random.default_rng(4)
+    posterior, targets = drawn(rng, 600)
+    first, second = (networks(rng, posterior, targets, sharpness, 0.1, 4) for sharpness in (1.0, 1.5))
+    shared = measured("NLL", {seed: first[seed] for seed in (0, 1, 2)}, second)
+    assert shared is not None and {*shared.pair.a} == {*shared.pair.b} == {0, 1, 2}
+    others = measured("NLL", first, {seed + 10: network for seed, network in second.items()})
+    assert others is not None and [*others.pair.a.values()] == [float(each.nll.mean()) for each in second.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True])
+def test_at_most_one_verdict_in_twenty_is_wrong(together: bool) -> None:
+    """200 comparisons of 40 pairs of configurations, five sets of seeds and samples each; 2 to 8 seeds, 400 samples."""
+    rng = np.random.default_rng(3)
+    names, counts = ("ECE, 15 bins", "equal-mass ECE, 15 bins", "Brier"), {code: [0, 0] for code in CODES}
+    for _ in range(40):
+        settings = [(float(rng.uniform(0.8, 1.8)), float(rng.uniform(0.05, 0.4))) for _ in range(4)]
+        luck = float(rng.choice([0.05, 0.3]))
+        truth = population(settings, names, luck)
+        for _ in range(5):
+            seeds = int(rng.integers(2, 9))
+            posterior, targets = drawn(rng, 400)
+            sides = [networks(rng, posterior, targets, *each, seeds, luck) for each in settings]
+            for name in names:
+                rows = [row for side in sides[1:] if (row := measured(name, sides[0], side))]
+                pool = [rows] if together else [[row] for row in rows]
+                found = [one for part in pool for one in judged_together(part, MARGIN)]
+                for one, difference in zip(found, truth[name], strict=True):
+                    counts[one.code][0] += 1
+                    counts[one.code][1] += not holds(one.code, difference)
+    print(counts)
+    said = sum(counts[code][0] for code in (LOWER, HIGHER, NO_DIFFERENCE))
+    assert said > 200
+    assert sum(wrong for _, wrong in counts.values()) <= 0.05 * said
+
+
+CODES, MARGIN = (LOWER, HIGHER, NO_DIFFERENCE, OPEN), 0.01
+
+
+def holds(code: str, difference: float) -> bool:
+    """Return whether a verdict holds of the true difference."""
+    return {LOWER: difference < 0, HIGHER: difference > 0, NO_DIFFERENCE: abs(difference) <= MARGIN, OPEN: True}[code]
+
+
+def population(settings: list[tuple[float, float]], names: tuple[str, ...], luck: float) -> dict[str, list[float]]:
+    """Return the true differences of the first from the others, at 400 samples: of 20 networks on 75 such sets."""
+    rng = np.random.default_rng(4)
+    posterior, targets = drawn(rng, 30_000)
+    sides = [networks(rng, posterior, targets, *each, 20, luck) for each in settings]
+    parts = np.arange(30_000).reshape(75, 400)
+    means = [
+        {
+            name: float(np.mean([ESTIMATORS[name](one.at(at)) for one in side.values() for at in parts]))
+            for name in names
+        }
+        for side in sides
+    ]
+    return {name: [means[0][name] - other[name] for other in means[1:]] for name in names}

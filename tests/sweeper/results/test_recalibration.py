@@ -1,0 +1,96 @@
+"""The change that a post-hoc method makes, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.results.recalibration import effects, signed
+
+
+def row(trial: str, method: str, ece: float | None, nll: float, *, replicate: int = 0, bins: int = 15) -> dict:
+    """One evaluation on test data."""
+    key = {"trial": trial, "replicate": replicate, "split": "test", "options": "{}", "bins": bins}
+    return {**key, "method": method, "ece": ece, "nll": nll}
+
+
+def test_each_trial_counts_once_and_is_paired_with_itself() -> None:
+    rows = [
+        row("c00000", "none", 0.10, 1.0), row("c00000", "none", 0.20, 1.0, replicate=1),
+        row("c00001", "none", 0.05, 0.5), row("c00002", "none", 0.30, 2.0),
+        row("c00000", "temperature", 0.05, 0.9), row("c00000", "temperature", 0.05, 0.9, replicate=1),
+        row("c00001", "temperature", 0.06, 0.5), row("c00002", "temperature", None, float("nan")),
+    ]  # fmt: skip
+    (found,) = effects(rows)
+    ece, nll = found.changes
+    assert (ece.before, ece.after) == pytest.approx((0.10, 0.055))  # c00002 has no value after, so it is left out
+    assert ece.difference.mean == pytest.approx((-0.10 + 0.01) / 2)
+    assert (ece.better, ece.difference.n) == (1, 2)
+    assert nll.difference.mean == pytest.approx(-0.05)
+    assert found.sentence().startswith("temperature, 15 bins, test data: ECE 0.1000 → 0.0550, −0.045 (95 % ")
+    assert "better in 1 of 2 trials; NLL" in found.sentence()
+
+
+def test_a_method_is_compared_at_its_own_number_of_bins_or_not_at_all() -> None:
+    rows = [row("c0", "none", 0.1, 1.0, bins=10), row("c0", "temperature", 0.05, 0.9), row("c0", "none", 0.2, 1.0)]
+    (found,) = effects(rows)
+    assert found.bins == 15 and found.changes[0].before == 0.2
+    assert effects(rows[:2]) == []
+
+
+def shared(values: list[tuple[str, int, float, float]]) -> list[dict]:
+    """Rows of (trial, seed, ECE before, ECE after)."""
+    rows = []
+    for trial, seed, before, after in values:
+        for method, ece in (("none", before), ("temperature", after)):
+            rows.append({**row(trial, method, ece, 1.0, replicate=seed), "seed": seed})
+    return rows
+
+
+def test_trials_that_share_their_seeds_are_clustered_by_seed() -> None:
+    """Two seeds of four configurations are two units, however many trials: differences −.08 and −.10."""
+    (found,) = effects(shared([(f"c{k}", seed, 0.1 + 0.01 * k, 0.1 + 0.01 * k - d) for k in range(4)
+                               for seed, d in ((7, 0.08), (9, 0.10))]))  # fmt: skip
+    ece = found.changes[0]
+    assert (ece.difference.n, ece.trials, ece.unit) == (2, 4, "seed")
+    assert ece.difference.mean == pytest.approx(-0.09)
+    assert ece.difference.interval is not None and ece.difference.interval[1] > 0, "two seeds say little"
+    assert ece.verdict() == "no clear change" and "better in 2 of 2 seeds" in ece.text()
+
+
+@pytest.mark.parametrize("seeds", [[7] * 6, list(range(6))])
+def test_duplicates_of_one_training_cannot_be_judged(seeds: list[int]) -> None:
+    """A grid over something without effect: six trials, one training; it was `by −0.082 (−0.082 … −0.082), lower`."""
+    (found,) = effects(shared([(f"c{k}", seed, 0.112, 0.03) for k, seed in enumerate(seeds)]))
+    ece = found.changes[0]
+    assert ece.difference.interval is None and ece.difference.p == 1 and ece.verdict() == "cannot be judged"
+    assert ece.limits() == ""
+
+
+def test_a_duplicate_among_others_counts_once() -> None:
+    distinct = [("c0", 0, 0.1, 0.05), ("c1", 1, 0.2, 0.12), ("c2", 2, 0.15, 0.09)]
+    (once,) = effects(shared(distinct))
+    (again,) = effects(shared([*distinct, *((f"d{k}", 10 + k, 0.15, 0.09) for k in range(5))]))
+    assert again.changes[0].difference == once.changes[0].difference
+
+
+def test_fits_that_validation_data_do_not_determine_are_counted_and_warned_of() -> None:
+    rows = [row(f"c{k}", method, 0.1, 0.5) for k in range(3) for method in ("none", "temperature")]
+    for k, each in enumerate(rows):
+        each["parameters"] = '{"at_bound": 1.0, "temperature": 0.001}' if k in (1, 3) else "{}"
+    (effect,) = effects(rows)
+    assert (effect.at_bound, effect.fits) == (2, 3)
+    assert effect.warning.startswith("validation data do not determine 2 of 3 fits of temperature")
+    assert effects([{**each, "parameters": None} for each in rows])[0].warning == ""
+
+
+def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> None:
+    rows = [row(f"c{n}", "none", 0.2 + n / 1e6, 1.0) for n in range(400)]
+    rows += [row(f"c{n}", "temperature", 0.06 + n / 1e6 + 0.002 * (n % 2), 0.9) for n in range(400)]
+    ece, nll = effects(rows)[0].changes
+    low, high = ece.difference.interval
+    assert signed(low) == signed(high) == "−0.14", "two digits would show an interval without width"
+    first, last = ece.limits().removeprefix(" (95 % ").removesuffix(")").split(" … ")
+    assert first != last
+    assert float(first.replace("−", "-")) == pytest.approx(low, abs=1e-4)
+    assert float(last.replace("−", "-")) == pytest.approx(high, abs=1e-4)
+    assert nll.limits() == "", "all differences are equal"

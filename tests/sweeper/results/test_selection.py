@@ -1,0 +1,45 @@
+"""What the tables say of a sweep's winner: who may be as good, and what its value is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.statistics.best_set import best_set
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.selection import selected
+from tests.sweeper.synthetic_sweep import write_sweep
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return Results(
+        write_sweep(tmp_path_factory.mktemp("s") / "s", configurations=12, replicates=3, space="gamma", samples=60)
+    )
+
+
+def test_the_winner_is_the_leaderboards_and_its_values_are_those_of_the_tables(sweep: Results) -> None:
+    board = leaderboard(sweep)
+    answer = selected(sweep, board)
+    assert answer is not None
+    trials, found = answer
+    assert board.best is not None and trials[0] == board.best["trial"]
+    assert found.value == pytest.approx(board.best["judged"])
+    assert found.configurations == len(board.finished) and set(trials) <= {row["trial"] for row in board.finished}
+    column, split = board.objective.column, board.objective.split
+    rows = sweep.rows(
+        f"SELECT trial, seed, {column} AS v FROM final WHERE split = '{split}' AND status = 'completed' ORDER BY ALL"
+    )
+    values: dict[str, dict[int, float]] = {}
+    for row in rows:
+        values.setdefault(row["trial"], {})[row["seed"]] = row["v"]  # type: ignore[index, assignment]
+    again = best_set(list(values.values()), board.objective.mode)
+    assert again is not None and {list(values)[at] for at in again.members} == set(trials)
+    assert found.entered == sum(row["status"] != "failed" for row in board.rows)
+
+
+def test_one_replicate_each_says_nothing(tmp_path: Path) -> None:
+    results = Results(write_sweep(tmp_path / "one", configurations=8, replicates=1, space="gamma", samples=60))
+    assert selected(results, leaderboard(results)) is None
