@@ -6,10 +6,10 @@ import glob
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.segments import last_sequence
@@ -83,7 +83,7 @@ class Moments:
         self._paths, self._random, self._mlflow = paths, random.Random(seed), mlflow
         self._searched = searched
 
-    def draw(self, process: subprocess.Popen[str], timeout: float = 300) -> str | None:
+    def draw(self, process: Running, timeout: float = 300) -> str | None:
         """Wait for a random moment; `None` when the process ends before it comes."""
         kinds = [("records", self._records), ("checkpoint written", self._checkpoint), ("table written", self._table)]
         if self._mlflow is not None:
@@ -97,7 +97,7 @@ class Moments:
             kind = f"{count} records further"
         else:
             reached = wait(1)
-        if not _until(reached, process, timeout):
+        if not until(reached, process, timeout):
             return None
         pause = self._random.choice([0.0, self._random.random() * 0.02, self._random.random() * 0.5])
         time.sleep(pause)
@@ -146,7 +146,15 @@ def wait_until(reached: Callable[[], bool], timeout: float = 60) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _until(reached: Callable[[], bool], process: subprocess.Popen[str], timeout: float) -> bool:
+class Running(Protocol):
+    """A process that a test started."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; `None` while it runs."""
+
+
+def until(reached: Callable[[], bool], process: Running, timeout: float) -> bool:
+    """Wait for something; return whether it came before the process ended. Fails when it does not come in time."""
     deadline = time.monotonic() + patient(timeout)
     while not reached():
         if process.poll() is not None:

@@ -23,10 +23,10 @@ from sweeper.scheduling.base import audit
 from sweeper.scheduling.contenders import audit_rounds
 from sweeper.space.loading import build_spec, load_spec
 from tests.faults.forked_drivers import forked
-from tests.faults.processes import Moments
+from tests.faults.processes import Moments, until
 from tests.patience import patient
 from tests.polling import KEYS
-from tests.running import write_space
+from tests.running import started, write_space
 from tests.seeds import drawn_seed
 from tests.sweeper.records import fields
 
@@ -112,16 +112,30 @@ def _tables(paths: SweepPaths) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def _run(space: Path, folder: Path, kills: int, rng: random.Random) -> tuple[SweepPaths, list[str]]:
-    """Run a sweep of `space` to its end through at most `kills` kills; return its paths and when these came."""
+def _run(
+    space: Path, folder: Path, kills: int, rng: random.Random, executor: str = "local", *, final: bool = False
+) -> tuple[SweepPaths, list[str]]:
+    """Run a sweep of `space` to its end through at most `kills` kills; return its paths and when these came.
+
+    Args:
+        space: its search space file.
+        folder: an empty one.
+        kills: the most.
+        rng: chooses the moments.
+        executor: `local` or `ray`.
+        final: whether all kills come in the final stage.
+    """
     folder.mkdir()
     paths, fallen, code = SweepPaths(folder / "results" / "s"), list[str](), None
     searched = load_spec(space).searcher.learns
     while code is None:
         start = ("resume", "s") if paths.sweep_file.exists() else ("run", space, "--name", "s")
-        with forked(folder, *start, "--no-mlflow", "--cpus", "1", "--executor", "local") as driver:
+        arguments = (*start, "--no-mlflow", "--cpus", "1", "--executor", executor)
+        begun = forked(folder, *arguments) if executor == "local" else started(*arguments, cwd=folder)
+        with begun as driver:
             moments = Moments(paths, rng.getrandbits(32), searched=searched)
-            moment = moments.draw(driver) if len(fallen) < kills else None
+            goes_on = len(fallen) < kills and (not final or until(lambda: _adds_seeds(paths), driver, 300))
+            moment = moments.draw(driver) if goes_on else None
             if moment is not None:
                 driver.kill()
                 fallen.append(moment)
@@ -131,16 +145,35 @@ def _run(space: Path, folder: Path, kills: int, rng: random.Random) -> tuple[Swe
     return paths, fallen
 
 
+def _adds_seeds(paths: SweepPaths) -> bool:
+    """Return whether the final stage has begun."""
+    return paths.journal.is_dir() and any(isinstance(record.body, Added) for record in read_journal(paths.journal))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_table_equals_that_of_an_undisturbed_sweep(tmp_path: Path, kind: str) -> None:
-    rng, space = random.Random(f"{drawn_seed()} {kind}"), _space(tmp_path, kind)
+    _tables_are_equal(tmp_path, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("executor", ["local", "ray"])
+@pytest.mark.parametrize("kind", ["final", "final_cohorts"])
+def test_kills_in_the_final_stage(tmp_path: Path, kind: str, executor: str) -> None:
+    _tables_are_equal(tmp_path, kind, executor, final=True)
+
+
+def _tables_are_equal(tmp_path: Path, kind: str, executor: str = "local", *, final: bool = False) -> None:
+    """Kill drivers of sweeps until `KILLS` have fallen, and compare each sweep's tables with an undisturbed one's."""
+    rng, space = random.Random(f"{drawn_seed()} {kind} {executor}"), _space(tmp_path, kind)
     paths, _ = _run(space, tmp_path / "undisturbed", 0, rng)
     expected, fallen, number = _tables(paths), list[str](), 0
     assert {"epochs", "evaluations", "decisions", "trials"} <= expected.keys()
     while len(fallen) < KILLS:
-        paths, moments = _run(space, tmp_path / f"disturbed{number}", KILLS - len(fallen), rng)
+        folder = tmp_path / f"disturbed{number}"
+        paths, moments = _run(space, folder, KILLS - len(fallen), rng, executor, final=final)
         number += 1
         fallen += moments
         _check_journal(space, paths)
@@ -148,7 +181,7 @@ def test_every_table_equals_that_of_an_undisturbed_sweep(tmp_path: Path, kind: s
         for table, rows in expected.items():
             different = [(old, new) for old, new in zip(rows, found[table], strict=False) if old != new]
             assert len(rows) == len(found[table]) and not different, (number, moments, table, different[:3])
-        print(f"{kind}: sweep {number}, {len(fallen)} kills so far; {', '.join(moments)}")
+        print(f"{kind} on {executor}: sweep {number}, {len(fallen)} kills so far; {', '.join(moments)}")
 
 
 def _check_journal(space: Path, paths: SweepPaths) -> None:
