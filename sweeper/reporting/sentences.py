@@ -6,6 +6,7 @@ The terminal, the report, the page of several sweeps and MLflow's description al
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -68,7 +69,8 @@ def recommendation(answer: Answer) -> str:
     lost = cost(answer)
     if answer.state == NEARLY_DECIDED:
         known = f" {'; '.join(facts)}." if facts else ""
-        return f"Use {who}: at most {lost} worse than the best finalist ({measured}).{known}"
+        risk = f"at most {lost} worse than the best finalist" if answer.most_lost else "no finalist is better"
+        return f"Use {who}: {risk} ({measured}).{known}"
     return f"Not decided. {who} leads, but could be {lost} worse than the best finalist ({measured})."
 
 
@@ -101,7 +103,7 @@ def of_seeds(answer: Answer) -> str:
 def cost(answer: Answer) -> str:
     """Return the most that the leader can cost, e.g. `30 %`."""
     assert answer.most_lost is not None  # of the states that say it
-    return f"{100 * answer.most_lost:.0f} %" if answer.relative else f"{answer.most_lost:.2g}"
+    return f"{math.ceil(100 * answer.most_lost)} %" if answer.relative else f"{answer.most_lost:.2g}"
 
 
 def fact(question: Question, leader: Line) -> str:
