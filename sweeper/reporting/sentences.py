@@ -281,7 +281,16 @@ def words_of(found: FirstScreen) -> list[str]:
     return [word for word in glossary() if word not in optional or word in used]
 
 
-LEGEND = (
-    "Best of each loss on each network. Change: test ECE after minus before temperature scaling, 95 % over seeds and "
-    "test samples; ≤ x: no difference larger than x; open: so many more may decide."
-)
+def legend(found: FirstScreen) -> str:
+    """Return what the rows and verdicts of this screen mean; empty where none has a verdict."""
+    verdicts = {line.change.code for line in found.lines if line.change is not None}
+    if not verdicts:
+        return ""
+    alone = listed(sorted({line.setting.split()[0] for line in found.lines if line.setting}))
+    said = [
+        f"Finalists: the best of each loss on each network{f', and each {alone}' if alone else ''}.",
+        "Change: test ECE after minus before temperature scaling, its 95 % interval over seeds and test samples.",
+    ]
+    said += ["≤ x: no difference larger than x (two tests of 5 %)."] if NO_DIFFERENCE in verdicts else []
+    said += ["open: so many more seeds or test samples may decide."] if OPEN in verdicts else []
+    return " ".join(said)

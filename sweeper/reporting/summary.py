@@ -15,12 +15,12 @@ from sweeper.core.labels import plural
 from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OPEN
 from sweeper.reporting.first_screen import BEST, STOPPED, WORSE, Answer, FirstScreen, first_screen
 from sweeper.reporting.sentences import (
-    LEGEND,
     between_two,
     cells,
     interval,
     lacking,
     lead,
+    legend,
     objective_words,
     remedy,
     settings,
@@ -147,8 +147,7 @@ def terminal(found: FirstScreen) -> RenderableType:
         parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
         parts += [Text(), FinalistsTable(answer), *map(Text, settings(answer))]
     parts += [] if found.answers else [Text(found.missing, style="bold")]
-    if any(line.change is not None for line in found.lines):
-        parts.append(Text(LEGEND, style="dim"))
+    parts += [Text(said, style="dim")] if (said := legend(found)) else []
     parts += [Text(f"Warning: {warning}", style="yellow") for warning in found.warnings]
     parts += [Text.assemble("Every estimator: ", (found.compare, "bold"))] if found.compare else []
     return Group(*parts)
