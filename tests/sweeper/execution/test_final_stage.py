@@ -61,7 +61,15 @@ def _whole(folder: Path, space: Path, count: int, *settings: str) -> list[dict[s
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("settings", [(), ("replicates.packing=cohort",), ("replicates.packing=trials",), ("loop",)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        pytest.param(("replicates.packing=cohort",), marks=pytest.mark.slow),
+        pytest.param(("replicates.packing=trials",), marks=pytest.mark.slow),
+        pytest.param(("loop",), marks=pytest.mark.slow),
+    ],
+)
 def test_a_sweep_that_grew_twice_equals_one_that_had_all_seeds(tmp_path: Path, settings: tuple[str, ...]) -> None:
     text = LOOPS if settings == ("loop",) else NETWORKS
     (tmp_path / "grown.py").write_text(LOOPED)
