@@ -128,7 +128,7 @@ def listed(names: Sequence[str]) -> str:
     """Return names as a list in words."""
     if len(names) > MOST_NAMED:
         return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def remedy(answer: Answer) -> str:
