@@ -7,17 +7,16 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
 ORACLES := build/oracles
-PUBLIC := build/public
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead cohorts posthoc calibration curvature curvature-shares trials replicates lanes-gpu cohorts-gpu card \
-	evaluation training serving searchers statistics peers timings resume streams
+BENCHES := overhead cohorts calibration curvature-shares trials replicates cohorts-gpu card evaluation training statistics \
+	peers timings
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: sweep test test-integration test-slow test-faults test-kills test-slurm check docs check-docs check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph \
-	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles bench-public bench-mlflow-faults simulate-cluster clean
+	gallery install dist audit sbom notices release-check $(BENCHES:%=bench-%) bench-oracles clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -127,24 +126,6 @@ $(ORACLES)/.installed: tests/benchmarks/oracles.txt $(DEVELOPMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(ORACLES) -r $<
 	rm -rf $(ORACLES)/tests $(ORACLES)/examples
 	touch $@
-
-# Public learning curves, downloaded (105 MB), and other packages' schedulers beside ours, which are installed apart
-# without what they require in turn. TASKSET names a folder of TaskSet's curves as Parquet.
-bench-public: $(PUBLIC)/.installed
-	$(BIN)/python -m tests.benchmarks.bench_public --downloads $(PUBLIC) --peers $(PUBLIC)/peers
-
-$(PUBLIC)/.installed: tests/benchmarks/public/peers.txt $(DEVELOPMENT)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PUBLIC)/peers -r $<
-	touch $@
-
-# A broken MLflow server beside a healthy one; once on each kind of store.
-bench-mlflow-faults: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_mlflow_faults --backend sqlite
-	$(BIN)/python -m tests.benchmarks.bench_mlflow_faults --backend postgresql
-
-# 100,000 trials on 1,000 GPUs with an injected clock: what reaches driver, journal, MLflow, tables and head.
-simulate-cluster: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.simulate_cluster
 
 # Wheel and source distribution, the wheel built from the latter.
 dist: $(RELEASE)

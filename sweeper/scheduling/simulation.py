@@ -19,8 +19,8 @@ trials in random orders, and with values that other seeds would have given:
   next, by the correlation of the deviations from a trial's mean that were seen.
 
 A trial with a scheduler of another kind, or without spread, has no answer. It is the chance under *this* scheduler and
-among *these* configurations; a searcher would have chosen others. `make bench-public` holds the predictions against
-what happened on public learning curves.
+among *these* configurations; a searcher would have chosen others. docs/guides/measured.md holds the predictions
+against what happened on public learning curves.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from tests.benchmarks.bench_posthoc import example
 from trainables.datasets.corruptions import KINDS, corrupted
 from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.base import METRICS, further_metrics
@@ -29,6 +28,15 @@ from trainables.posthoc import POSTHOC, fit, fit_many
 from trainables.posthoc.conformal import SCORES, fit_sets
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
+
+
+def example(samples: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return float32 logits [samples, classes] that are right about three times in four, and targets."""
+    random = np.random.default_rng(seed)
+    targets = random.integers(0, classes, samples)
+    logits = random.normal(size=(samples, classes)) * 2
+    logits[np.arange(samples), targets] += 7 + 3 * random.normal(size=samples)
+    return logits.astype(np.float32), targets
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,19 @@ said beside it where it is more than a tenth. What no time is left for (`--budge
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from sweeper.storage.metadata import hardware
-from tests.benchmarks import bench_lanes_gpu
 from tests.benchmarks.bench_replicates import configuration, data_for
 from tests.packs import pack
 from trainables.curvature import CurvatureSettings, measure_curvature
@@ -160,23 +163,44 @@ def lanes(size: Size, clock: Clock) -> list[list[str]]:
     return rows
 
 
+_trained: dict[str, Packed] = {}
+
+
+def _prepare_share(size: Size, network: str, share: float) -> None:
+    """Cap this process at `share` of the GPU's memory, build a network in it and train one epoch."""
+    if size.device == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share)
+    torch.set_num_threads(1)
+    _trained["network"] = pack(build(size, network), SEQUENTIAL)
+    _train_share(size)
+
+
+def _train_share(size: Size) -> None:
+    _timed(size, _trained["network"].train_epoch)
+
+
+def together(size: Size, network: str, count: int) -> str:
+    """Return samples/s of `count` processes, each capped at its share of the GPU's memory: median of three rounds."""
+    spawn = multiprocessing.get_context("spawn")
+    rates: list[float] = []
+    with ExitStack() as stack:
+        pools = [stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn)) for _ in range(count)]
+        for preparing in [pool.submit(_prepare_share, size, network, 1 / count) for pool in pools]:
+            preparing.result()
+        for _ in range(3):
+            started = time.perf_counter()
+            for running in [pool.submit(_train_share, size) for pool in pools]:
+                running.result()
+            rates.append(count * size.steps * size.batch_size / (time.perf_counter() - started))
+    return f"{statistics.median(rates):,.0f} samples/s ({min(rates):,.0f} … {max(rates):,.0f})"
+
+
 def shares(size: Size, clock: Clock) -> list[list[str]]:
-    """Return samples/s of processes that share the card, each capped at its share of the memory."""
+    """Return samples/s of processes that share the GPU."""
     network = size.networks[min(1, len(size.networks) - 1)]
-    rows = [[f"processes of {network}", "together"]]
-    options = {} if size.width is None else {"width": size.width}
-    for count in size.shares:
-        common = {
-            "network": network, "steps": size.steps, "batch_size": size.batch_size, "device": size.device,
-            "training": PLAIN, "options": options,
-        }  # fmt: skip
-
-        def measure(count: int = count, common: dict[str, object] = common) -> str:
-            found = bench_lanes_gpu.measure(bench_lanes_gpu.FRACTIONS, count, common, rounds=3, epochs=2)
-            return " ".join(found.split()).removeprefix(f"{bench_lanes_gpu.FRACTIONS} ")
-
-        rows.append([f"{count} × 1/{count}", measured(clock, measure, size)])
-    return rows
+    heading = [f"processes of {network}", "together"]
+    figures = {n: measured(clock, partial(together, size, network, n), size) for n in size.shares}
+    return [heading, *([f"{n} × 1/{n}", figure] for n, figure in figures.items())]
 
 
 def measurements(size: Size, clock: Clock) -> list[list[str]]:

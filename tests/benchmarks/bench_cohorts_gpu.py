@@ -12,10 +12,13 @@ set already, only processes that share are run.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +31,6 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.metadata import hardware
 from tests.benchmarks.bench_cohorts import space_of
-from tests.benchmarks.bench_lanes_gpu import Utilisation
 from tests.benchmarks.bench_overhead import measured
 from trainables.datasets import load_dataset
 from trainables.training.lanes.cohort import Cohort
@@ -38,6 +40,43 @@ WIDTHS = (1, 4, 16, 64, 256)
 NETWORKS = ("mlp", "resnet8")
 BATCHES = (128, 16)
 PROCESSES = (1, 4, 8)
+
+
+class Utilisation:
+    """What nvidia-smi says of the card while it is entered: the mean utilisation in percent and power in watts."""
+
+    def __init__(self, device: str) -> None:
+        """Ask nothing where there is no card or no nvidia-smi."""
+        self._asks = device == "cuda" and shutil.which("nvidia-smi") is not None
+        self._samples: list[tuple[float, float]] = []
+        self._end = threading.Event()
+
+    def __enter__(self) -> Utilisation:
+        """Begin to ask."""
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ask no more."""
+        self._end.set()
+        self._thread.join()
+
+    @property
+    def text(self) -> str:
+        """The means, or that they are unknown."""
+        if not self._samples:
+            return "unknown"
+        busy, watts = (statistics.mean(each) for each in zip(*self._samples, strict=True))
+        return f"{busy:3.0f} % busy, {watts:.0f} W"
+
+    def _watch(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader,nounits", "--id=0"]
+        while self._asks and not self._end.wait(0.2):
+            answer = subprocess.run(command, capture_output=True, text=True)
+            with contextlib.suppress(ValueError):  # a virtual machine's card may not tell its power
+                busy, watts = map(float, answer.stdout.split(","))
+                self._samples.append((busy, watts))
 
 
 def widths(device: str, networks: Sequence[str], batches: Sequence[int], counts: Sequence[int], rounds: int) -> None:

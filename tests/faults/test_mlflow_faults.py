@@ -1,8 +1,7 @@
 """MLflow killed, paused, restarted under real sweeps, drivers killed around its writes: nothing lacks or doubles.
 
 Servers are real, on SQLite and on PostgreSQL. All of this runs by `make test-faults`; by default
-`tests.sweeper.tracking.test_sync` kills, pauses and restarts a real server under a follower. How long the sweeps take
-beside undisturbed ones is measured by `make bench-mlflow-faults`.
+`tests.sweeper.tracking.test_sync` kills, pauses and restarts a real server under a follower.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Public learning curves, and other packages' schedulers in this project's loop: what `bench_public` plays."""
