@@ -50,7 +50,7 @@ class Line:
 
     Attributes:
         place, loss, network: what it is the best of; `place` is the data set's setting.
-        setting: the hyperparameter that varies alone and its value, `γ 3`; empty where none does.
+        setting: the hyperparameter that varies alone and its value, `γ 3`, or the loss's γ; empty where there is none.
         trial: its name.
         configuration: its hyperparameters in words.
         epoch: its last one.
@@ -291,7 +291,8 @@ def line_of(found: Matrix, key: Key, row: Row, best: Row, setting: str, measured
     names = [n for n in found.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
     standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[found.decides.worse(best, row)]
     standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
-    words = describe(row, names) if names else ""
+    words, gamma = describe(row, names) if names else "", row.get("config_loss_gamma")
+    setting = setting or (f"{short('config_loss_gamma')} {number(gamma)}" if numeric(gamma) else "")
     return Line(*key, setting, trial, words, int_of(row, "epochs"), standing, value, measured.changes.get(trial))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -286,9 +287,10 @@ def legend(found: FirstScreen) -> str:
     verdicts = {line.change.code for line in found.lines if line.change is not None}
     if not verdicts:
         return ""
-    alone = listed(sorted({line.setting.split()[0] for line in found.lines if line.setting}))
+    rows = Counter((line.place, line.loss, line.network) for line in found.lines)
+    alone = {line.setting.split()[0] for line in found.lines if rows[line.place, line.loss, line.network] > 1}
     said = [
-        f"Finalists: the best of each loss on each network{f', and each {alone}' if alone else ''}.",
+        f"Finalists: the best of each loss on each network{', and each ' + listed(sorted(alone)) if alone else ''}.",
         "Change: test ECE after minus before temperature scaling, its 95 % interval over seeds and test samples.",
     ]
     said += ["≤ x: no difference larger than x (two tests of 5 %)."] if NO_DIFFERENCE in verdicts else []
