@@ -1,7 +1,6 @@
 """Files for a sweep's runs: tables and report for its own, a reliability diagram for each trial that has ended.
 
-The bins of the diagrams are no part of the journal: they are read from the table `reliability` as its files appear,
-each file once.
+The bins of the diagrams are no part of the journal: they are read from the table `reliability`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 import jinja2
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from sweeper.core.cells import grouped
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
@@ -24,7 +22,6 @@ from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import recalibration_parts
 from sweeper.tracking.base import DIAGRAM
-from trainables.files.sealed import require_sound
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
 
@@ -58,68 +55,43 @@ def artifacts(
     best = best_trial(state, judging)
     if best is not None:
         name = trial_name(best.configuration)
-        bins = reliability_of(paths, name)
-        if bins:
+        epoch = best.last_evaluation_epoch
+        if epoch is not None and (bins := reliability_of(paths, {name: epoch}).get(name)):
             target = folder / DIAGRAM
             target.write_text(reliability_diagram(bins, f"{name}, the {best_words(best)}", said_of(bins)), "utf-8")
             yield target, None
 
 
-def reliability_of(paths: SweepPaths, trial: str) -> Bins:
-    """Return the bins of a trial's last evaluation on the test split, counted together over its replicates."""
-    rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(
-        filter=(pc.field("trial") == trial) & (pc.field("split") == SPLIT)
-    )
-    return merged([row for row in rows.to_pylist() if row["epoch"] == pc.max(rows["epoch"]).as_py()])
+def reliability_of(paths: SweepPaths, epochs: Mapping[str, int]) -> dict[str, Bins]:
+    """Return trial → bins of its evaluation at an epoch on the test split, counted together over its replicates.
+
+    Args:
+        paths: of the sweep.
+        epochs: trial → epoch.
+
+    Raises:
+        OSError, ValueError: a file is damaged, or was replaced while it was read.
+    """
+    wanted = (pc.field("split") == SPLIT) & pc.field("trial").isin([*epochs])
+    rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(filter=wanted).to_pylist()
+    of_trial = grouped((row for row in rows if row["epoch"] == epochs[row["trial"]]), itemgetter("trial"))
+    return {trial: merged(group) for trial, group in of_trial.items()}
 
 
-class Diagrams:
-    """What trials' diagrams are drawn from, gathered file by file."""
+def missing_diagrams(paths: SweepPaths, state: SweepState, drawn: Mapping[int, str]) -> dict[int, tuple[int, Bins]]:
+    """Return configuration → (epoch, bins) of the ended trials whose runs lack the diagram of their last evaluation.
 
-    def __init__(self, paths: SweepPaths) -> None:
-        """Begin with nothing read."""
-        self._folder = paths.tables / "reliability"
-        self._read: set[str] = set()
-        self._rows: dict[int, tuple[int, dict[tuple[int, int], Row]]] = {}
-
-    def gather(self, drawn: Mapping[int, str]) -> None:
-        """Read the files that have appeared since; of each trial the bins of its latest evaluation are kept.
-
-        Args:
-            drawn: configuration → epoch of the diagram that its run has already, which is not needed again.
-        """
-        for path in sorted(self._folder.glob("*.parquet")):
-            if path.name not in self._read:
-                try:
-                    require_sound(path)
-                    rows = pq.read_table(path, filters=[("split", "=", SPLIT)]).to_pylist()
-                except FileNotFoundError:
-                    continue  # merged or compacted meanwhile: its rows come again under another name
-                except (OSError, ValueError):
-                    self._read.add(path.name)  # damaged: the next process that opens the sweep quarantines it
-                    continue
-                self._read.add(path.name)
-                for row in rows:
-                    self._take(row, drawn)
-
-    def due(self, state: SweepState) -> Iterator[tuple[int, int, Bins]]:
-        """Yield (configuration, epoch, merged bins) of ended trials, each once; what was yielded is forgotten."""
-        for index in list(self._rows):
-            epoch, rows = self._rows[index]
-            trial = state.trials.get(index)  # none yet where a search has suggested it later in the journal
-            if trial is not None and trial.status in ENDED and trial.last_evaluation_epoch == epoch:
-                del self._rows[index]
-                yield index, epoch, merged([*rows.values()])
-
-    def _take(self, row: Row, drawn: Mapping[int, str]) -> None:
-        index, epoch = configuration_index(row["trial"]), row["epoch"]
-        if drawn.get(index) == str(epoch):
-            return
-        latest, rows = self._rows.get(index, (0, {}))
-        if epoch > latest:
-            latest, rows = self._rows[index] = epoch, {}
-        if epoch == latest:
-            rows[row["replicate"], row["bin"]] = row  # files that were merged repeat what single ones held
+    `drawn` is configuration → epoch of the diagram that its run has. Nothing is returned while a file cannot be read:
+    the next process that opens the sweep quarantines a damaged one.
+    """
+    last = {i: trial.last_evaluation_epoch for i, trial in state.trials.items()
+            if trial.status in ENDED and trial.added is None and trial.last_evaluation_epoch is not None}  # fmt: skip
+    lacking = {trial_name(i): epoch for i, epoch in last.items() if epoch is not None and drawn.get(i) != str(epoch)}
+    try:
+        found = reliability_of(paths, lacking) if lacking else {}
+    except (OSError, ValueError):
+        return {}
+    return {configuration_index(trial): (lacking[trial], bins) for trial, bins in found.items()}
 
 
 def merged(rows: Bins) -> Bins:

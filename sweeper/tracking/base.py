@@ -13,7 +13,7 @@ the name, `--tracking-uri lines:`. Addresses such as `sqlite:///…` and `https:
 
     TRACKER = TrackerKind("lines", lambda address, sweep: Lines())
 
-What runs contain is decided in `sweeper.tracking.runs`; when it is written, in `projection`, `sync` and `follower`.
+What runs contain is decided in `sweeper.tracking.runs`; when it is written, in `sync` and `follower`.
 """
 
 from __future__ import annotations
@@ -102,21 +102,13 @@ class TrackedSweep:
 class Tracker(ABC):
     """The runs of one sweep in one place, by `RunUpdate.place`. Any call may raise the errors of its kind."""
 
-    #: Seconds in which a healthy one has answered a call.
-    answers_within = 20.0
-
     #: Whether it keeps tables, report and diagrams.
     takes_files = False
 
     def __init__(self) -> None:
-        #: Called in the middle of a call, each time that there is a sign of life.
-        self.answered: Callable[[], None] = lambda: None
         #: Place → the epoch of the diagram that its run has, as `DIAGRAM_TAG` says.
         self.drawn: dict[int, str] = {}
         self._tags: dict[str, str] = {}
-
-    def load(self) -> None:  # noqa: B027  (optional)
-        """Import what writing needs; that takes seconds, which are not the place's."""
 
     def prepare(self) -> None:  # noqa: B027  (optional)
         """Open the place; called before the journal has begun."""

@@ -1,39 +1,57 @@
 """Filling a tracker from the journal: a process that follows a running sweep, and `sync` for any other time.
 
+The journal is folded and what each run lacks is written. What a store holds already is read from the runs' own tags,
+once, so nothing is remembered anywhere else; after an error everything is read and folded again.
+
 Nothing here can hold up a sweep: the follower is a separate process at low priority, the driver waits for it no
 longer than it chooses to, and what a dead or slow server kept it from writing is written by `sync`.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import select
-import stat
 import sys
-import threading
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.core.display import redact
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
+from sweeper.core.labels import in_order
+from sweeper.journal.journal import JournalTail
+from sweeper.journal.records import Ended
 from sweeper.journal.segments import last_sequence
+from sweeper.reporting.first_screen import first_screen
+from sweeper.reporting.sentences import sentences
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.listing import headline, overview
+from sweeper.space.configurations import configurations, varying_columns
+from sweeper.space.spec import spec_of
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_odd_files
+from sweeper.storage.metadata import read_manifest, read_specification
+from sweeper.tables.generations import recalibration_parts, state_of_recalibrations
+from sweeper.tracking.artifacts import Bins, artifacts, missing_diagrams, reliability_diagram, said_of
+from sweeper.tracking.base import RunUpdate, TrackedSweep, kind_of
 from sweeper.tracking.follower import ADDRESS_VARIABLE
-from sweeper.tracking.projection import Projection, Watchdog, seconds_waited, sentence
+from sweeper.tracking.points import recalibration_points
+from sweeper.tracking.runs import GENERATION_TAG, RunProjection, identity_of
+from trainables.files.locks import LockHeldError, file_lock
 
 #: The follower reads the journal this often, or less often when a pass takes long.
 PASS_SECONDS = 2.0
 
-#: A pass may take this share of the follower's time, in which waiting for a processor does not count: at low priority
-#: beside busy cores a pass of two seconds takes half a minute, and a pause of three such would leave all to the end.
+#: A pass may take this share of the follower's time.
 SHARE_OF_TIME = 0.25
 
-#: After an error the follower waits 1, 2, 4 … seconds, at most this long.
+#: After an error the follower waits 1, 2, 4 … seconds, and after any pass at most this long.
 LONGEST_PAUSE = 30.0
 
 #: So often `sync` tries to reach the store.
@@ -42,7 +60,158 @@ SYNC_TRIES = 4
 #: Once the sweep is over the follower leaves after so many failures in a row, those before the end included.
 LAST_TRIES = 2
 
+#: A pass over a long journal writes after so many points, which bounds its memory to some 50 MB.
+POINTS_A_PASS = 200_000
+
+#: While trials train, diagrams are drawn this often: a thousand files of the table take a second to read.
+DIAGRAM_SECONDS = 30.0
+
+#: The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then.
+ARTIFACTS_TAG = "artifacts_sequence"
+
+#: The parent's tag with the state of the recalibrations that are logged.
+RECALIBRATIONS_TAG = "recalibrations"
+
 _log = logging.getLogger("sweeper.tracking")
+
+
+class Projection:
+    """One sweep's journal on one side, one store on the other."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        """Note where both are; nothing is read or sent before `prepare` and `begin`."""
+        self.paths = SweepPaths(root.resolve())
+        self.kind = kind_of(address)
+        self._store = self.kind.open(address, tracked(self.paths))
+        self.runs = self.points = 0
+        self.ended_at = -1
+        self._abandoned = False
+
+    def prepare(self) -> None:
+        """Open the store: what takes seconds the first time, and can be done before the journal begins."""
+        self._store.prepare()
+
+    def begin(self) -> bool:
+        """Start at the journal's beginning; `False` while the journal has no record yet."""
+        if last_sequence(self.paths.journal) < 0:
+            return False
+        sweep, identity = tracked(self.paths), identity_of(self.paths)
+        self._judging = sweep.spec.schedule
+        known = self._store.connect(identity["sweep_id"], identity.get(GENERATION_TAG, ""))
+        self._runs = RunProjection(sweep, identity, known)
+        self._tail = JournalTail(self.paths.journal)
+        self._drawn_at = time.monotonic()
+        return True
+
+    def advance(self, *, last: bool = False, abandoned: bool = False) -> None:
+        """Write everything that is in the journal by now; with `last`, diagrams too, which else are drawn rarely."""
+        self._abandoned = abandoned
+        draw = last or abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS
+        for record in self._tail.read():
+            self._runs.apply(record)
+            if isinstance(record.body, Ended):
+                self.ended_at = record.sequence
+            if self._runs.pending_points >= POINTS_A_PASS:
+                self._write(draw=draw)
+        self._write(draw=draw)
+
+    def watch_machine(self) -> None:
+        """Have the sweep's run show how busy this machine is, if the store does so."""
+        self._store.watch_machine()
+
+    def attach(self) -> None:
+        """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
+
+        Recalibrations, which are not in the journal, are logged before, and the last trials' diagrams drawn.
+        """
+        self._write(draw=True)
+        recalibrated = self._log_recalibrations()
+        if not self._store.takes_files:
+            return
+        sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
+        if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
+            return
+        self._store.describe(answer(self.paths.root))
+        with tempfile.TemporaryDirectory() as folder:
+            for path, target in artifacts(self.paths, self._runs.state, self._judging, Path(folder)):
+                self._store.log_artifact(path, target)
+        self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+
+    def _log_recalibrations(self) -> str:
+        """Log the points of all recalibrations where one is new; return what identifies this state of them."""
+        parts = recalibration_parts(self.paths)
+        state = state_of_recalibrations(parts)
+        if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:
+            for part in parts:
+                for place, points in recalibration_points(part):
+                    self._runs.add(place, points)
+                if self._runs.pending_points >= POINTS_A_PASS:
+                    self._write()
+            self._write()
+            self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
+        return state
+
+    def _write(self, *, draw: bool = False) -> None:
+        """Write what every run lacks; with `draw`, the diagrams of trials that have ended since are among it."""
+        due: dict[int, tuple[int, Bins]] = {}
+        if draw and self._store.takes_files:
+            self._drawn_at = time.monotonic()
+            due = missing_diagrams(self.paths, self._runs.state, self._store.drawn)
+        drawn = {index: epoch for index, (epoch, _) in due.items()}
+        updates = self._runs.take(abandoned=self._abandoned, diagrams=drawn)
+        if updates:
+            self._store.write(self._illustrated(updates, due))
+            self.runs += len(updates)
+            self.points += sum(len(update.points) for update in updates)
+
+    def _illustrated(self, updates: Iterable[RunUpdate], due: Mapping[int, tuple[int, Bins]]) -> Iterator[RunUpdate]:
+        """Yield the updates, those in `due` with a diagram, drawn when it is sent: memory has one at a time."""
+        for update in updates:
+            if update.place in due:
+                epoch, bins = due[update.place]
+                drawn = reliability_diagram(bins, self._runs.name_of(update.place), f"epoch {epoch}, {said_of(bins)}")
+                update = replace(update, diagram=drawn)
+            yield update
+
+    @contextmanager
+    def alone(self, patience: float) -> Iterator[None]:
+        """Hold the sweep's lock of trackers: two writers at once would create runs twice.
+
+        Raises SweeperError when another process still has it after `patience` seconds, or the folder cannot be written.
+        """
+        with ExitStack() as guard:
+            try:
+                with writing_to(self.paths.root, "ask its owner to sync it, or sync a copy"):
+                    guard.enter_context(file_lock(self.paths.root / "mlflow.lock", patience=patience))
+            except LockHeldError as error:
+                raise SweeperError(
+                    f"another process is writing to {self.kind.name} for the sweep {self.paths.name!r}",
+                    "it logs everything; run `sweeper manage sync` after the sweep has ended",
+                ) from error
+            yield
+
+
+def answer(root: Path) -> str:
+    """Return the sentences of a sweep's first screen, and its best configuration."""
+    try:
+        with Results(root).snapshot() as results:
+            board = leaderboard(results)
+            said = sentences(first_screen(results, board, overview(results)))
+            return "\n\n".join([*said, headline(board)])
+    except SweeperError as error:  # damaged tables, of which the sweep itself tells
+        return str(error)
+
+
+def sentence(error: Exception) -> str:
+    """Return an error's first line, without secrets."""
+    return redact((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def tracked(paths: SweepPaths) -> TrackedSweep:
+    """Return what a tracker may know of a sweep. Raises SweeperError when its folder cannot be read."""
+    spec = spec_of(read_specification(paths.sweep_file, required=True), str(paths.sweep_file))
+    manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
+    return TrackedSweep(paths, spec, manifest, configurations(spec), in_order(varying_columns(spec.space)))
 
 
 @dataclass(frozen=True)
@@ -92,24 +261,20 @@ def sync(root: Path, uri: str) -> SyncReport:
     return SyncReport(name, tracker, redact(uri), projection.runs, projection.points, seconds)
 
 
-def follow(root: Path, uri: str, driver: Driver) -> bool:
-    """Follow a sweep until its driver has left; return whether everything was written.
+def follow(root: Path, uri: str) -> bool:
+    """Follow a sweep until its driver closes our standard input, or dies; return whether everything was written.
 
     Args:
         root: the sweep's folder.
         uri: of the tracking store.
-        driver: tells whether it is still there.
     """
-    projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
+    projection = Projection(root, uri)
     newest_before = last_sequence(projection.paths.journal)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
-        over: float | None = None
         while True:
-            leaving = not driver.wait(pause)
-            began = _at_work()
-            if leaving and over is None:
-                over = time.process_time()
+            leaving = bool(select.select([sys.stdin], [], [], pause)[0])
+            began = time.monotonic()
             try:
                 if not ready:
                     projection.prepare()
@@ -119,80 +284,32 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                 if begun:
                     projection.advance(last=leaving)
                     projection.watch_machine()
-                ended = begun and projection.ended_at > newest_before
-                leaving = leaving or (ended and not driver.announces)
                 if leaving:
-                    if ended:
+                    if begun and projection.ended_at > newest_before:
                         projection.attach()
                     elif begun:
                         projection.advance(abandoned=True)
-                    spent = time.process_time()
-                    _log.info(
-                        "complete: %d points in %.1f s of processor time, %.1f s of them after the sweep",
-                        projection.points, spent, spent - (over if over is not None else spent),
-                    )  # fmt: skip
+                    _log.info("complete: %d points", projection.points)
                     return True
-                failures, pause = 0, max(PASS_SECONDS, (_at_work() - began) * (1 / SHARE_OF_TIME - 1))
+                pause = (time.monotonic() - began) * (1 / SHARE_OF_TIME - 1)
+                failures, pause = 0, min(max(PASS_SECONDS, pause), LONGEST_PAUSE)
             except projection.kind.errors() as error:
                 failures, ready, begun, troubled = failures + 1, False, False, True
-                pause = 1.0 if leaving else min(2.0 ** (failures - 1), LONGEST_PAUSE)
+                pause = min(2.0 ** (failures - 1), LONGEST_PAUSE)
                 _log.warning("%s at %s: %s (failure %d)", projection.kind.name, redact(uri), sentence(error), failures)
                 if leaving and failures >= LAST_TRIES:
                     return False
+                time.sleep(1.0 if leaving else 0.0)
 
 
-def _at_work() -> float:
-    """Return a clock that stands still while this thread could compute and gets no processor."""
-    return seconds_waited(threading.get_native_id()) + time.thread_time()
-
-
-class Driver:
-    """Whether the driver is still there: its process lives, and it holds the pipe to our standard input open.
-
-    A driver with such a pipe closes it when the tables and the report are complete (`announces`); without one, the
-    follower leaves as soon as the sweep's end is in the journal.
-    """
-
-    def __init__(self, parent: int | None) -> None:
-        """Watch process `parent`, our own parent; `None` watches the pipe alone."""
-        self._parent = parent
-        self.announces = stat.S_ISFIFO(os.fstat(0).st_mode)
-        self._gone = False
-
-    def wait(self, seconds: float) -> bool:
-        """Let `seconds` pass, or less when the driver leaves; return whether it is still there."""
-        if self._gone:
-            time.sleep(seconds)
-            return False
-        if self.announces:
-            readable, _, _ = select.select([0], [], [], seconds)
-            self._gone = bool(readable) and not os.read(0, 1)
-        else:
-            time.sleep(seconds)
-        self._gone = self._gone or (self._parent is not None and os.getppid() != self._parent)
-        return not self._gone
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the follower: `python -m sweeper.tracking.sync FOLDER --follow [--uri URI] [--parent PID]`."""
-    parser = argparse.ArgumentParser(prog="sweeper.tracking.sync", description="Write a sweep's journal to a tracker.")
-    parser.add_argument("root", type=Path, help="the sweep's results folder")
-    parser.add_argument("--uri", default=None, help=f"the tracker's address (default: {ADDRESS_VARIABLE})")
-    parser.add_argument("--follow", action="store_true", help="run until the driver exits")
-    parser.add_argument("--parent", type=int, default=None, help="the driver's process id")
-    options = parser.parse_args(arguments)
+def main() -> int:
+    """Follow the sweep in the folder that is the argument; the environment has the tracker's address."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    uri = options.uri or os.environ.get(ADDRESS_VARIABLE)
     try:
-        if not uri:
-            raise SweeperError("no tracker was named", f"give --uri or set {ADDRESS_VARIABLE}")
-        if options.follow:
-            return 0 if follow(options.root, uri, Driver(options.parent)) else 1
-        _log.info("%s", sync(options.root, uri))
+        return 0 if follow(Path(sys.argv[1]), os.environ[ADDRESS_VARIABLE]) else 1
     except SweeperError as error:
         _log.error("%s", redact(str(error)))
         return error.exit_code
-    return 0
 
 
 if __name__ == "__main__":

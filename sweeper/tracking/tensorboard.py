@@ -70,7 +70,6 @@ class TensorBoardTracker(Tracker):
                 writer = RecordWriter(stream)
                 for event in self._events(update):
                     writer.write(event.SerializeToString())
-            self.answered()
 
     def _events(self, update: RunUpdate) -> Iterator[Event]:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -53,12 +53,6 @@ TEXTS_A_BATCH = 100
 #: MLflow's word for runs and experiments that are not deleted.
 ACTIVE = "active"
 
-#: Seconds in which a healthy server has answered: twenty times what its largest request takes, 0.15 s.
-SERVER_ANSWERS_WITHIN = 3.0
-
-#: The same for a database that is written to directly: creating its tables, or a bulk write, takes seconds.
-DATABASE_ANSWERS_WITHIN = 20.0
-
 
 class MlflowTracker(Tracker):
     """The runs of one sweep in a tracking store, by place."""
@@ -71,7 +65,6 @@ class MlflowTracker(Tracker):
         for key, value in _NAMES["environment"].items():
             os.environ.setdefault(key, value)
         self._uri, self._sweep = uri, sweep
-        self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
         goal = sweep.spec.objective
         self._experiment_tags = {TAG: shared_view(goal.metric, goal.mode, sweep.varying, len(sweep.configurations))}
         self._unfinished: set[int] = set()
@@ -80,10 +73,6 @@ class MlflowTracker(Tracker):
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
         self._sent: dict[int, dict[str, str]] = {}
-
-    def load(self) -> None:
-        """Import what writing needs; that takes seconds, which are not the store's."""
-        import mlflow.tracking  # noqa: F401
 
     def prepare(self) -> None:
         """Open the store, which creates it where it is a file, and the experiment."""
@@ -137,7 +126,6 @@ class MlflowTracker(Tracker):
             self._log(run_id, update, new)
             if update.diagram is not None:
                 self.drawn[update.place] = update.tags[DIAGRAM_TAG]
-            self.answered()
 
     def set_parent_tag(self, key: str, value: str) -> None:
         """Set a tag of the parent run."""

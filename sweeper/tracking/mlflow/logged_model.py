@@ -22,8 +22,8 @@ from sweeper.journal.state import fold
 from sweeper.storage.lookup import find_sweep
 from sweeper.tracking.mlflow.client import used_dataset
 from sweeper.tracking.mlflow.pages import store
-from sweeper.tracking.projection import tracked
 from sweeper.tracking.runs import identity_of
+from sweeper.tracking.sync import tracked
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run

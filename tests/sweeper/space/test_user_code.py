@@ -27,8 +27,8 @@ from sweeper.space.user_code import code_of, keep, kept_archive, manifest_part, 
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.base import SWEEP_RUN
-from sweeper.tracking.projection import tracked
 from sweeper.tracking.runs import RunProjection, identity_of
+from sweeper.tracking.sync import tracked
 from tests.sweeper.records import made_body
 from trainables.extensions.code import archive_digest
 from trainables.extensions.targets import entry_points

@@ -18,7 +18,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking import sync as projection
 from sweeper.tracking.mlflow.client import used_dataset
-from sweeper.tracking.projection import Projection
+from sweeper.tracking.sync import Projection
 from tests.sweeper.records import made_body
 
 RECORDED = {
