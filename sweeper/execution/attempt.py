@@ -6,15 +6,12 @@ put together once it is known how much fits: searcher, tables, sinks, settings o
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
@@ -53,22 +50,6 @@ from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
 from trainables.worker.trial_reports import Reason
 from trainables.worker.trial_settings import TrialSettings
-
-#: What the report needs: two thirds of a second that every command would wait for, were it imported at the start.
-FOR_THE_END = ("sweeper.reporting.page", "scipy.stats")
-
-
-def import_meanwhile(*modules: str) -> threading.Thread:
-    """Import modules one after the other in a thread, and return it; one that fails is left to who needs it."""
-
-    def load() -> None:
-        with suppress(ImportError, MemoryError):
-            for name in modules:
-                importlib.import_module(name)
-
-    thread = threading.Thread(target=load, daemon=True, name="imports")
-    thread.start()
-    return thread
 
 
 @contextmanager
@@ -169,6 +150,7 @@ class Attempt:
     def tick(self, steering: object) -> None:
         """Renew the lease on every turn of the driver. Raises LeaseLostError where another has taken the sweep over."""
         self._lease.beat()
+        self.follower.keep_alive()
         self.mirror.require()
 
     def run_unfinished(self, executor: Executor) -> str | None:
@@ -188,8 +170,7 @@ class Attempt:
 
     def run(self, executor: Executor) -> Driver:
         """Run the unfinished trials where the executor has room for them; the sweep is not closed yet."""
-        prepare_end = functools.partial(import_meanwhile, *FOR_THE_END)
-        job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics, prepare_end)
+        job = Job(self.sweep, self.progress, self.interrupts, self._settings, self._metrics)
         with executor.session(job) as session, FreshReport(self.sweep.paths) as report:
             budget = self._budget(session.resources)
             driver = self._driver(session, budget, report)

@@ -91,7 +91,7 @@ class LocalExecutor(Executor):
         opening = WorkerInit(settings, str(job.sweep.paths.log), spec.replicates.together)
 
         def execute(driver: Driver) -> None:
-            Loop(driver, server, opening, slots, job.prepare_end).run(job.interrupts)
+            Loop(driver, server, opening, slots).run(job.interrupts)
 
         yield Session(resources, slots, execute)
 
@@ -115,7 +115,6 @@ class Loop:
         server: forks the processes.
         opening: the first that each of them hears.
         slots: how many of them there may be.
-        winding_down: called once, when no more are needed.
         busy: workers at work, by the connection to their process.
         idle: workers that wait, or still write the last checkpoint of a trial that they left.
         dispatcher: says what a worker hears.
@@ -125,7 +124,6 @@ class Loop:
     server: ForkServer
     opening: WorkerInit
     slots: int
-    winding_down: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         """Begin without processes."""
@@ -152,16 +150,13 @@ class Loop:
     def turn(self) -> bool:
         """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
         self.start()
-        if self.winding_down is not None and len(self.busy) < self.slots and not self.driver.wants_more:
-            self.winding_down()
-            self.winding_down = None
         if self.busy:
             self._hear()
             self._spare_memory()
-        elif not self.driver.exhausted:
+        elif not self.driver.work.exhausted:
             time.sleep(TURN_SECONDS)  # nothing may start just now
         self.driver.flush()
-        return bool(self.busy) or not self.driver.exhausted
+        return bool(self.busy) or not self.driver.work.exhausted
 
     def finish_epochs(self) -> bool:
         """Take the next reports without letting a process continue; return whether any is still in its epoch."""

@@ -283,7 +283,7 @@ def bring_predictions(paths: SweepPaths, trials: Collection[str] | None = None) 
     wanted = {
         paths.tables.resolve() / KEPT / file: (name, entry)
         for name, entry in store.entries(f"tables/{KEPT}", recursive=False).items()
-        if (file := kept_file(name)) is not None and (trials is None or trial_of(file) in (None, *trials))
+        if (file := kept_file(name)) is not None and (trials is None or trial_of(file) in trials)
     }
     if trials is None:
         for path in {*kept_files(paths)} - wanted.keys():

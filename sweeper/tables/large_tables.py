@@ -136,10 +136,8 @@ class StoreArrivals:
             self._fetched.difference_update(done)
 
     def begin(self, found: Iterable[str]) -> None:
-        """Learn what is published from a listing of the store. Raises StoreError."""
-        for name, file in ((name, kept_file(name)) for name in found):
-            if file is not None:
-                self._published.update(self._evaluations(name, file))
+        """Learn what is published from a listing of the store."""
+        self._published.update(filter(None, map(kept_file, found)))
 
     def publish(self, names: Collection[str], *, only: bool) -> None:
         """Have the files of journaled evaluations published soon; with `only`, have all others withdrawn."""
@@ -175,17 +173,6 @@ class StoreArrivals:
                 self._withdrawn -= withdrawn
                 self._published = (self._published - withdrawn) | (wanted - lost)
                 self._lost |= lost
-
-    def _evaluations(self, name: str, file: str) -> list[str]:
-        """Return the evaluations in a published file, by the names that their own files have."""
-        if trial_of(file) is not None:
-            return [file]
-        try:
-            whole = pa.BufferReader(self._store.get(name) or b"")
-            listed: bytes = (pq.read_metadata(whole).metadata or {}).get(MERGED_KEY, b"")
-        except pa.ArrowInvalid:
-            return []  # gone meanwhile, or damaged: its evaluations are missing
-        return listed.decode().split()
 
 
 def _waiting(table: str, name: str) -> str:

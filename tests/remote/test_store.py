@@ -17,8 +17,6 @@ from typing import Any
 
 import boto3
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from sweeper.core.errors import SweeperError
@@ -31,7 +29,7 @@ from sweeper.storage.lease import LeaseLostError, StoreLease
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
 from sweeper.storage.store_journal import StoredJournal
-from sweeper.tables.large_tables import MERGED_KEY, StoreArrivals
+from sweeper.tables.large_tables import StoreArrivals
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
@@ -422,15 +420,6 @@ def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) 
         f"tables/predictions/{name}": name.encode() for name in (one, two, three, four)
     }
     assert not [*(tmp_path / "predictions").iterdir()] and not store.entries("incoming")
-
-
-def test_files_that_an_older_release_merged_are_known_by_their_evaluations(store: Store, tmp_path: Path) -> None:
-    names = [part_name("c00001", 0, 1), part_name("c00002", 0, 1)]
-    whole = pa.table({"trial": ["c00001", "c00002"]}).replace_schema_metadata({MERGED_KEY: " ".join(names)})
-    pq.write_table(whole, tmp_path / "merged")
-    store.put("tables/predictions/c00001-r0-e00001-and-1-more.parquet", tmp_path / "merged")
-    assert _published(store, tmp_path, names, only=True).lost() == []
-    assert {*store.entries()} == {"tables/predictions/c00001-r0-e00001-and-1-more.parquet"}
 
 
 def test_predictions_are_fetched_when_they_are_read(store: Store, tmp_path: Path, service: dict[str, str]) -> None:

@@ -218,10 +218,10 @@ class FakeSweep:
 
     def _drive(self, driver: Driver, rng: np.random.Generator, trouble: float, die: float = 0.0) -> None:
         workers: list[Worker] = []
-        while not (driver.exhausted and not workers):
+        while not (driver.work.exhausted and not workers):
             if rng.random() < die:
                 raise KilledError
-            if len(workers) < self.slots and (assignment := driver.next_assignment()) is not None:
+            if len(workers) < self.slots and (assignment := driver.work.next()) is not None:
                 driver.on_started(assignment)
                 workers.append(self.worker(assignment, rng))
             if not workers:

@@ -79,7 +79,7 @@ class Inline:
 
     def _train(self, driver: Driver, tables: ParquetSink, settings: TrialSettings) -> None:
         chosen = replace(settings, tables=tables.incoming)
-        while (assignment := driver.next_assignment()) is not None:
-            trial = Trial(driver.describe(assignment)[0], chosen, self.dataset)
+        while (assignment := driver.work.next()) is not None:
+            trial = Trial(driver.work.describe(assignment)[0], chosen, self.dataset)
             while not driver.on_news([(assignment, [trial.advance()], False)]):
                 pass

@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from abc import ABC
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from sweeper.core.ids import SweepPaths, is_added, trial_name
-from sweeper.execution.driver.context import NO_SHARES, DriverSettings, Fold, Shares, Sink, TrialValues
-from sweeper.execution.driver.steering import Controller, Steering
-from sweeper.journal.journal import Journal
-from sweeper.journal.records import Added, Body, Judged
+from sweeper.core.ids import is_added, trial_name
+from sweeper.execution.driver.context import DriverSettings, Shares, TrialValues
+from sweeper.execution.driver.steering import Steering
+from sweeper.journal.records import Body, Judged
 from sweeper.journal.state import ENDED, FAILED, WAITING, ReplicateState, SweepState, TrialState
 from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
 from trainables.training.lanes.packing import cohort_key
 from trainables.worker.checkpoints import replicate_folder
-from trainables.worker.trial_reports import Reason
 from trainables.worker.trial_settings import Assignment
 
 #: A configuration and, where replicates have separate processes, the number of one; `None` for all of them.
@@ -42,81 +38,100 @@ BATCH_LIMIT = 8
 
 
 @dataclass(eq=False)
-class Assignments(ABC):
-    """Answers an executor that asks for work: takes a sweep up where `state` and `rungs`, folded from its journal, are.
+class Assignments:
+    """What waits, and what is given out of it; answers an executor that asks for work.
 
     Attributes:
-        paths: of the sweep.
-        configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
-        settings: the same for every driver of the sweep.
-        journal: open for appending.
-        state: the fold of the journal so far.
+        settings: the driver's.
+        state: of the sweep, which `commit` continues changing.
         rungs: the same fold, as the scheduler needs it.
-        sinks: take every record after it was journaled.
-        folds: of the journal that others keep, up to date before sinks and controllers look.
+        values: of configurations.
+        steering: says whether anything may start.
+        commit: journals a record, durably.
         searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
             the space. It is asked when a trial could start at once, so that it knows as much as can be known.
-        controllers: are asked on every turn what should follow.
-        additions: returns the seeds that join the sweep now that all its trials have ended; empty for none.
         shares: of a GPU.
         slots: trials that run at once, for cutting assignments.
         failed_too: run failed trials again.
-        clock: seconds, for polling the stop marker and for recording starts.
+        clock: seconds.
+        processes: that fit at once.
     """
 
-    paths: SweepPaths
-    configurations: Sequence[dict[str, Any]]
     settings: DriverSettings
-    _: KW_ONLY
-    journal: Journal
     state: SweepState
     rungs: RungState
-    sinks: Sequence[Sink] = ()
-    folds: Sequence[Fold] = ()
-    searcher: Searcher | None = None
-    controllers: Sequence[Controller] = ()
-    additions: Callable[[SweepState], Sequence[Added]] = lambda state: ()
-    shares: Shares = NO_SHARES
-    slots: int = 1
-    failed_too: bool = False
-    clock: Callable[[], float] = time.monotonic
+    values: TrialValues
+    steering: Steering
+    commit: Callable[[Body], None]
+    _: KW_ONLY
+    searcher: Searcher | None
+    shares: Shares
+    slots: int
+    failed_too: bool
+    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
-        """Queue what is unfinished."""
-        searching = [] if self.searcher is None else [self.searcher]
-        self._folded: Sequence[Fold] = [self.state, self.rungs, *searching, *self.folds]
-        self.steering = Steering(self.controllers, self.paths.stop_marker, self.clock)
-        self.schedule, self.processes = self.settings.schedule, self.slots
-        self._values = TrialValues(self.configurations, self.state, self._record)
-        waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self._unsuggested)
-        self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self._units_of(i))
-        self._alone: set[int] = set()
+        """Queue what is unfinished: what `state` and `rungs` were folded to."""
+        self.processes = self.slots
+        waiting = (i for i in self.state.unfinished(failed_too=self.failed_too) if i not in self.unsuggested)
+        self._queue = deque(unit for i in waiting if not self.state.trials[i].paused for unit in self.units_of(i))
+        self._suspects: set[int] = set()
         #: Until when units wait, as others took the memory of the machine.
         self._held: dict[Unit, float] = {}
         self._kinds: dict[int, str | None] = {}
-        #: The assignments that are given out and not over, and whether a process has begun with each.
-        self._in_flight: dict[tuple[int, ...], bool] = {}
-
-    def _record(self, body: Body) -> None:
-        """Journal one record and let everything follow that follows from it."""
-        record = self.journal.append(body)
-        for fold in self._folded:
-            fold.apply(record)
-        for sink in self.sinks:
-            sink.append(record)
+        #: The assignments that are given out and not over.
+        self._in_flight: set[tuple[int, ...]] = set()
 
     def resize(self, slots: int) -> None:
         """Record how many trials run at once from now on: a cluster's nodes come and go, and so do lanes."""
         self.slots = max(1, slots)
 
+    def fit(self, processes: int) -> None:
+        """Record how many processes fit at once from now on."""
+        self.processes = processes
+        if not self.settings.together:
+            self.resize(processes)
+
+    def put_back(self, units: Iterable[Unit]) -> None:
+        """Put units at the head of the queue, in their order, but for those that have ended."""
+        self._queue.extendleft(reversed([unit for unit in units if self.state_of(unit).status not in ENDED]))
+
+    def add(self, index: int) -> None:
+        """Put a configuration at the end of the queue."""
+        self._queue.extend(self.units_of(index))
+
+    def leave_out(self, is_left_out: Callable[[Unit], bool]) -> list[int]:
+        """Take units out of the queue; return the configurations that were in it before."""
+        before = [*dict.fromkeys(index for index, _ in self._queue)]
+        self._queue = deque(unit for unit in self._queue if not is_left_out(unit))
+        return before
+
+    def take_back(self, assignment: Sequence[int]) -> bool:
+        """Return whether an assignment was given out; it is over now."""
+        given_out = tuple(assignment) in self._in_flight
+        self._in_flight.discard(tuple(assignment))
+        return given_out
+
+    def hold(self, units: Iterable[Unit], seconds: float) -> None:
+        """Let units wait for memory."""
+        self._held.update(dict.fromkeys(units, self.clock() + seconds))
+
+    def suspect(self, indices: Iterable[int]) -> None:
+        """Give each of these trials a process to itself until it has trained."""
+        self._suspects.update(indices)
+
+    def clear(self, indices: Iterable[int]) -> None:
+        """Suspect these trials no more."""
+        self._suspects.difference_update(indices)
+
     @property
     def outstanding(self) -> int:
         """How many trials could train at once, those that do included; 0 where none may start now."""
-        if self.closing or self._is_full or not self._waiting:
+        if self.steering.closing or self._is_full or not self._waiting:
             return 0
         ready = sum(map(self._may_start, self._queue))
         least = 1 if ready == len(self._queue) else 0
-        return max(len(self._in_flight) + ready + len(self._unsuggested), least)
+        return max(len(self._in_flight) + ready + len(self.unsuggested), least)
 
     @property
     def next_share(self) -> float | None:
@@ -127,12 +142,12 @@ class Assignments(ABC):
             return None if self.shares.measured is None else self.shares.usual
         return self.share_of([first])
 
-    def next_assignment(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
+    def next(self, fits: Callable[[int], bool] = lambda index: True) -> list[int] | None:
         """Return the next assignment, of configurations that fit; `None` when there is none to give now.
 
         A promotion and a suggestion are asked for where one would fit.
         """
-        if self.closing or self._is_full:
+        if self.steering.closing or self._is_full:
             return None
         self._promote(fits)
         unit = self._first(fits)
@@ -146,16 +161,16 @@ class Assignments(ABC):
             if not self._go_together(index, self._queue[0][0]) or not self._may_start(self._queue[0]):
                 break
             assignment.append(self._queue.popleft()[0])
-        self._in_flight[tuple(assignment)] = False
+        self._in_flight.add(tuple(assignment))
         return assignment
 
     def next_of_kind(self, kind: str | None, share: float | None = None) -> list[int] | None:
         """Return the next trial to join a cohort of a kind, on a share of a GPU; `None` when there is none now."""
 
         def fits(index: int) -> bool:
-            return index not in self._alone and self.kind_of(index) == kind and self._fits_on(index, share)
+            return index not in self._suspects and self.kind_of(index) == kind and self._fits_on(index, share)
 
-        return self.next_assignment(fits)
+        return self.next(fits)
 
     def next_for_empty(self, before: str | None = None, share: float | None = None) -> list[int] | None:
         """Return the next assignment for a process that has none; `None` when there is none to give now.
@@ -167,10 +182,10 @@ class Assignments(ABC):
         journal does not tell.
         """
         if not self.settings.together:
-            return self.next_assignment()
+            return self.next()
         kind, self._interrupted = before or self._interrupted, None
         found = self.next_of_kind(kind, share) if kind is not None else None
-        return self.next_assignment(lambda index: self._fits_on(index, share)) if found is None else found
+        return self.next(lambda index: self._fits_on(index, share)) if found is None else found
 
     def _fits_on(self, index: int, share: float | None) -> bool:
         return share is None or (self.share_of([index]) or 0) <= share
@@ -184,18 +199,18 @@ class Assignments(ABC):
     def kind_of(self, index: int) -> str | None:
         """Return what a configuration has in common with those it can train with; `None` where it trains alone."""
         if index not in self._kinds:
-            self._kinds[index] = cohort_key(self._values.look(index), self.settings.training)
+            self._kinds[index] = cohort_key(self.values.look(index), self.settings.training)
         return self._kinds[index]
 
     def is_suspect(self, index: int) -> bool:
         """Return whether a trial was in a process that died, and has not trained since: it has a process to itself."""
-        return index in self._alone
+        return index in self._suspects
 
     def describe(self, assignment: Sequence[int]) -> list[Assignment]:
         """Return an assignment for the worker: one of a replicate with a separate process has its seed alone."""
         described = []
-        for index, number in self._units(assignment):
-            values, added = self._values.of(index), self.state.trials[index].added
+        for index, number in self.units(assignment):
+            values, added = self.values.of(index), self.state.trials[index].added
             if added is not None:
                 place = place_of_unit((index, number))
                 name = trial_name(added.trial)
@@ -208,29 +223,18 @@ class Assignments(ABC):
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
-        shares = [self.shares.of(unit[0], self._state_of(unit).share) for unit in self._units(assignment)]
+        shares = [self.shares.of(unit[0], self.state_of(unit).share) for unit in self.units(assignment)]
         return max((share for share in shares if share is not None), default=None)
-
-    @property
-    def closing(self) -> Reason | None:
-        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
-        return self.steering.closing
 
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to give out and nothing given out can come back."""
-        return not self._in_flight and (not self._waiting or self.closing is not None)
+        return not self._in_flight and (not self._waiting or self.steering.closing is not None)
 
     @property
-    def wants_more(self) -> bool:
-        """Whether it has trials that it would start if the cluster had room."""
-        could_give = self._waiting and not self._is_full
-        return self.closing is None and (self._ahead > 0 or could_give)
-
-    @property
-    def _ahead(self) -> int:
-        """How many of the assignments that are given out no process has begun yet."""
-        return sum(not begun for begun in self._in_flight.values())
+    def done(self) -> bool:
+        """Whether nothing runs or waits, though nobody has asked for the end."""
+        return not (self.steering.closing or self._in_flight or self._waiting)
 
     @property
     def _is_full(self) -> bool:
@@ -257,14 +261,14 @@ class Assignments(ABC):
         More than one do only where no trial can be stopped before its last epoch: the only rung is the last.
         """
         settings = self.settings
-        if len(self.schedule.rungs) > 1 or self.searcher is not None or settings.apart or settings.together:
+        if len(self.settings.schedule.rungs) > 1 or self.searcher is not None or settings.apart or settings.together:
             return 1
         # Shares shrink towards the end, so that no process is left with a long rest to do alone.
         return min(BATCH_LIMIT, math.ceil((1 + len(self._queue)) / (4 * self.slots)))
 
     def _go_together(self, first: int, second: int) -> bool:
         alike = self.share_of([first]) == self.share_of([second])
-        return alike and self._alone.isdisjoint((first, second))
+        return alike and self._suspects.isdisjoint((first, second))
 
     def _promote(self, fits: Callable[[int], bool]) -> None:
         """Put the paused trial that the scheduler promotes now at the head of the queue, if there is one.
@@ -276,8 +280,7 @@ class Assignments(ABC):
             return
         index, decision = found
         trial = self.state.trials[index]
-        self._record(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
-        self.journal.settle()
+        self.commit(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
         self._queue.appendleft((index, None))
 
     def _suggest(self) -> bool:
@@ -286,30 +289,33 @@ class Assignments(ABC):
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
         # What is given out or waits to be counts against the slots.
-        while self.searcher and self._unsuggested and len(self._in_flight) + len(self._queue) < self.slots:
-            index = self._unsuggested[0]
+        while self.searcher and self.unsuggested and len(self._in_flight) + len(self._queue) < self.slots:
+            index = self.unsuggested[0]
             suggestion = self.searcher.suggest(index)
-            self._record(suggested_body(index, suggestion, self.searcher.maker))
-            self.journal.settle()
-            self._queue.extend(self._units_of(index))
+            self.commit(suggested_body(index, suggestion, self.searcher.maker))
+            self.add(index)
             if self._queue:
                 return True
         return False
 
     @property
-    def _unsuggested(self) -> range:
+    def unsuggested(self) -> range:
         """The configurations that the searcher has not chosen yet: all after the last that it has."""
-        return range(0) if self.searcher is None else range(len(self.state.configurations), len(self.configurations))
+        return (
+            range(0)
+            if self.searcher is None
+            else range(len(self.state.configurations), len(self.values.configurations))
+        )
 
     @property
     def _waiting(self) -> bool:
         """Whether there is anything to give out."""
-        return bool(self._queue or self._unsuggested) or self.rungs.promotion(self._settled) is not None
+        return bool(self._queue or self.unsuggested) or self.rungs.promotion(self._settled) is not None
 
     @property
     def _settled(self) -> Settled:
         """The rungs that no trial can come to any more; none while a searcher may still choose trials for any."""
-        if self._unsuggested:
+        if self.unsuggested:
             return lambda stratum, rung: False
         return settled_but_for(self.rungs, self._under_way)
 
@@ -319,48 +325,41 @@ class Assignments(ABC):
             if not is_added(index):
                 yield index, self.state.trials[index].epochs
 
-    def _add_seeds(self) -> None:
-        """Let seeds join the sweep that follow from its trials, now that all of these have ended."""
-        if self.closing or self._in_flight or self._waiting:
-            return
-        for body in self.additions(self.state):
-            self._record(body)
-            self._queue.extend(unit for seed in body.seeds for unit in self._units_of(seed.configuration))
-        self.journal.settle()
-
-    def _numbers(self, index: int) -> Sequence[int]:
+    def numbers(self, index: int) -> Sequence[int]:
         """Return the numbers of a configuration's replicates."""
         added = self.state.trials[index].added
         return range(self.settings.seeds.count) if added is None else (added.replicate,)
 
-    def _units_of(self, index: int) -> list[Unit]:
+    def units_of(self, index: int) -> list[Unit]:
         """Return what there is to give out of a configuration."""
-        numbers = self._numbers(index) if self.settings.apart else (None,)
+        numbers = self.numbers(index) if self.settings.apart else (None,)
         return [(index, number) for number in numbers]
 
-    def _units(self, assignment: Sequence[int]) -> list[Unit]:
+    def units(self, assignment: Sequence[int]) -> list[Unit]:
         """Return what an assignment consists of."""
         return [(assignment[0], assignment[1])] if self.settings.apart else [(index, None) for index in assignment]
 
-    def _state_of(self, unit: Unit) -> TrialState | ReplicateState:
+    def state_of(self, unit: Unit) -> TrialState | ReplicateState:
+        """Return what has come of a unit so far."""
         index, number = unit
         trial = self.state.trials[index]
         return trial if number is None else trial.replicates.get(number, ReplicateState())
 
-    def _is_over(self, unit: Unit) -> bool:
+    def is_over(self, unit: Unit) -> bool:
         """Return whether a unit has nothing to do: it has ended, pauses at a rung, or waits there for the others."""
-        known = self._state_of(unit)
+        known = self.state_of(unit)
         return known.status in ENDED or (known.status == WAITING if isinstance(known, ReplicateState) else known.paused)
 
-    def _rests(self, unit: Unit) -> bool:
+    def rests(self, unit: Unit) -> bool:
         """Return whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
-        replicate = self._state_of(unit)
-        return replicate.status == FAILED or self._is_open_rung(unit[0], replicate.epochs)
+        replicate = self.state_of(unit)
+        return replicate.status == FAILED or self.is_open_rung(unit[0], replicate.epochs)
 
-    def _is_open_rung(self, index: int, epoch: int) -> bool:
-        return epoch > self.state.trials[index].epochs and epoch in self._rungs_of(index)
+    def is_open_rung(self, index: int, epoch: int) -> bool:
+        """Return whether a configuration is judged at an epoch, and has not been yet."""
+        return epoch > self.state.trials[index].epochs and epoch in self.rungs_of(index)
 
-    def _rungs_of(self, index: int) -> Collection[int]:
+    def rungs_of(self, index: int) -> Collection[int]:
         """Return the epochs at which a configuration is judged."""
         return self.rungs.pool(index).epochs if is_added(index) else self.rungs.epochs
 

@@ -1,7 +1,7 @@
 """The driver's decisions: what to run next, what a report means, what a failure means. Knows nothing of Ray.
 
 Everything the driver learns becomes a journal record first; state, rungs, tables and progress follow from the
-record. The executor calls `next_assignment`, `on_started`, `on_news` and `on_failure`, one at a time.
+record. The executor asks `work` for assignments, and calls `on_started`, `on_news` and `on_failure`, one at a time.
 
 With `packing: trials` every replicate's report becomes a `replicate` record before anything follows from it. When the
 last of a configuration's replicates has reported, their reports are merged into one, which the scheduler judges as it
@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import deque
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sweeper.core.ids import code_version
+from sweeper.core.ids import SweepPaths, code_version
 from sweeper.execution.driver import judging
 from sweeper.execution.driver.assignments import Assignments, Unit, place_of_unit
-from sweeper.execution.driver.context import KeptCheckpoints
-from sweeper.journal.records import Attempt, Ended, Failed, Judged, ReplicateReported, Started
-from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, TrialState
+from sweeper.execution.driver.context import NO_SHARES, DriverSettings, Fold, KeptCheckpoints, Shares, Sink, TrialValues
+from sweeper.execution.driver.steering import Controller, Steering
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Added, Attempt, Body, Ended, Failed, Judged, ReplicateReported, Started
+from sweeper.journal.state import EARLY_STOPPED, ENDED, FAILED, SweepState, TrialState
+from sweeper.scheduling.base import RungState
+from sweeper.search.base import Searcher
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.hang_watchdog import last_hang
-from trainables.worker.trial_reports import CRASH, ERROR, STORAGE, Failure, TrialReport
+from trainables.worker.trial_reports import CRASH, ERROR, STORAGE, Failure, Reason, TrialReport
 
 #: A process that reports within this time needs no record of its start: the report shows it, for half the writing.
 START_SECONDS = 1.0
@@ -40,58 +44,112 @@ News: TypeAlias = tuple[Sequence[int], Sequence[TrialReport], bool]
 
 
 @dataclass(eq=False)
-class Driver(Assignments):
-    """Runs a sweep's unfinished configurations by answering the executor's questions.
+class Driver:
+    """Runs a sweep's unfinished configurations: takes it up where `state` and `rungs`, folded from its journal, are.
 
     Attributes:
+        paths: of the sweep.
+        configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
+        settings: the same for every driver of the sweep.
+        journal: open for appending.
+        state: the fold of the journal so far.
+        rungs: the same fold, as the scheduler needs it.
         keeper: removes checkpoints.
+        sinks: take every record after it was journaled.
+        folds: of the journal that others keep, up to date before sinks and controllers look.
+        searcher, shares, slots, failed_too, clock: see `Assignments`.
+        controllers: are asked on every turn what should follow.
+        additions: returns the seeds that join the sweep now that all its trials have ended; empty for none.
         other_nodes: whether there are nodes for trials besides those whose disks are full.
         broken: what an executor's own thread raised.
+        work: what waits, and what is given out.
     """
 
+    paths: SweepPaths
+    configurations: Sequence[dict[str, Any]]
+    settings: DriverSettings
     _: KW_ONLY
+    journal: Journal
+    state: SweepState
+    rungs: RungState
     keeper: Mirror | SharedFolder
+    sinks: Sequence[Sink] = ()
+    folds: Sequence[Fold] = ()
+    searcher: Searcher | None = None
+    controllers: Sequence[Controller] = ()
+    additions: Callable[[SweepState], Sequence[Added]] = lambda state: ()
+    shares: Shares = NO_SHARES
+    slots: int = 1
+    failed_too: bool = False
+    clock: Callable[[], float] = time.monotonic
     other_nodes: judging.OtherNodes = lambda nodes: False
     broken: Exception | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Find the trials that keep their checkpoints, and open failed ones again where they are to run."""
-        super().__post_init__()
+        searching = [] if self.searcher is None else [self.searcher]
+        self._folded: Sequence[Fold] = [self.state, self.rungs, *searching, *self.folds]
+        self.steering = Steering(self.controllers, self.paths.stop_marker, self.clock)
+        self._values = TrialValues(self.configurations, self.state, self._record)
+        self.work = Assignments(
+            *(self.settings, self.state, self.rungs, self._values, self.steering, self._commit),
+            searcher=self.searcher,
+            shares=self.shares,
+            slots=self.slots,
+            failed_too=self.failed_too,
+            clock=self.clock,
+        )
         self.full_disks = judging.FullDisks(self.paths.root, self.other_nodes)
         #: When processes began with configurations of which neither that is recorded so far nor a report.
         self._began: dict[int, float] = {}
-        self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.schedule, self.settings.keeping)
+        self._checkpoints = KeptCheckpoints(self.keeper, self.state, self.settings.schedule, self.settings.keeping)
         if self.failed_too:
             self.state.reopen_failed()
 
+    @property
+    def closing(self) -> Reason | None:
+        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
+        return self.steering.closing
+
+    def _record(self, body: Body) -> None:
+        """Journal one record and let everything follow that follows from it."""
+        record = self.journal.append(body)
+        for fold in self._folded:
+            fold.apply(record)
+        for sink in self.sinks:
+            sink.append(record)
+
+    def _commit(self, body: Body) -> None:
+        """Journal one record, durably."""
+        self._record(body)
+        self.journal.settle()
+
     def begin(self) -> None:
         """Journal that this driver takes the sweep up."""
-        self._record(
+        self._commit(
             Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )
-        self.journal.settle()
-        self._checkpoints.remove_leftovers(unknown=self._unsuggested)
-        self._end_pauses()
-        self._add_seeds()
+        self._checkpoints.remove_leftovers(unknown=self.work.unsuggested)
+        self._follow_up()
         if self.settings.apart:
-            unfinished = [*dict.fromkeys(index for index, _ in self._queue)]
-            self._queue = deque(unit for unit in self._queue if not self._rests(unit))
-            for index in unfinished:
+            for index in self.work.leave_out(self.work.rests):
                 if self.state.trials[index].stop_kind is None:  # else it failed, and has not been started again yet
                     self._settle(index)
 
-    def _end_pauses(self) -> None:
-        """Stop the trials that pause when nothing is left that could promote them."""
-        if self.closing or self._in_flight:
+    def _follow_up(self) -> None:
+        """Where nothing is left to do, stop the trials that pause, which nothing can promote, and let seeds join."""
+        if not self.work.done:
             return
-        paused = [index for index, trial in self.state.trials.items() if trial.paused]
-        if not paused or self._waiting:
-            return
-        for index in paused:
+        for index in [index for index, trial in self.state.trials.items() if trial.paused]:
             epoch = self.state.trials[index].epochs
             decision = self.rungs.never_promoted(epoch, index)
             self._record(Judged(index, self.state.attempt, epoch, EARLY_STOPPED, decision))
             self._checkpoints.tidy(index)
+        self.journal.settle()
+        for body in self.additions(self.state):
+            self._record(body)
+            for seed in body.seeds:
+                self.work.add(seed.configuration)
         self.journal.settle()
 
     def on_started(self, assignment: Sequence[int]) -> None:
@@ -99,7 +157,6 @@ class Driver(Assignments):
 
         A replicate's start is recorded at once, a configuration's when the first report takes its time.
         """
-        self._in_flight[tuple(assignment)] = True
         if self.settings.apart:
             index, number = assignment
             self._record(Started(index, self.state.attempt, replicate=number))
@@ -115,7 +172,7 @@ class Driver(Assignments):
         given_up, taken = list[Sequence[int]](), list[News]()
         for each in sorted(news, key=lambda each: list(each[0])):
             if trained:
-                self._alone.difference_update(each[0])
+                self.work.clear(each[0])
             if self._take_in(each[0], each[1]):
                 taken.append(each)
             else:
@@ -128,11 +185,11 @@ class Driver(Assignments):
         """Record reports; return whether all could be: one that is ahead of the journal starts again."""
         for report in reports:
             unit = (report.configuration, assignment[1] if self.settings.apart else None)
-            if judging.skips_epochs(report, self._state_of(unit)):
+            if judging.skips_epochs(report, self.work.state_of(unit)):
                 self.keeper.remove_checkpoints(place_of_unit(unit), now=True)
                 self.on_failure(assignment, Failure(ERROR, {"checkpoint_epoch": report.epoch}))
                 return False
-            report = self.shares.noted(report, self.share_of(assignment))
+            report = self.shares.noted(report, self.work.share_of(assignment))
             if unit[1] is None:
                 self._on_report(report)
             else:
@@ -141,20 +198,19 @@ class Driver(Assignments):
 
     def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Return whether an assignment whose reports are durable is over, and take it off then."""
-        over = all(self._is_over(unit) for unit in self._units(assignment))
+        over = all(self.work.is_over(unit) for unit in self.work.units(assignment))
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
-            self._in_flight.pop(tuple(assignment), None)
-            self._end_pauses()
-            self._add_seeds()
+            self.work.take_back(assignment)
+            self._follow_up()
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, {"lacks": "last report"}))
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put what it had in hand back in the queue, or give the failing one up."""
-        if self._in_flight.pop(tuple(assignment), None) is None:
+        if not self.work.take_back(assignment):
             # Its process died after its last report: nothing is lost.
             return
         if failure.kind == STORAGE:
@@ -162,26 +218,25 @@ class Driver(Assignments):
             self.steering.ask_to_stop(self.full_disks.met(failure))
         if failure.kind == CRASH:
             # A watchdog that had to kill it has left why.
-            hangs = (last_hang(self.paths.checkpoints / place_of_unit(unit)) for unit in self._units(assignment))
+            hangs = (last_hang(self.paths.checkpoints / place_of_unit(unit)) for unit in self.work.units(assignment))
             failure = next(filter(None, hangs), failure)
-        left = [unit for unit in self._units(assignment) if self._state_of(unit).status not in ENDED]
+        left = [unit for unit in self.work.units(assignment) if self.work.state_of(unit).status not in ENDED]
         if len(left) > 1:
             # Which of them it was cannot be told: reports of short configurations wait for each other.
-            self._alone.update(index for index, _ in left)
+            self.work.suspect(index for index, _ in left)
             failure = replace(failure.having(shared_with=len(left) - 1, then="alone"), counts=False)
         if judging.waits(failure):
             failure = self._hold(left, failure)
         if left:
             self._fail(left[0], failure)
-        self._queue.extendleft(unit for unit in reversed(left) if self._state_of(unit).status not in ENDED)
-        self._end_pauses()
-        self._add_seeds()
+        self.work.put_back(left)
+        self._follow_up()
 
     def _hold(self, units: Sequence[Unit], failure: Failure) -> Failure:
         """Let units wait for memory, longer after each failure; return the failure with a note of it."""
-        known = [self._state_of(unit) for unit in units]
+        known = [self.work.state_of(unit) for unit in units]
         pause = judging.pause_before(max((state.failures + state.fruitless for state in known), default=0))
-        self._held.update(dict.fromkeys(units, self.clock() + pause))
+        self.work.hold(units, pause)
         return failure.having(pause=pause)
 
     def on_shared_failure(self, assignments: Sequence[Sequence[int]], failure: Failure) -> None:
@@ -197,7 +252,7 @@ class Driver(Assignments):
             failure = replace(failure, counts=False)
         for assignment in sorted(assignments, key=list, reverse=True):
             if suspects:
-                self._alone.update(assignment)
+                self.work.suspect(assignment)
             self.on_failure(assignment, failure)
 
     def flush(self) -> None:
@@ -210,9 +265,7 @@ class Driver(Assignments):
             sink.flush_if_due()
         self.steering.follow()
         if self.steering.slots is not None:
-            self.processes = self.steering.slots
-            if not self.settings.together:
-                self.resize(self.processes)
+            self.work.fit(self.steering.slots)
 
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
@@ -226,9 +279,9 @@ class Driver(Assignments):
         """Judge a configuration's reports from elsewhere as if they came in now; one that they end is not trained."""
         for report in reports:
             self._on_report(report)
-            if self._is_over((index, None)):
+            if self.work.is_over((index, None)):
                 break
-        self._queue = deque(unit for unit in self._queue if not self._is_over((unit[0], None)))
+        self.work.leave_out(self.work.is_over)
         self.flush()
 
     def _on_report(self, report: TrialReport) -> None:
@@ -248,7 +301,7 @@ class Driver(Assignments):
         """Journal a failure, and whether it was the last try; continue without a replicate that is given up."""
         index, number = unit
         self._record_start(index)
-        known = self._state_of(unit)
+        known = self.work.state_of(unit)
         share = self.shares.of(index, known.share) if failure.counts else None
         failure, larger, given_up = judging.next_try(failure, known, share, self.settings.retries)
         alone = number is not None
@@ -274,10 +327,10 @@ class Driver(Assignments):
     def _on_replicate(self, number: int, report: TrialReport) -> None:
         """Journal a replicate's report, unless the journal has it: it repeats one where it continues."""
         index = report.configuration
-        epochs = self._state_of((index, number)).epochs
+        epochs = self.work.state_of((index, number)).epochs
         if self.state.trials[index].status in ENDED or report.epoch <= epochs:
             return
-        pauses = self._is_open_rung(index, report.epoch)
+        pauses = self.work.is_open_rung(index, report.epoch)
         report = replace(
             report, objective=None, epochs=[row for row in report.epochs if row["epoch"] > epochs], replicate_errors={}
         )
@@ -287,15 +340,14 @@ class Driver(Assignments):
     def _settle(self, index: int) -> None:
         """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
         trial = self.state.trials[index]
-        count = len(self._numbers(index))
-        report = judging.merged_report(trial, count, self.schedule.metric, TRIALS)
+        count = len(self.work.numbers(index))
+        report = judging.merged_report(trial, count, self.settings.schedule.metric, TRIALS)
         if report is not None:
             self._on_report(report)
         elif len(trial.replicates) == count and trial.status not in ENDED:
             self._give_up(trial)
-        if report is not None and report.epoch in self._rungs_of(index) and trial.status not in ENDED:
-            live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]
-            self._queue.extendleft((index, number) for number in reversed(live))
+        if report is not None and report.epoch in self.work.rungs_of(index) and trial.status not in ENDED:
+            self.work.put_back((index, number) for number in sorted(trial.replicates))
 
     def _give_up(self, trial: TrialState) -> None:
         """Fail a configuration whose replicates have all failed without a new epoch to report."""

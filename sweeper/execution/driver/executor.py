@@ -66,7 +66,6 @@ class Job:
         interrupts: what is told of Ctrl-C.
         settings: returns the settings of all trials, from a worker's resources.
         metrics: returns a sink of the sweep's metrics, from what publishes them and a trial's resources.
-        prepare_end: imports what the sweep's end needs; to be called while trials train and a core is free.
     """
 
     sweep: Sweep
@@ -74,7 +73,6 @@ class Job:
     interrupts: Interrupts
     settings: Callable[[dict[str, float]], TrialSettings]
     metrics: Callable[[Publish, Mapping[str, float]], MetricsSink]
-    prepare_end: Callable[[], object]
 
     def most_lanes(self, slots: int) -> int:
         """Return how many lanes the sweep could fill in each of so many processes, of which there is one at least."""
@@ -173,7 +171,7 @@ class Dispatcher:
 
     def __init__(self, driver: Driver, workers: Collection[WorkerSlot]) -> None:
         """Serve the driver's `workers`, a view of those that there are at any time."""
-        self._driver, self._workers = driver, workers
+        self._driver, self._work, self._workers = driver, driver.work, workers
         self.ending = False
         self.most_lanes = 0
 
@@ -185,7 +183,7 @@ class Dispatcher:
             share: of a GPU that the worker has.
         """
         self._count_slots()
-        return self._driver.next_for_empty(kind, share)
+        return self._work.next_for_empty(kind, share)
 
     def begin(self, worker: WorkerSlot, assignment: list[int], over: Sequence[int] = ()) -> WorkerCommand:
         """Give an assignment to a worker that has none; return what it hears, also of the configurations `over`."""
@@ -224,26 +222,26 @@ class Dispatcher:
         if self._driver.settings.together:
             busy = [worker for worker in self._workers if worker.assignments]
             taken = sum(len(worker.assignments) + worker.room for worker in busy)
-            self._driver.resize(taken + max(0, self._driver.processes - len(busy)))
+            self._work.resize(taken + max(0, self._work.processes - len(busy)))
 
     def _fill(self, worker: WorkerSlot) -> list[list[int]]:
         """Return trials for the lanes of a worker that are free."""
         held, new = worker.assignments, list[list[int]]()
-        if self.ending or not held or any(self._driver.is_suspect(index) for (index, *_) in held):
+        if self.ending or not held or any(self._work.is_suspect(index) for (index, *_) in held):
             return new
         self._count_slots()
-        while len(new) < worker.room and (found := self._driver.next_of_kind(worker.kind, worker.share)) is not None:
+        while len(new) < worker.room and (found := self._work.next_of_kind(worker.kind, worker.share)) is not None:
             new.append(found)
         return new
 
     def _command(self, worker: WorkerSlot, over: Sequence[Sequence[int]], new: list[list[int]]) -> WorkerCommand:
         """Give a worker trials, without what is over; return what it hears."""
-        given = tuple(self._driver.describe(assignment) for assignment in new)
+        given = tuple(self._work.describe(assignment) for assignment in new)
         worker.assignments += new
         worker.room = 0  # beside its first trial, before it has said how many: it answers before it trains
         for assignment in new:
             if self._driver.settings.together:
-                worker.kind = self._driver.kind_of(assignment[0])
+                worker.kind = self._work.kind_of(assignment[0])
             self._driver.on_started(assignment)
         ended = tuple(index for assignment in over for index in assignment[:1])
         return WorkerCommand(ended, given, self.most_lanes, report_all=self.ending)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,12 +37,12 @@ from ray.tune.search import Searcher
 
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Dispatcher, WorkerSlot
+from sweeper.execution.driver.judging import memory_failure
 from sweeper.execution.driver.steering import Interrupts
-from sweeper.execution.ray.deaths import process_death
 from sweeper.reporting.live import in_notebook
 from trainables.files.locks import Scratch
 from trainables.worker.trainable import SweepTrainable
-from trainables.worker.trial_reports import Failure, TrialEnded, WorkerCommand, WorkerReport
+from trainables.worker.trial_reports import CRASH, ERROR, PREEMPTED, Failure, TrialEnded, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import TrialSettings
 
 
@@ -104,12 +105,12 @@ class Workers:
         if self.driver.settings.together:
             if len(self.slots) >= self.wanted():
                 return None
-            slot.share = self.driver.next_share
+            slot.share = self.driver.work.next_share
         else:
-            assignment = self.driver.next_assignment()
+            assignment = self.driver.work.next()
             if assignment is None:
                 return None
-            slot.assignments, slot.share = [assignment], self.driver.share_of(assignment)
+            slot.assignments, slot.share = [assignment], self.driver.work.share_of(assignment)
         self.slots[name] = slot
         return slot
 
@@ -118,8 +119,8 @@ class Workers:
 
         Of a cluster that grows, as many as their lanes need.
         """
-        trials = self.driver.outstanding
-        wanted = min(self.driver.processes, trials)
+        trials = self.driver.work.outstanding
+        wanted = min(self.driver.work.processes, trials)
         if self.autoscales and self.lanes:
             limit = self.dispatcher.most_lanes // self.driver.settings.seeds.count
             lanes = min(self.lanes, max(1, limit)) if self.dispatcher.most_lanes else self.lanes
@@ -251,10 +252,12 @@ class AssignmentSearcher(_Told, Searcher):
         with self.workers() as workers:
             slot = workers.open(trial_id)
             if slot is not None:
-                described = [each for assignment in slot.assignments for each in workers.driver.describe(assignment)]
+                described = [
+                    each for assignment in slot.assignments for each in workers.driver.work.describe(assignment)
+                ]
                 avoided = sorted(workers.driver.full_disks.nodes)
                 return {"assignment": described, "gpu": slot.share, "avoid": avoided}
-            return Searcher.FINISHED if workers.driver.exhausted else None
+            return Searcher.FINISHED if workers.driver.work.exhausted else None
 
     def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:
         """Forget the process; the driver learns everything from reports and failures."""
@@ -315,7 +318,7 @@ class AskedToStop(_Told, Stopper):
             driver, pressed = workers.driver, workers.interrupts
             driver.flush()
             # A process that was asked for and begins empty may wait for a node that nobody needs any more.
-            done = driver.settings.together and driver.exhausted
+            done = driver.settings.together and driver.work.exhausted
             return done or driver.steering.should_stop() or (pressed is not None and pressed.presses > 0)
 
 
@@ -339,3 +342,43 @@ def _failure_of(trial: Trial) -> Failure:
     error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None)
     return cause.failure if isinstance(cause, TrialEnded) else process_death(type(error).__name__, str(error))
+
+
+#: What Ray says when it kills a process for its node's memory, in the first line of a page of advice.
+_MEMORY_KILLS = ("memory monitor", "low on memory")
+
+#: What it says of the node's memory and of the process's, in GB.
+_RAY_MEMORY, _RAY_HELD = re.compile(r"was ([\d.]+)GB used"), re.compile(r"actual memory used=([\d.]+)GB")
+
+#: What Ray raises when a process or its node is gone.
+_DEATHS = frozenset({"ActorDiedError", "RayActorError", "ActorUnavailableError", "NodeDiedError", "WorkerCrashedError"})
+
+#: What passes on Ray's text as it is.
+_WRAPPERS = ("TuneError", "Error")
+
+_NODE_DEATH = "its node has died"
+
+_PREEMPTIONS = ("preempt", "node was terminated", "node has been drained")
+
+
+def process_death(type_name: str, text: str) -> Failure:
+    """Return the failure that an exception of Ray's stands for; what a trial itself raises comes as TrialEnded.
+
+    Ray 2.60 gives one type for deaths of a process and of its node, and the cause in its text alone.
+    The type goes first: what another exception says, a path with `preemptible` in it for one, is not about a node.
+
+    Args:
+        type_name: the exception's class, e.g. `ActorDiedError`.
+        text: its message.
+    """
+    lines, died = [line.strip() for line in text.strip().splitlines()] or [""], type_name in _DEATHS
+    if died and any(words in text.lower() for words in _PREEMPTIONS):
+        return Failure(PREEMPTED, message=lines[0], counts=False)
+    memory = [line for line in lines if any(words in line.lower() for words in _MEMORY_KILLS)]
+    if "OutOfMemory" in type_name or (memory and (died or type_name in _WRAPPERS)):
+        amounts = _RAY_MEMORY.search(text), _RAY_HELD.search(text)
+        used, own = (float(match[1]) if match else None for match in amounts)
+        return memory_failure(1.0 if own is None else own / (used or own), memory[0] if memory else lines[0])
+    if died and _NODE_DEATH in text.lower():
+        return Failure(PREEMPTED, {"died": "node"}, counts=False)
+    return Failure(CRASH, message=lines[0]) if died else Failure(ERROR, message=lines[-1] or type_name)

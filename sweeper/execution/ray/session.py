@@ -166,7 +166,6 @@ def session_on(options: RunOptions, job: Job) -> Iterator[Session]:
     """Start or join Ray, give what its nodes have, and leave Ray."""
     sweep, progress = job.sweep, job.progress
     progress.stage(f"{sweep.name}: starting Ray")
-    job.prepare_end()
     with ray_session(options.address, options.cpus):
         cluster = look_at_cluster()
         cluster = replace(cluster, autoscales=False) if options.address is None else cluster

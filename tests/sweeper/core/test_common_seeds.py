@@ -22,11 +22,11 @@ COMMON = ReplicateSeeds(0, 2, common=True)
 
 def test_a_process_is_given_the_same_seeds_for_every_configuration(tmp_path):
     driver = FakeSweep(SweepPaths(tmp_path / "a"), HALVING, 3).driver(changes={"seeds": COMMON})
-    given = [described.seeds for described in driver.describe([0, 1, 2])]
+    given = [described.seeds for described in driver.work.describe([0, 1, 2])]
     assert given == [[replicate_seed(0, 7, r, common=True) for r in range(2)]] * 3
     assert len(set(given[0])) == 2
     apart = ApartSweep(SweepPaths(tmp_path / "b"), HALVING, 3).driver(changes={"seeds": COMMON})
-    assert [apart.describe([index, 1])[0].seeds for index in range(2)] == [[given[0][1]]] * 2
+    assert [apart.work.describe([index, 1])[0].seeds for index in range(2)] == [[given[0][1]]] * 2
 
 
 def test_common_seeds_belong_to_no_configuration():

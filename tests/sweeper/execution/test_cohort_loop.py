@@ -34,8 +34,9 @@ CULPRIT = 7
 class Alike(Driver):
     """All trials can train together."""
 
-    def kind_of(self, index: int) -> str | None:
-        return "alike"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.work.kind_of = lambda index: "alike"  # type: ignore[method-assign]
 
 
 class Lanes(TrialProcess):
@@ -164,15 +165,16 @@ def test_memory_that_lanes_exceed_together_is_nobodys_fault(tmp_path, monkeypatc
     (process,) = loop.busy.values()
     held = [*process.assignments]
     loop.on_exit(process, Failure(kind))
-    assert len(held) == LANES and not any(driver.is_suspect(index) for (index,) in held)
+    assert len(held) == LANES and not any(driver.work.is_suspect(index) for (index,) in held)
     assert loop.dispatcher.most_lanes == LANES * driver.settings.seeds.count // 2
 
 
 class TwoKinds(Driver):
     """Trials of two kinds, which take turns at random."""
 
-    def kind_of(self, index: int) -> str | None:
-        return "one" if index % 7 % 3 else "other"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.work.kind_of = lambda index: "one" if index % 7 % 3 else "other"  # type: ignore[method-assign]
 
 
 class InStep(Lanes):

@@ -1,4 +1,4 @@
-"""A resume with nothing to do, and one whose journal is damaged or lost."""
+"""A resume with nothing to do, one whose journal is damaged or lost, and what a driver says of repeatability."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.options import RunOptions, Settled, mark_settled, settled
-from sweeper.execution.resuming import refuse_lost_journal
+from sweeper.execution.resuming import begun_trials, refuse_lost_journal, repeatability_notes
 from sweeper.execution.runner import resume_sweep
+from sweeper.journal.state import COMPLETED, SweepState
 from sweeper.storage.lease import Lease
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.sweeps import open_sweep
@@ -26,20 +27,26 @@ COUNTS = {"completed": 3, "failed": 1}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder with the sweep `small`, which has ended and has its report."""
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder with the sweep `small`, which has ended."""
     inline = Inline(tmp_path_factory.mktemp("finished"))
-    inline.run("small").paths.report.write_text("a report")
+    inline.run("small")
     return inline.output
 
 
 @pytest.fixture
-def paths(finished: Path, tmp_path: Path) -> SweepPaths:
-    """A copy with its mark."""
-    shutil.copytree(finished, tmp_path / "results", symlinks=True)
-    paths = find_sweep("small", tmp_path / "results")
-    mark_settled(paths, COUNTS, None, retriable=1)
-    return paths
+def ended_paths(ended: Path, tmp_path: Path) -> SweepPaths:
+    """A copy to lose parts of."""
+    shutil.copytree(ended, tmp_path / "results", symlinks=True)
+    return find_sweep("small", tmp_path / "results")
+
+
+@pytest.fixture
+def paths(ended_paths: SweepPaths) -> SweepPaths:
+    """A copy with its report and its mark."""
+    ended_paths.report.write_text("a report")
+    mark_settled(ended_paths, COUNTS, None, retriable=1)
+    return ended_paths
 
 
 def look(paths: SweepPaths, *, failed_too: bool = False, tracker: str | None = None) -> Settled | None:
@@ -124,21 +131,6 @@ def test_a_resume_looks_at_nothing_else(paths: SweepPaths, tmp_path: Path, monke
             in_process("resume", "small", "--no-mlflow", *option, cwd=tmp_path)
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder with the sweep `small`, which has ended."""
-    inline = Inline(tmp_path_factory.mktemp("finished"))
-    inline.run("small")
-    return inline.output
-
-
-@pytest.fixture
-def ended_paths(ended: Path, tmp_path: Path) -> SweepPaths:
-    """A copy to lose parts of."""
-    shutil.copytree(ended, tmp_path / "results", symlinks=True)
-    return find_sweep("small", tmp_path / "results")
-
-
 @pytest.mark.parametrize("lost", ["folder", "records", "folder and link"])
 def test_a_lost_journal_is_missed_and_nothing_is_run(ended_paths: SweepPaths, lost: str) -> None:
     shutil.rmtree(ended_paths.journal)
@@ -205,3 +197,29 @@ def test_a_damaged_manifest_is_refused_before_anything_is_run(ended_paths: Sweep
     with pytest.raises(SweeperError, match=r"manifest\.json is damaged"):
         resume_sweep("small", RunOptions(ended_paths.root.parent, executor="ray"))
     assert sorted(ended_paths.root.rglob("*")) == before
+
+
+def _state(device: str) -> SweepState:
+    """Four trials: two finished, one begun, one waiting."""
+    state = SweepState(4)
+    for index, (epochs, status) in enumerate([(9, COMPLETED), (9, COMPLETED), (4, "interrupted")]):
+        trial = state.trials[index]
+        trial.device, trial.epochs, trial.status = device, epochs, status
+    return state
+
+
+def test_what_a_driver_continues_are_the_trials_that_have_reported_and_not_ended() -> None:
+    assert begun_trials(_state("cuda")) == {2}
+
+
+def test_continued_trials_are_told_on_a_gpu() -> None:
+    state = _state("cuda")
+    (note,) = repeatability_notes(state, begun_trials(state), deterministic=False)
+    assert note.startswith("1 trial continued on a GPU without training: {deterministic: true}")
+    assert "not to the bit" in note
+
+
+@pytest.mark.parametrize(("device", "deterministic"), [("cpu", False), ("cuda", True), ("cpu", True)])
+def test_nothing_is_said_where_bits_repeat(device: str, deterministic: bool) -> None:
+    assert repeatability_notes(_state(device), (2,), deterministic=deterministic) == []
+    assert repeatability_notes(SweepState(4), (), deterministic=False) == []

@@ -10,18 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.capacity import RayUnavailable
 from sweeper.execution.driver.executor import executor_named
 from sweeper.execution.options import RunOptions
-from sweeper.execution.runner import chosen_executor, run_sweep
+from sweeper.execution.runner import chosen_executor, run_sweep, to_continue
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Ended
+from sweeper.space.loading import load_spec
 from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
-from tests.running import in_process, sweeper, write_space
+from tests.running import SPACE, in_process, sweeper, write_space
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields, record_names
 
@@ -180,3 +182,26 @@ def test_a_results_folder_that_is_removed_meanwhile_is_named(tmp_path, monkeypat
     done = in_process("run", write_space(tmp_path), "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "journal was removed while the sweep ran" in done.stderr
     assert "nothing was started" not in done.stderr and "every record" not in done.stderr
+
+
+def kept(folder: Path, space: Path, name: str) -> None:
+    """Leave what a sweep of a search space leaves at its start."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "sweep.yaml").write_text(yaml.safe_dump(load_spec(space).resolved()))
+
+
+def test_a_name_that_is_free_is_begun_and_one_of_the_same_space_continued(tmp_path: Path) -> None:
+    space, output = write_space(tmp_path), tmp_path / "results"
+    assert to_continue(str(space), [], None, str(output), rehearse=False) == ("small", False)
+    kept(output, space, "small")
+    assert to_continue(str(space), [], None, str(output), rehearse=False) == ("small", True)
+    assert to_continue(str(space), [], "other", str(output), rehearse=False) == ("other", False)
+
+
+@pytest.mark.parametrize(("override", "key"), [("seed=77", "seed"), ("space.optimizer.lr=0.123", "space")])
+def test_another_search_space_is_another_sweep(tmp_path: Path, override: str, key: str) -> None:
+    space, output = write_space(tmp_path, SPACE), tmp_path / "results"
+    kept(output, space, "small")
+    with pytest.raises(SweeperError, match=f"another search space: {key} differ"):
+        to_continue(str(space), [override], None, str(output), rehearse=False)
+    assert to_continue(str(space), ["budget.gpu_hours=3"], None, str(output), rehearse=False) == ("small", True)

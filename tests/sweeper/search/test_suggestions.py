@@ -164,7 +164,7 @@ def test_a_suggestion_is_durable_before_its_trial_is_given_out(tmp_path):
     driver.journal = Settling(sweep.paths.journal, durable=False)
     driver.begin()
     happened.clear()
-    assert driver.next_assignment() == [0]
+    assert driver.work.next() == [0]
     assert happened == ["suggested", "settled"]
 
 
@@ -172,21 +172,21 @@ def test_it_is_asked_only_when_a_trial_could_start_at_once(tmp_path):
     sweep = _sweep(tmp_path, slots=2)
     driver = sweep.driver()
     driver.begin()
-    assert [driver.next_assignment() for _ in range(3)] == [[0], [1], None]
-    assert driver.wants_more and not driver.exhausted
+    assert [driver.work.next() for _ in range(3)] == [[0], [1], None]
+    assert driver.work.outstanding and not driver.work.exhausted
     alone(Worker(sweep.paths, HALVING, np.random.default_rng(0), [0]), driver)
-    assert [driver.next_assignment(), driver.next_assignment()] == [[2], None]
-    driver.resize(4)
-    assert [driver.next_assignment() for _ in range(3)] == [[3], [4], None]
+    assert [driver.work.next(), driver.work.next()] == [[2], None]
+    driver.work.resize(4)
+    assert [driver.work.next() for _ in range(3)] == [[3], [4], None]
 
 
 def test_what_failed_for_now_comes_before_another_suggestion(tmp_path):
     driver = _sweep(tmp_path).driver()
     driver.begin()
-    first = driver.next_assignment()
+    first = driver.work.next()
     for failure in (PREEMPTION, CRASHED):
         driver.on_failure(first, failure)
-        assert driver.next_assignment() == first
+        assert driver.work.next() == first
     assert len(driver.state.configurations) == 1
 
 
@@ -195,7 +195,7 @@ def test_a_sweep_that_was_asked_to_stop_suggests_nothing(tmp_path):
     driver = sweep.driver()
     driver.begin()
     driver.steering.ask_to_stop(Reason("test"))
-    assert driver.next_assignment() is None and driver.exhausted
+    assert driver.work.next() is None and driver.work.exhausted
     assert driver.finish() == "stopped"
     assert not any(record.kind == "suggested" for record in sweep.records())
 
@@ -230,8 +230,8 @@ def test_failed_trials_run_again_with_the_configuration_they_had(tmp_path):
     failed = [index for index, trial in fold(sweep.records(), COUNT).trials.items() if trial.status == "failed"]
     driver = sweep.driver(failed_too=True)
     driver.begin()
-    assert driver.next_assignment() == [failed[0]]
-    assert driver.describe([failed[0]])[0].values == before[failed[0]][1]
+    assert driver.work.next() == [failed[0]]
+    assert driver.work.describe([failed[0]])[0].values == before[failed[0]][1]
     assert _suggestions(sweep) == before
 
 

@@ -29,7 +29,7 @@ from sweeper.storage.metadata import FORMAT
 from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.storage.store_journal import INDEX
 from sweeper.storage.sweeps import open_sweep
-from sweeper.tracking.projection import Projection
+from sweeper.tracking.sync import Projection
 from tests.running import completions, typed
 from tests.sweeper.journal.test_state import Script
 from tests.sweeper.records import made_body

@@ -54,7 +54,7 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
     driver = sweep.driver()
     driver.begin()
     rng = np.random.default_rng(0)
-    first, second = driver.next_assignment(), driver.next_assignment()
+    first, second = driver.work.next(), driver.work.next()
     driver.on_started(first)
     driver.on_started(second)
     alone(Apart(sweep.paths, HALVING, rng, first), driver)
@@ -65,7 +65,7 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
     assert [rows["c00000", 2][name] for name in shown[:4]] == ["waiting", 0, None, 0.0]
     assert [rows["c00001", 0][name] for name in shown[:4]] == ["waiting", 0, None, 0.0]
     driver.on_failure(second, CRASHED)
-    third = driver.next_assignment()
+    third = driver.work.next()
     driver.on_started(third)
     alone(Apart(sweep.paths, HALVING, rng, third), driver)
     rows = _rows(sweep)

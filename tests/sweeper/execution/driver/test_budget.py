@@ -132,12 +132,11 @@ def test_no_more_trials_at_once_than_the_limit(tmp_path, limit):
     sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), HALVING, 10, slots=4)
     driver = sweep.driver(changes={"max_concurrent": limit})
     driver.begin()
-    given_out = [driver.next_assignment() for _ in range(8)]
+    given_out = [driver.work.next() for _ in range(8)]
     assert len([each for each in given_out if each is not None]) == limit
-    assert not driver.wants_more or limit > 0
     for assignment in given_out[:limit]:
         driver.on_started(assignment)
-    assert not driver.wants_more, "what its own limit holds back needs no room of the cluster"
+    assert driver.work.outstanding == 0, "what its own limit holds back needs no room of the cluster"
     sweep2 = dataclasses.replace(sweep, paths=SweepPaths(tmp_path / "second"))
     assert sweep2.run(np.random.default_rng(0), changes={"max_concurrent": limit}).state.count()["waiting"] == 0
 

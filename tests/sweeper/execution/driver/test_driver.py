@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
 from sweeper.execution.driver.judging import FRUITLESS_TRIES, memory_failure, pause_before
-from sweeper.journal.journal import read_journal
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving, Promotion
 from sweeper.scheduling.base import audit
@@ -157,9 +156,9 @@ def test_what_a_stratum_keeps_is_promoted_while_others_have_trials_to_begin(tmp_
     driver, rng = sweep.driver(), np.random.default_rng(0)
     driver.begin()
     for _ in (0, 1):
-        alone(sweep.worker(driver.next_assignment(), rng), driver)
-    assert driver.next_assignment() == [min((0, 1), key=lambda index: value_of(index, 3))], "of two none is a third"
-    assert driver.next_assignment() == [2]
+        alone(sweep.worker(driver.work.next(), rng), driver)
+    assert driver.work.next() == [min((0, 1), key=lambda index: value_of(index, 3))], "of two none is a third"
+    assert driver.work.next() == [2]
 
 
 @settings(max_examples=25, deadline=None)
@@ -194,14 +193,14 @@ def test_crashes_count_until_the_retries_are_spent(tmp_path):
     driver = sweep.driver()
     driver.begin()
     for attempt in range(3):
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         assert assignment == [0], "it is tried again before anything else"
         driver.on_started(assignment)
         driver.on_failure(assignment, CRASHED)
         assert driver.state.trials[0].failures == attempt + 1
     assert driver.state.trials[0].status == "failed"
     assert driver.state.trials[0].failure == Failure(CRASH, {"tries": 3})
-    assert driver.next_assignment() == [1]
+    assert driver.work.next() == [1]
 
 
 def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(tmp_path):
@@ -210,14 +209,14 @@ def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(t
     driver.begin()
 
     def preempt():
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         driver.on_started(assignment)
         driver.on_failure(assignment, PREEMPTION)
 
     for _ in range(FRUITLESS_TRIES):
         preempt()
     assert driver.state.trials[0].failures == 0
-    assignment = driver.next_assignment()
+    assignment = driver.work.next()
     driver.on_started(assignment)
     driver.on_news([(assignment, sweep.worker(assignment, np.random.default_rng(0)).step()[0], False)])
     driver.on_failure(assignment, PREEMPTION)
@@ -226,11 +225,11 @@ def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(t
     driver.begin()
     for _ in range(FRUITLESS_TRIES - 1):
         preempt()
-    assert (driver.state.trials[0].failures, driver.exhausted) == (0, False)
+    assert (driver.state.trials[0].failures, driver.work.exhausted) == (0, False)
     preempt()
-    assert (driver.state.trials[0].failures, driver.exhausted) == (1, False)
+    assert (driver.state.trials[0].failures, driver.work.exhausted) == (1, False)
     preempt()
-    assert driver.state.trials[0].status == "failed" and driver.exhausted
+    assert driver.state.trials[0].status == "failed" and driver.work.exhausted
     assert "fruitless" in driver.state.trials[0].failure.values
 
 
@@ -243,19 +242,19 @@ def test_a_trial_waits_where_others_took_the_memory_and_no_other_does(tmp_path):
         driver.on_started(assignment)
         driver.on_failure(assignment, memory_failure(held))
 
-    first, second = driver.next_assignment(), driver.next_assignment()
+    first, second = driver.work.next(), driver.work.next()
     fails(first, held=0.01)
-    assert (driver.next_assignment(), driver.outstanding) == ([2], 3), "three that may start, one of which has"
+    assert (driver.work.next(), driver.work.outstanding) == ([2], 3), "three that may start, one of which has"
     fails(second, held=0.5)
-    assert driver.next_assignment() == second, "it may be to blame: the try counts, and it does not wait"
-    assert (driver.next_assignment(), driver.next_assignment()) == ([3], None) and not driver.exhausted
+    assert driver.work.next() == second, "it may be to blame: the try counts, and it does not wait"
+    assert (driver.work.next(), driver.work.next()) == ([3], None) and not driver.work.exhausted
     now[0] = pause_before(0)
-    assert driver.next_assignment() == first
+    assert driver.work.next() == first
     fails(first, held=0.01)
     now[0] += pause_before(1) - 0.1
-    assert driver.next_assignment() is None
+    assert driver.work.next() is None
     now[0] += 0.1
-    assert driver.next_assignment() == first
+    assert driver.work.next() == first
     assert [driver.state.trials[index].failures for index in (*first, *second)] == [0, 1]
 
 
@@ -269,7 +268,7 @@ def test_a_full_disk_of_one_node_sends_its_trial_elsewhere(tmp_path):
     driver = _sweep(tmp_path, configurations=2, retries=0).driver(other_nodes=other_nodes)
     driver.begin()
     for node, stops in (("ab", False), ("cd", True)):
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         driver.on_started(assignment)
         driver.on_failure(assignment, Failure(STORAGE, {"node": node}, counts=False))
         assert bool(driver.closing) is stops
@@ -278,49 +277,34 @@ def test_a_full_disk_of_one_node_sends_its_trial_elsewhere(tmp_path):
     assert [trial.status for trial in driver.state.trials.values()] == ["waiting", "waiting"]
 
 
-def test_without_retries_the_first_crash_is_final(tmp_path):
-    driver = _sweep(tmp_path, retries=0).driver()
-    driver.begin()
-    driver.on_failure(driver.next_assignment(), CRASHED)
-    assert driver.state.trials[0].failure == CRASHED
-
-
 def test_retries_are_counted_across_drivers(tmp_path):
     sweep = _sweep(tmp_path, configurations=1, retries=1)
     for status in ("waiting", "failed"):
         driver = sweep.driver()
         driver.begin()
-        driver.on_failure(driver.next_assignment(), CRASHED)
+        driver.on_failure(driver.work.next(), CRASHED)
         assert driver.state.trials[0].status == status
-
-
-def test_preemption_does_not_count(tmp_path):
-    driver = _sweep(tmp_path, configurations=1, retries=0).driver()
-    driver.begin()
-    for _ in range(FRUITLESS_TRIES):
-        driver.on_failure(driver.next_assignment(), PREEMPTION)
-    assert (driver.state.trials[0].status, driver.state.trials[0].failures) == ("waiting", 0)
 
 
 def test_a_death_after_the_last_report_changes_nothing(tmp_path):
     sweep = _sweep(tmp_path, configurations=1)
     driver = sweep.driver()
     driver.begin()
-    assignment = driver.next_assignment()
+    assignment = driver.work.next()
     alone(Worker(sweep.paths, HALVING, np.random.default_rng(0), assignment), driver)
     before = len(list(sweep.records()))
     driver.on_failure(assignment, CRASHED)
     assert len(list(sweep.records())) == before
-    assert driver.exhausted and driver.next_assignment() is None
+    assert driver.work.exhausted and driver.work.next() is None
 
 
 def test_a_process_that_ends_without_a_last_report_is_a_failure(tmp_path):
     driver = _sweep(tmp_path, configurations=1, retries=1).driver()
     driver.begin()
     for status in ("waiting", "failed"):
-        assert driver.on_news([(driver.next_assignment(), [], True)])
+        assert driver.on_news([(driver.work.next(), [], True)])
         assert driver.state.trials[0].status == status
-    assert driver.exhausted
+    assert driver.work.exhausted
 
 
 def test_failed_trials_run_again_when_asked(tmp_path):
@@ -330,7 +314,7 @@ def test_failed_trials_run_again_when_asked(tmp_path):
     assert failed == [0, 5, 11]
     again = sweep.driver()
     again.begin()
-    assert again.next_assignment() is None and again.exhausted
+    assert again.work.next() is None and again.work.exhausted
     driver = sweep.run(np.random.default_rng(2), failed_too=True)
     assert [t.configuration for t in driver.state.trials.values() if t.status == "failed"] == failed
     assert {i for i, n in _endings(sweep).items() if n == 2} == set(failed), "they failed again, and it shows"
@@ -355,10 +339,10 @@ def test_a_failed_trial_whose_process_dies_before_it_starts_is_not_forgotten(tmp
     sweep.run(np.random.default_rng(1))
     driver = sweep.driver(failed_too=True)
     driver.begin()
-    assignment = driver.next_assignment()
+    assignment = driver.work.next()
     assert assignment == [0]
     driver.on_failure(assignment, PREEMPTION)
-    assert driver.next_assignment() == [0]
+    assert driver.work.next() == [0]
 
 
 @pytest.mark.parametrize("slots", [1, 2, 16])
@@ -366,7 +350,7 @@ def test_shares_shrink_towards_the_end(tmp_path, slots):
     driver = _sweep(tmp_path, TO_THE_END, configurations=256, slots=slots).driver()
     driver.begin()
     shares = []
-    while (assignment := driver.next_assignment()) is not None:
+    while (assignment := driver.work.next()) is not None:
         shares.append(assignment)
     sizes = [len(share) for share in shares]
     assert [index for share in shares for index in share] == list(range(256))
@@ -376,7 +360,7 @@ def test_shares_shrink_towards_the_end(tmp_path, slots):
 
 def test_where_a_scheduler_can_stop_trials_they_come_one_at_a_time(tmp_path):
     driver = _sweep(tmp_path, configurations=64).driver()
-    assert len(driver.next_assignment()) == 1
+    assert len(driver.work.next()) == 1
 
 
 def test_a_crash_in_a_shared_process_is_pinned_on_the_trial_that_causes_it(tmp_path):
@@ -385,7 +369,7 @@ def test_a_crash_in_a_shared_process_is_pinned_on_the_trial_that_causes_it(tmp_p
     driver = sweep.driver()
     driver.begin()
     rng = np.random.default_rng(0)
-    while (assignment := driver.next_assignment()) is not None:
+    while (assignment := driver.work.next()) is not None:
         driver.on_started(assignment)
         if 2 in assignment:
             driver.on_failure(assignment, CRASHED)
@@ -400,14 +384,14 @@ def test_what_a_shared_process_had_reported_before_it_died_stays(tmp_path):
     sweep = _sweep(tmp_path, TO_THE_END, configurations=64)
     driver = sweep.driver()
     driver.begin()
-    assignment = driver.next_assignment()
+    assignment = driver.work.next()
     worker = Worker(sweep.paths, TO_THE_END, np.random.default_rng(3), assignment)
     while driver.state.trials[assignment[0]].status not in ENDED:
         driver.on_news([(assignment, *worker.step())])
     left = [index for index in assignment if driver.state.trials[index].status not in ENDED]
     assert 0 < len(left) < len(assignment)
     driver.on_failure(assignment, CRASHED)
-    assert [driver.next_assignment() for _ in left] == [[index] for index in left]
+    assert [driver.work.next() for _ in left] == [[index] for index in left]
 
 
 def test_the_stop_marker_is_polled_now_and_then(tmp_path):
@@ -420,7 +404,7 @@ def test_the_stop_marker_is_polled_now_and_then(tmp_path):
     assert not driver.steering.should_stop(), "too early to look again"
     now[0] = 1.0
     assert driver.steering.should_stop()
-    assert driver.next_assignment() is None and driver.exhausted
+    assert driver.work.next() is None and driver.work.exhausted
     assert driver.finish() == "stopped"
     assert fields(list(sweep.records())[-1])["reason"]["kind"] == "asked"
 
@@ -435,7 +419,7 @@ def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
 
 def test_workers_get_a_configuration_and_their_replicates_seeds(tmp_path):
     driver = _sweep(tmp_path).driver()
-    assert driver.describe([7]) == [
+    assert driver.work.describe([7]) == [
         Assignment(7, "c00007", {"index": 7}, [replicate_seed(0, 7, 0), replicate_seed(0, 7, 1)])
     ]
 
@@ -453,17 +437,3 @@ def test_checkpoints_left_by_a_driver_that_died_before_tidying_are_removed(tmp_p
     sweep.driver().begin()
     assert _kept(sweep) == best
     assert (sweep.paths.checkpoints / "notes").is_dir()
-
-
-def test_failures_are_journaled_with_kind_and_values(tmp_path):
-    sweep = _sweep(tmp_path)
-    driver = sweep.driver()
-    driver.begin()
-    failure = Failure("out_of_memory", {"gib": 3.5}, "killed")
-    driver.on_failure(driver.next_assignment(), failure)
-    body = fields(list(read_journal(sweep.paths.journal))[-1])
-    assert body == {"configuration": 0, "epoch": 0, "failure": failure.to_dict(), "attempt": 1, "final": False}
-
-
-def test_objectives_differ_so_that_something_is_stopped():
-    assert len({value_of(index, 3) for index in range(COUNT)}) > 3

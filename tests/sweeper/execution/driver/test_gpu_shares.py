@@ -129,24 +129,24 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
     sweep = kind(SweepPaths(tmp_path / "sweep"), HALVING, 3, retries=1)
     driver = sweep.driver(shares=Shares(lambda index: 0.125))
     driver.begin()
-    first, second = driver.next_assignment(), driver.next_assignment()
+    first, second = driver.work.next(), driver.work.next()
     driver.on_started(second)
     seen = []
     for _ in range(3):
         driver.on_started(first)
-        seen.append(driver.share_of(first))
+        seen.append(driver.work.share_of(first))
         driver.on_failure(first, OUT)
-        assert driver.next_assignment() == first, "before anything else"
+        assert driver.work.next() == first, "before anything else"
     assert seen == [0.125, 0.25, 0.5]
-    assert driver.share_of(first) == 1.0 and driver.share_of(second) == 0.125
+    assert driver.work.share_of(first) == 1.0 and driver.work.share_of(second) == 0.125
     again = sweep.driver(shares=Shares(lambda index: 0.125))
     again.begin()
-    assert again.share_of(first) == 1.0 and again.share_of(second) == 0.125
-    assert again.next_assignment() == first
+    assert again.work.share_of(first) == 1.0 and again.work.share_of(second) == 0.125
+    assert again.work.next() == first
     for _ in range(2):
         again.on_started(first)
         again.on_failure(first, OUT)
-        if again.next_assignment() != first:
+        if again.work.next() != first:
             break
     records = [fields(r) for r in sweep.records() if r.kind == "failed"]
     assert [body["failure"]["counts"] for body in records] == [False] * 3 + [True] * 2
@@ -160,20 +160,20 @@ def test_several_configurations_in_a_process_are_tried_alone_first_and_only_with
     sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), to_the_end, 40)
     driver = sweep.driver(shares=Shares(lambda index: 0.25 if index < 3 else 0.5))
     driver.begin()
-    together = driver.next_assignment()
+    together = driver.work.next()
     assert together == [0, 1, 2]
     driver.on_started(together)
     driver.on_failure(together, OUT)
-    assert driver.next_assignment() == [0]
-    assert driver.share_of([0]) == 0.25, "which of them it was is not known yet"
+    assert driver.work.next() == [0]
+    assert driver.work.share_of([0]) == 0.25, "which of them it was is not known yet"
 
 
 def test_without_shares_nothing_changes(tmp_path):
     sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), HALVING, 2, retries=0)
     driver = sweep.driver()
     driver.begin()
-    assignment = driver.next_assignment()
-    assert driver.share_of(assignment) is None
+    assignment = driver.work.next()
+    assert driver.work.share_of(assignment) is None
     driver.on_started(assignment)
     driver.on_failure(assignment, CRASHED)
     assert "share" not in [fields(r) for r in sweep.records()][-1]

@@ -124,9 +124,9 @@ def test_a_replicate_at_a_rung_frees_its_process_and_all_go_on_when_the_last_has
     driver.begin()
     rng = np.random.default_rng(0)
     for number in range(COUNT):
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         assert assignment == [0, number]
-        [given] = driver.describe(assignment)
+        [given] = driver.work.describe(assignment)
         assert (given.configuration, given.trial, given.replicate) == (0, trial_name(0), number)
         assert given.seeds == [replicate_seed(0, 0, number)]
         driver.on_started(assignment)
@@ -135,11 +135,11 @@ def test_a_replicate_at_a_rung_frees_its_process_and_all_go_on_when_the_last_has
             alone(Apart(sweep.paths, HALVING, rng, assignment), driver)
             assert driver.state.trials[0].replicates[number].status == "waiting"
             assert driver.state.trials[0].epochs == 0, "nothing is judged yet"
-    assert driver.next_assignment() is None and not driver.exhausted
+    assert driver.work.next() is None and not driver.work.exhausted
     alone(Apart(sweep.paths, HALVING, rng, [0, COUNT - 1]), driver)
     trial = driver.state.trials[0]
     assert (trial.epochs, trial.status, trial.packing) == (3, "waiting", "trials")
-    assert [driver.next_assignment() for _ in range(COUNT)] == [[0, number] for number in range(COUNT)]
+    assert [driver.work.next() for _ in range(COUNT)] == [[0, number] for number in range(COUNT)]
 
 
 def test_what_was_reported_in_full_but_never_judged_is_judged_by_the_next_driver(tmp_path):
@@ -148,7 +148,7 @@ def test_what_was_reported_in_full_but_never_judged_is_judged_by_the_next_driver
     driver.begin()
     rng = np.random.default_rng(0)
     for _ in range(COUNT):
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         driver.on_started(assignment)
         alone(Apart(sweep.paths, HALVING, rng, assignment, interim=0.0), driver)
     last = record_names(sweep.paths.journal)[-1]
@@ -158,7 +158,7 @@ def test_what_was_reported_in_full_but_never_judged_is_judged_by_the_next_driver
     assert again.state.trials[0].epochs == 0
     again.begin()
     assert again.state.trials[0].epochs == 3
-    assert [again.next_assignment() for _ in range(COUNT)] == [[0, number] for number in range(COUNT)]
+    assert [again.work.next() for _ in range(COUNT)] == [[0, number] for number in range(COUNT)]
 
 
 def test_a_replicate_that_keeps_crashing_is_left_out_and_the_decision_says_so(tmp_path):
@@ -167,16 +167,16 @@ def test_a_replicate_that_keeps_crashing_is_left_out_and_the_decision_says_so(tm
     driver.begin()
     rng = np.random.default_rng(0)
     for _ in range(2):
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         assert assignment == [0, 0], "it is tried again before anything else"
         driver.on_started(assignment)
         driver.on_failure(assignment, CRASHED)
     for number in (1, 2):
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         assert assignment == [0, number]
         driver.on_started(assignment)
         driver.on_failure(assignment, PREEMPTION)
-        assignment = driver.next_assignment()
+        assignment = driver.work.next()
         assert assignment == [0, number], "a taken node is nobody's fault"
         driver.on_started(assignment)
         alone(Apart(sweep.paths, HALVING, rng, assignment), driver)
@@ -185,7 +185,7 @@ def test_a_replicate_that_keeps_crashing_is_left_out_and_the_decision_says_so(tm
     [decision] = [fields(r)["decision"] for r in sweep.records() if r.kind == "report" and fields(r)["decision"]]
     assert decision["left_out"] == 1
     assert audit(HALVING, sweep.records())[1] == []
-    assert driver.next_assignment() == [0, 1]
+    assert driver.work.next() == [0, 1]
 
 
 def test_when_every_replicate_has_crashed_for_good_so_has_the_configuration_and_failed_ones_run_again(tmp_path):
@@ -194,11 +194,11 @@ def test_when_every_replicate_has_crashed_for_good_so_has_the_configuration_and_
     driver.begin()
     for number in range(COUNT):
         driver.on_started([0, number])
-        assert driver.next_assignment() == [0, number]
+        assert driver.work.next() == [0, number]
         driver.on_failure([0, number], CRASHED)
     trial = driver.state.trials[0]
     assert (trial.status, trial.stop_kind, trial.failure) == ("failed", "crash", CRASHED)
-    assert driver.exhausted and driver.finish() == "finished"
+    assert driver.work.exhausted and driver.finish() == "finished"
     sweep.run(np.random.default_rng(0), failed_too=True)
     assert fold(sweep.records(), 1).trials[0].status == "completed"
 
@@ -207,10 +207,10 @@ def test_a_full_disk_stops_the_sweep_and_counts_against_no_replicate(tmp_path):
     sweep = _apart(tmp_path, configurations=1)
     driver = sweep.driver()
     driver.begin()
-    assignment = driver.next_assignment()
+    assignment = driver.work.next()
     driver.on_started(assignment)
     full = Failure(STORAGE, message="the disk is full", counts=False)
     driver.on_failure(assignment, full)
     assert driver.steering.stop_requested == full
-    assert driver.next_assignment() is None and driver.exhausted
+    assert driver.work.next() is None and driver.work.exhausted
     assert driver.state.trials[0].replicates[0].failures == 0

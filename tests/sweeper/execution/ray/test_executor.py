@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.execution.ray.deaths import process_death
+from sweeper.execution.ray.executor import process_death
 
 CASES = [
     ("OutOfMemoryError", "Task was killed due to the node running low on memory.", "out_of_memory", True),
