@@ -89,30 +89,6 @@ def test_a_killed_driver_whose_journal_has_many_segments(space: Path, tmp_path: 
     assert sum(piece.sealed for piece in pieces(disturbed.paths(0).journal)) > 2
 
 
-FAIR = {
-    "strata": {"scheduler": "{max_epochs: 9, within: loss, keep_at_least: 1}"},
-    "promotion": {"scheduler": "{max_epochs: 9, within: architecture, variant: promotion, keep_at_least: 1}"},
-    "several": {
-        "objectives": "[val_ada_ece, val_accuracy]",
-        "constraints": "[{metric: val_accuracy, within: 20 points of the best}]",
-        "scheduler": "{max_epochs: 9}",
-    },
-}
-"""Search spaces whose rungs compare otherwise: name → the keys that differ."""
-
-
-@pytest.mark.parametrize(("compared", "samples", "kills"), [pytest.param(name, 24, 20, marks=SLOW) for name in FAIR])
-def test_a_killed_driver_whose_trials_compete_otherwise(
-    tmp_path: Path, seed: int, compared: str, samples: int, kills: int
-) -> None:
-    lines = (SMALL % {"samples": samples}).splitlines()
-    dropped = ("scheduler:", "objective:") if "objectives" in FAIR[compared] else ("scheduler:",)
-    kept = [line for line in lines if not line.startswith(dropped)]
-    text = "\n".join([*kept, *(f"{key}: {value}" for key, value in FAIR[compared].items())])
-    changed = write_space(tmp_path, text)
-    Disturbed(changed, tmp_path, seed, "--cpus", "2", "--executor", "local").fatal(kills, kill, here)
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize(("executor", "kills"), [("local", 2), *EVERY])
 def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor: str, kills: int) -> None:

@@ -74,6 +74,7 @@ KINDS: dict[str, dict[str, str | None]] = {
     },
     "fused": {"replicates": "{count: 5, packing: fused}", "samples": "6"},
     "cohorts": {"replicates": "{count: 2, packing: cohort, lanes: 6}", "samples": "12"},
+    "apart": {"replicates": "{count: 2, packing: trials}", "samples": "6"},
     "sam": {
         "space": SPACE["space"].replace("schedule: cosine", "schedule: cosine, sharpness: sam"),
         "checkpoint": "{every_seconds: 0.1}",

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from sweeper.planning.costs import lanes_here, measure_costs, measured_plan
-from sweeper.planning.plan import cohort_lines
+from sweeper.planning.costs import (
+    PRODUCT_PASSES,
+    TRAINING_PASSES,
+    cards,
+    dataset_size,
+    estimate,
+    forward_operations,
+    lanes_here,
+    measure_costs,
+    measured_plan,
+    with_estimate,
+)
+from sweeper.planning.plan import cohort_lines, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
+from sweeper.space.spec import SweepSpec
 from tests.running import write_space
 from trainables.datasets import load_dataset
+from trainables.datasets.base import DATASETS
+from trainables.registry import DataSetSize
 from trainables.training.loop import Replicate
 
 SPACE = """
@@ -63,3 +80,123 @@ def test_what_cannot_be_a_lane_is_counted(tmp_path):
 
 def test_other_packings_have_no_cohorts(tmp_path):
     assert cohort_lines(load_spec(write_space(tmp_path, SPACE % "sequential"))) == ()
+
+
+SPACE = """
+dataset: {name: cifar10}
+scheduler: {name: none, max_epochs: 350}
+replicates: 5
+space: {loss: {name: LOSS}, architecture: resnet18, optimizer: sgd}
+evaluation: {curvature: false}
+"""
+
+
+def size_of(name: str) -> DataSetSize:
+    """Return the size of a data set with default options."""
+    size = dataset_size({"name": name, **{h.name: h.default for h in DATASETS[name].hyperparameters}})
+    assert size is not None
+    return size
+
+
+def spec_of(folder: Path, loss: str = "focal", *overrides: str) -> SweepSpec:
+    path = folder / f"{loss}.yaml"
+    path.write_text(SPACE.replace("LOSS", loss))
+    return load_spec(path, overrides)
+
+
+def test_operations_are_the_published_ones() -> None:
+    """ResNet-18 with the CIFAR stem: 0.56 G multiply-adds; WRN-28-10: 5.2 G (Zagoruyko & Komodakis 2016, Table 5)."""
+    size = size_of("cifar10")
+    assert forward_operations({"name": "resnet18"}, size) == pytest.approx(2 * 0.556e9, rel=0.01)
+    assert forward_operations({"name": "wrn_28_10"}, size) == pytest.approx(2 * 5.2e9, rel=0.02)
+
+
+def test_operations_of_a_small_network_by_hand() -> None:
+    size = size_of("digits")
+    by_hand = 2 * (64 * 100 + 100 * 100 + 100 * 10)
+    assert forward_operations({"name": "mlp", "depth": 2, "width": 100}, size) == by_hand
+
+
+def test_trees_and_words_are_counted() -> None:
+    trees = forward_operations({"name": "tree_lstm"}, size_of("sst2"))
+    assert trees > forward_operations({"name": "tree_lstm", "width": 75}, size_of("sst2")) > 1e6
+    assert forward_operations({"name": "global_pooling_cnn"}, size_of("newsgroups20")) > 1e8
+
+
+def test_hours_are_operations_over_speed(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    found = estimate(spec, 350 * 5, 5)
+    assert found is not None
+    forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
+    operations = 350 * 5 * 45_000 * TRAINING_PASSES * forward + 5 * 15_000 * forward
+    assert found.operations == pytest.approx(operations)
+    known, slowest = cards()
+    for card in known:
+        low, high = found.gpu_hours[card.name]
+        assert low == pytest.approx(operations / card.operations_per_second / 3600) and high == slowest * low
+    assert "estimate" in found.assumption and "2,470 images/s" in found.assumption
+
+
+def test_the_anchor_gives_itself_again() -> None:
+    """ResNet-50 at 224 × 224, 4.1 G multiply-adds, at 2,470 images a second on the A100."""
+    a100 = next(card for card in cards()[0] if card.name == "A100")
+    assert a100.operations_per_second / (TRAINING_PASSES * 2 * 4.1e9) == pytest.approx(2470, rel=0.02)
+
+
+def test_curvature_and_trace_regularisation_cost_their_products(tmp_path: Path) -> None:
+    plain = estimate(spec_of(tmp_path), 100, 10)
+    curvature = ["evaluation.curvature={samples: 1000, lanczos_steps: 10, trace_probes: 5, losses: [cross_entropy]}"]
+    measured = estimate(spec_of(tmp_path, "focal", *curvature), 100, 10)
+    regularised = estimate(spec_of(tmp_path, "hessian_trace"), 100, 10)
+    assert plain and measured and regularised
+    forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
+    assert measured.operations - plain.operations == pytest.approx(10 * 1000 * 15 * PRODUCT_PASSES * forward)
+    assert regularised.operations > 4 * plain.operations
+
+
+def test_a_sharpness_aware_step_costs_two(tmp_path: Path) -> None:
+    plain = estimate(spec_of(tmp_path), 100, 0)
+    sharp = estimate(spec_of(tmp_path, "focal", "space.optimizer={name: sgd, sharpness: sam}"), 100, 0)
+    zero = estimate(spec_of(tmp_path, "focal", "space.optimizer={name: sgd, sharpness: sam, rho: 0}"), 100, 0)
+    assert plain is not None and sharp is not None and zero is not None
+    assert sharp.operations == 2 * plain.operations and zero.operations == plain.operations
+
+
+def test_measuring_after_every_epoch_costs_a_forward_pass_of_the_splits() -> None:
+    spec = load_spec("mukhoti_figures_2_3_4")
+    with_it = estimate(spec, 1, 0)
+    evaluation = spec.evaluation.model_copy(update={"trajectory": None})
+    without = estimate(spec.model_copy(update={"evaluation": evaluation}), 1, 0)
+    assert with_it.operations / without.operations == pytest.approx((45_000 * 3 + 45_000 + 10_000) / (45_000 * 3))
+
+
+def test_sizes_are_those_of_the_data_sets_at_hand() -> None:
+    for name in ("digits", "digits_32", "digits_stand_in", "known_posterior_1d", "mukhoti_linear"):
+        options = {h.name: h.default for h in DATASETS[name].hyperparameters if h.default is not None}
+        data, size = load_dataset(name, **options), dataset_size({"name": name, **options})
+        assert size is not None
+        assert (size.input_shape, size.classes) == (data.input_shape, data.classes)
+        assert (size.train, size.val, size.test) == (len(data.train), len(data.val), len(data.test))
+
+
+def test_options_change_a_size_and_unknown_data_have_none() -> None:
+    tenth = dataset_size({"name": "cifar10", "class_fraction": 0.1, "image_size": 224})
+    assert tenth is not None and tenth.train == 4500 and tenth.input_shape == (3, 224, 224)
+    assert dataset_size({"name": "image_folder", "folder": "x"}) is None
+
+
+def test_a_plan_shows_hours_where_a_card_is_worth_it(tmp_path: Path) -> None:
+    large = with_estimate(spec_of(tmp_path), plan(spec_of(tmp_path)))
+    spec = spec_of(tmp_path, "focal", "dataset={name: digits}", "space.architecture=mlp")
+    small = with_estimate(spec, plan(spec))
+    shown = []
+    priced = dataclasses.replace(large, price_per_gpu_hour=2.0)
+    for planned in (large, dataclasses.replace(small, rehearsed=("everything smaller",)), priced):
+        console = Console(width=100)
+        with console.capture() as captured:
+            console.print(planned)
+        shown.append(captured.get())
+    assert "GPU-hours, A100" in shown[0] and "REHEARSAL" not in shown[0]
+    assert "GPU-hours" not in shown[1] and "REHEARSAL" in shown[1]
+    low, high = large.estimate.gpu_hours["A100"]
+    assert " at 2 an hour" not in shown[0] and f", {2 * low:,.2f} to {2 * high:,.2f} at 2 an hour" in shown[2]

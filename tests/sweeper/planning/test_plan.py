@@ -101,17 +101,8 @@ def test_representatives_prefer_a_loss_with_two_hessians():
 def test_what_a_reader_sees():
     found = plan(_spec(samples=9, replicates=2), {"mlp": Cost(0.1, 0.5)}, workers=2, note="measured here")
     json.dumps(found.to_dict())
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(found)
-    text = console.export_text()
-    for words in (
-        "9 × 2 replicates, 2 at a time",
-        "reached by 9 trials",
-        "end, epoch 9",
-        "estimated time",
-        "measured here",
-    ):
-        assert words in text
+    for words in ("9 × 2 replicates, 2 at a time", "reached by 9 trials", "end, epoch 9", "estimated time", "measured"):
+        assert words in _shown(found)
 
 
 def test_costs_are_measured_on_real_training(monkeypatch):
@@ -124,30 +115,24 @@ def test_costs_are_measured_on_real_training(monkeypatch):
     assert found.seconds is not None
 
 
-def test_large_data_sets_are_cut_and_scaled(monkeypatch):
+@pytest.mark.parametrize(
+    ("space", "changes"),
+    [
+        ("curvature_vs_gamma", ["evaluation.curvature=false", "samples=1"]),
+        ("curvature_vs_gamma", ["evaluation.curvature=false", "samples=1", "space.optimizer.lr=1.0e+30"]),
+        (
+            "posterior_figure_3",
+            ["dataset.train_samples=512", "dataset.test_samples=512", "space.optimizer.batch_size=64"],
+        ),
+    ],
+    ids=["large", "diverges", "class probabilities of the test split are known"],
+)
+def test_any_data_are_cut_and_their_costs_scaled(monkeypatch, space, changes):
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.planning.costs.MEASURED_SAMPLES", 128)
-    spec = load_spec("curvature_vs_gamma", ["evaluation.curvature=false", "samples=1"])
+    spec = load_spec(space, changes)
     cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
-    assert 0 < cost.epoch_seconds < 60
-    assert 0 < cost.evaluation_seconds < 60
-
-
-def test_a_configuration_that_diverges_has_a_cost_too(monkeypatch):
-    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
-    changes = ["evaluation.curvature=false", "samples=1", "space.optimizer.lr=1.0e+30"]
-    spec = load_spec("curvature_vs_gamma", changes)
-    cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
-    assert cost.epoch_seconds > 0 and cost.evaluation_seconds > 0
-
-
-def test_known_class_probabilities_are_cut_with_the_test_split(monkeypatch):
-    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SAMPLES", 128)
-    changes = ["dataset.train_samples=512", "dataset.test_samples=512", "space.optimizer.batch_size=64"]
-    spec = load_spec("posterior_figure_3", changes)
-    cost = measure_costs(spec, prepare_dataset(spec))["mlp"]
-    assert 0 < cost.evaluation_seconds < 60
+    assert 0 < cost.epoch_seconds < 60 and 0 < cost.evaluation_seconds < 60
 
 
 def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
-from sweeper.journal.records import Decision, Record, Reported
+from sweeper.journal.records import Decision
 from sweeper.results import load
-from sweeper.scheduling.base import audit, decide
+from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from tests.running import in_process
-from tests.sweeper.records import trial_report
+from tests.sweeper.scheduling.journals import MEDIAN, played
 from tests.sweeper.simulated_plans import simulate
-
-RULE = MedianStopping("val_nll", "min", 12, 2, 3, 2)
-
-
-def _events(rule, seed, trials):
-    """Play trials in a random order of arrival; yield (state, configuration, rung, value, decision), then fold it."""
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal((trials, len(rule.rungs)))
-    if seed % 2:  # many ties
-        values = rng.integers(0, 6, values.shape) / 4
-    state, at, running = rule.begin(), [0] * trials, list(range(trials))
-    while running:
-        trial = int(rng.choice(running))
-        rung, value = rule.rungs[at[trial]], float(values[trial, at[trial]])
-        decision = decide(state, trial, rung, value)
-        yield trial, rung, value, decision
-        state.add(rung, trial, value)
-        at[trial] += 1
-        if decision.kind != "continue":
-            running.remove(trial)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -47,7 +26,7 @@ def test_decisions_equal_the_definition_written_out(seed, mode):
     better, worse = (min, np.greater) if mode == "min" else (max, np.less)
     seen: dict[int, dict[int, float]] = {}
     stopped = 0
-    for trial, rung, value, decision in _events(rule, seed, 15):
+    for trial, rung, value, decision in played(rule, seed, 15):
         mine = [*seen.get(trial, {}).values(), value]
         averages = [
             sum(values[step] for step in rule.rungs if step <= rung) / sum(step <= rung for step in rule.rungs)
@@ -80,14 +59,14 @@ def test_decisions_equal_ray_tunes_on_the_same_rungs(seed, mode):
     tunes._on_insufficient_samples = lambda *_: TrialScheduler.CONTINUE  # else it asks which trials wait
     trials = [SimpleNamespace(trial_id=str(number)) for number in range(15)]
     hashable = [type("Trial", (), vars(trial))() for trial in trials]
-    for trial, rung, value, decision in _events(rule, seed, 15):
+    for trial, rung, value, decision in played(rule, seed, 15):
         action = tunes.on_trial_result(None, hashable[trial], {"epoch": rung, "val_nll": value})
         if rung < rule.max_epochs:
             assert (action == TrialScheduler.STOP) == (decision.kind == "stop"), decision
 
 
 def test_a_value_equal_to_the_median_continues_and_a_better_one_before_counts():
-    state = RULE.begin()
+    state = MEDIAN.begin()
     for configuration, values in enumerate(((1.0, 3.0), (2.0, 4.0))):
         for rung, value in zip((2, 5), values, strict=True):
             state.add(rung, configuration, value)
@@ -99,54 +78,16 @@ def test_a_value_equal_to_the_median_continues_and_a_better_one_before_counts():
 
 
 def test_rungs_begin_with_the_grace_epochs_and_end_with_the_last():
-    assert RULE.rungs == (2, 5, 8, 11, 12)
+    assert MEDIAN.rungs == (2, 5, 8, 11, 12)
     assert MedianStopping("val_nll", "min", 27, 9).rungs == (9, 18, 27), "as far apart as the first is from the start"
     assert MedianStopping("val_nll", "min", 5, 5).rungs == (5,)
     assert MedianStopping("val_nll", "min", 5, 9).rungs == (5,)
 
 
-def _records(seed, trials=20):
-    found = []
-    for number, (trial, rung, value, decision) in enumerate(_events(RULE, seed, trials)):
-        body = Reported(
-            trial_report(configuration=trial, epoch=rung, objective=value),
-            attempt=1,
-            status="running",
-            decision=decision,
-        )
-        found.append(Record(number, float(number), body))
-    return found
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_an_audit_recomputes_every_decision_and_finds_a_changed_value(seed):
-    records = _records(seed)
-    assert audit(RULE, records) == (len(records), [])
-    assert len({record.body.decision.kind for record in records}) == 3
-    compared = [place for place, record in enumerate(records) if record.body.decision.cutoff is not None]
-    place = compared[len(compared) // 2]
-    reported = records[place].body
-    changed = replace(reported.decision, cutoff=reported.decision.cutoff + 1e-9)
-    records[place] = replace(records[place], body=replace(reported, decision=changed))
-    _, differences = audit(RULE, records[: place + 1])
-    assert len(differences) == 1 and differences[0].startswith(f"record {place}: ")
-
-
-def test_replaying_twice_changes_nothing():
-    once, twice = RULE.begin(), RULE.begin()
-    records = _records(1)
-    for record in records:
-        once.apply(record)
-    for record in [*records, *records]:
-        twice.apply(record)
-    for rung in RULE.rungs[:-1]:
-        assert decide(once, 99, rung, 0.7) == decide(twice, 99, rung, 0.7)
-
-
 def test_a_plan_follows_from_the_rule():
-    reached = simulate(RULE, trials=40, workers=4, repetitions=20)
+    reached = simulate(MEDIAN, trials=40, workers=4, repetitions=20)
     means = reached.mean(axis=0)
-    assert means.shape == (len(RULE.rungs),) and means[0] == 40
+    assert means.shape == (len(MEDIAN.rungs),) and means[0] == 40
     assert all(a >= b for a, b in itertools.pairwise(means)) and means[-1] < 30
 
 
