@@ -27,15 +27,15 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.core.statistics.spreads import Floats, Spreads, spreads
-from sweeper.scheduling.base import Measured, RungState, Scheduler, decide, settled_but_for
+from sweeper.scheduling.base import Scheduler, decide, settled_but_for
 
 #: Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens.
 SIMULATED_TRIALS = 2000
@@ -47,28 +47,15 @@ class Course:
 
     Attributes:
         reached: trial → the place of the last rung that it reached; trials that never started are missing.
-        state: of the scheduler at the end.
-        visits: (trial, place of the rung) in the order in which trials came to rungs.
         seconds: until the last trial came to its last rung.
     """
 
     reached: dict[int, int]
-    state: RungState
-    visits: list[tuple[int, int]] = field(default_factory=list)
     seconds: float = 0.0
-
-    def epochs(self, rungs: Sequence[int]) -> int:
-        """Return the epochs that were trained."""
-        return sum(rungs[place] for place in self.reached.values())
 
 
 def play(
-    scheduler: Scheduler,
-    order: Sequence[int],
-    values: NDArray[np.float64],
-    pace: NDArray[np.float64],
-    workers: int,
-    measured: Callable[[int, int], Measured] | None = None,
+    scheduler: Scheduler, order: Sequence[int], values: NDArray[np.float64], pace: NDArray[np.float64], workers: int
 ) -> Course:
     """Return the course of a sweep.
 
@@ -78,10 +65,9 @@ def play(
         values: the objective with which a trial comes to each rung [configurations, rungs].
         pace: seconds of an epoch [configurations].
         workers: trials that run at once.
-        measured: returns what else a scheduler's `metrics` came to, of a trial at the place of a rung.
     """
     state, rungs = scheduler.begin(), scheduler.rungs
-    course = Course({}, state)
+    course = Course({})
     running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
     heapq.heapify(running)
     left = deque(order[workers:])
@@ -94,12 +80,11 @@ def play(
     while running:
         now, trial, place = heapq.heappop(running)
         course.reached[trial], course.seconds = place, now
-        course.visits.append((trial, place))
-        metric, more = float(values[trial, place]), measured(trial, place) if measured is not None else None
-        decision = decide(state, trial, rungs[place], metric, more)
+        metric = float(values[trial, place])
+        decision = decide(state, trial, rungs[place], metric)
         if decision is not None and decision.metric is not None:
             pool = state.pool(trial)
-            pool.add(rungs[place], trial, metric, more)
+            pool.add(rungs[place], trial, metric)
             pool.decided(trial, decision)
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
