@@ -240,19 +240,19 @@ def chosen_rows(found: Matrix, place: str) -> dict[Key, list[tuple[Row, str]]]:
 
 
 def line_through(found: Matrix, rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Return the finished configurations that differ from the best one in one hyperparameter of their loss alone.
+    """Return the finished configurations that differ from one another in one hyperparameter of their loss alone.
 
-    Each with that hyperparameter and its value in words; of several such hyperparameters γ, else the first. Where none
-    varies alone, the best configuration by itself.
+    Each with that hyperparameter and its value in words; of several such hyperparameters γ, else the first. The line is
+    through the best one that is on any; the best one of all comes first. Where none varies alone, it comes by itself.
     """
     for column in loss_settings(found):
         others = [name for name in found.varying if name != column]
-        line = [
-            row for row in rows
-            if row["status"] == FINISHED and all(row[name] == rows[0][name] for name in others) and numeric(row[column])
-        ]  # fmt: skip
-        if len({row[column] for row in line}) > 1:
-            return [(row, f"{short(column)} {number(row[column])}") for row in line]
+        finished = [row for row in rows if row["status"] == FINISHED and numeric(row[column])]
+        for first in finished:
+            line = [row for row in finished if all(row[name] == first[name] for name in others)]
+            if len({row[column] for row in line}) > 1:
+                best = [] if rows[0] in line else [(rows[0], "")]
+                return [*best, *((row, f"{short(column)} {number(row[column])}") for row in line)]
     return [(rows[0], "")]
 
 
@@ -321,30 +321,39 @@ def settings_of(found: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[
     A line of γ includes cross-entropy on the same network with all else equal, γ = 0.
     """
     asked = []
-    for (place, loss, network), rows in shown.items():
-        if len(rows) < 2:
+    for (place, loss, network), every in shown.items():
+        rows = [(row, setting) for row, setting in every if setting]
+        if not rows:
             continue
         name, line = rows[0][1].rpartition(" ")[0], [row for row, _ in rows]
         rest = [n for n in found.varying if not n.startswith("config_loss_")]
         zero = [row for row, _ in shown.get((place, "cross_entropy", network), ())] if name == "γ" else []
         line += [row for row in zero if row not in line and all(row[n] == line[0][n] for n in rest)]
         words = {text_of(row, "trial"): setting.rpartition(" ")[2] for row, setting in rows}
-        best, worse = which(found, line)
-        named = [tuple(words.get(trial, "0 (cross_entropy)") for trial in part) for part in (best, worse)]
-        unknown = tuple(words.get(text_of(row, "trial"), "0 (cross_entropy)") for row in line) if not best else ()
+        parts = which(found, line, found.best(place))
+        named = [tuple(words.get(trial, "0 (cross_entropy)") for trial in part) for part in parts]
+        unknown = tuple(words.get(text_of(row, "trial"), "0 (cross_entropy)") for row in line) if not named[0] else ()
         asked.append(Question(name, f"{loss} on {network}", named[0] or unknown[:1], named[1], unknown[1:]))
     return asked
 
 
-def which(found: Matrix, line: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Return the trials of a line that may be its best, best first, and the others; neither where seeds say nothing."""
-    values = [found.decides.values[text_of(row, "trial")] for row in line]
+def which(found: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[str], list[str]]:
+    """Return the trials of a line that may be its best, best first, and the others; neither where seeds say nothing.
+
+    Where the leader of all finalists is on the line, it is compared as in its row, so that both say the same.
+    """
+    names = [text_of(row, "trial") for row in line]
+    if leader is not None and leader in line:
+        verdicts = {name: found.decides.worse(leader, row) for name, row in zip(names, line, strict=True)}
+        alike = [name for name, worse in verdicts.items() if worse is False and name != leader["trial"]]
+        worse = [name for name, worse in verdicts.items() if worse]
+        return ([text_of(leader, "trial"), *alike], worse) if alike or worse else ([], [])
+    values = [found.decides.values[name] for name in names]
     compared = spreads([of_one[max(of_one)] for of_one in values], "max" if found.decides.larger else "min")
     if compared is None:
         return [], []
     inside = Comparisons(compared).may_be_best
     order = [int(at) for at in compared.scores.argsort()[::-1]]
-    names = [text_of(row, "trial") for row in line]
     return [names[at] for at in order if inside[at]], [names[at] for at in order if not inside[at]]
 
 

@@ -67,12 +67,11 @@ def recommendation(answer: Answer) -> str:
     if answer.state == DECIDED:
         sure = f"Every other finalist is worse ({SURE} sure{of_seeds(answer)})."
         return " ".join([f"Use {who}: {measured}.", sure, *left_out(answer)])
-    lost = cost(answer)
+    lost, known = cost(answer), f" {'; '.join(facts)}." if facts else ""
     if answer.state == NEARLY_DECIDED:
-        known = f" {'; '.join(facts)}." if facts else ""
         risk = f"at most {lost} worse than the best finalist" if answer.most_lost else "no finalist is better"
         return f"Use {who}: {risk} ({measured}).{known}"
-    return f"Not decided. {who} leads, but could be {lost} worse than the best finalist ({measured})."
+    return f"Not decided. {who} leads, but could be {lost} worse than the best finalist ({measured}).{known}"
 
 
 def name(line: Line) -> str:
