@@ -199,7 +199,7 @@ def _question(
 
 
 #: The predicted chance to decide at which a number of seeds is named.
-CHANCE = 0.85
+CHANCE = 0.9
 
 _DRAWS = 40
 
@@ -222,7 +222,7 @@ class Needed:
 def needed_seeds(
     values: Values, groups: Groups, mode: str, margin: float | None = None, *, first: int = 2, at_most: int = 16
 ) -> Needed | None:
-    """Return the fewest further seeds of the units that still race which decide all open questions in 80 % or more.
+    """Return the fewest further seeds of the units that still race which decide all open questions in `CHANCE` or more.
 
     True means are drawn given the values (shrunk to the mean of all: Efron & Morris 1975, Data analysis using Stein's
     estimator), then further seeds, and the race goes on with these (predictive power: Spiegelhalter, Freedman &

@@ -244,7 +244,8 @@ def gammas_of(found: Matrix) -> tuple[set[float], set[float]]:
     """Return the γ that may be the best and the others, of the only cell."""
     (rows,) = found.cells.values()
     by_trial = {row["trial"]: float(str(row[GAMMA])) for row in rows}
-    best, worse = which(found, rows)
+    best, worse = which(found, rows, rows[0])
+    assert [*map(set, which(found, rows, None))] == [{*best}, {*worse}], "all are on the line"
     return {by_trial[trial] for trial in best}, {by_trial[trial] for trial in worse}
 
 
@@ -253,6 +254,12 @@ def test_values_with_all_else_equal_are_compared() -> None:
     assert gammas_of(line((1, 0.2), (2, 0.1), (3, 0.15), (5, 0.3))) == ({2.0}, {1.0, 3.0, 5.0})
     assert gammas_of(line((1, 0.1), (2, 0.1), (3, 0.1), seeds=2)) == ({1.0, 2.0, 3.0}, set())
     assert gammas_of(line((1, 0.2), (2, 0.1), seeds=1)) == (set(), set())
+
+
+def test_a_line_stands_beside_a_better_configuration() -> None:
+    drawn = [("focal", "mlp", g, r, "completed", v) for g, r, v in ((2, 0.03, 0.1), (1, 0.1, 0.2), (3, 0.1, 0.3))]
+    (rows,) = module.chosen_rows(cells_of(drawn), "").values()
+    assert [setting for _, setting in rows] == ["", "γ 1", "γ 3"]
 
 
 def test_a_value_drawn_with_its_learning_rate_is_no_line() -> None:
