@@ -92,7 +92,7 @@ def facts(results: Results, counts: Overview) -> list[str]:
     space = results.specification
     return [
         f"data set {space['dataset']['name']}" if "dataset" in space else "",
-        f"{plural(counts.trials, 'configuration')} × {plural(counts.replicates // max(1, counts.trials), 'replicate')}",
+        f"{plural(counts.trials, 'configuration')}, {plural(counts.replicates, 'training')}",
         f"scheduler {space['scheduler']['name']}" if "name" in space.get("scheduler", {}) else "",
         f"started {started(results.manifest['created'])}" if "created" in results.manifest else "",
         f"running, as of {datetime.now(UTC):%H:%M:%S} UTC: reload for a newer page" if counts.count("running") else "",
