@@ -27,8 +27,8 @@ from sweeper.core.statistics.equivalence import (
 from trainables.metrics.base import SMALLEST_PROBABILITY, Floats, Integers
 from trainables.metrics.binning import equal_width_bin, norm_of_gaps, sums_by_bin
 from trainables.metrics.evaluate import confidence_metrics
+from trainables.metrics.kernel import smooth_calibration_error
 from trainables.metrics.refinement import refinement
-from trainables.metrics.smooth import smooth_calibration_error
 
 #: Of the jackknife: 19 degrees of freedom, and a twentieth of the samples left out at a time keeps the bins filled.
 GROUPS = 20

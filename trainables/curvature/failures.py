@@ -1,12 +1,16 @@
-"""The one error of this package, curvature that could not be measured; and the graph of operations that may be why."""
+"""The one error of this package, curvature that could not be measured; and the graph of operations that may be why.
+
+`samples_mix` is what a measurement asks before it believes a network's derivatives: whose parameters, which samples.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 
@@ -94,3 +98,32 @@ def cannot_differentiate(outputs: Iterable[Tensor]) -> bool:
     would skip it without complaint and return a product that lacks its term.
     """
     return any(short_name(node) in ("Error", "DelayedError") for node in graph_uses(outputs))
+
+
+def samples_mix(network: nn.Module, original: nn.Module, inputs: Tensor) -> bool:
+    """Return whether a sample's logits depend on the others', of a few `inputs`, as with a batch's own statistics.
+
+    Raises CurvatureUnavailable where `network` computes with the parameters of the `original` that it is a copy of, or
+    gives other logits every time.
+    """
+    logits = network(inputs)
+    if not isinstance(logits, Tensor):
+        raise CurvatureUnavailable(f"the network returns a {type(logits).__name__}, not a tensor of logits [N, K]")
+    if {*map(id, graph_leaves(logits))} & {*map(id, original.parameters())}:
+        raise CurvatureUnavailable("a copy of the network computes with the original's parameters, not its own")
+    if not _equal(network(inputs), logits):
+        raise CurvatureUnavailable("the network gives other outputs every time, in evaluation mode, too")
+    half = (len(inputs) + 1) // 2
+    return not _equal(network(inputs[:half]), logits[:half])
+
+
+def graph_leaves(output: Tensor) -> list[Tensor]:
+    """Return the tensors that `output` can be differentiated by: those at the ends of its graph."""
+    ends: list[Any] = [node for node in graph_uses([output]) if short_name(node) == "AccumulateGrad"]
+    return [end.variable for end in ends]
+
+
+def _equal(found: Tensor, expected: Tensor) -> bool:
+    """Whether logits are the same but for rounding, which batches of other sizes do in another order."""
+    tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.detach().nan_to_num(0, 0, 0).abs().max())
+    return torch.allclose(found, expected, rtol=0.0, atol=tolerance, equal_nan=True)

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, cannot_differentiate, require_finite
+from trainables.curvature.failures import (
+    CurvatureUnavailable,
+    as_unavailable,
+    cannot_differentiate,
+    require_finite,
+    samples_mix,
+)
 from trainables.curvature.gauss_newton import (
     affine_in_each_parameter,
     fold_batch_norm,
@@ -24,7 +30,6 @@ from trainables.curvature.gauss_newton import (
     logit_hessian,
 )
 from trainables.curvature.loss_of_logits import LossFunction, loss_of_logits
-from trainables.curvature.network_checks import samples_mix
 from trainables.registry import set_within
 
 # What autograd keeps for second derivatives, as a multiple of what it keeps for the forward pass: measured 1.6 for

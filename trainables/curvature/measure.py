@@ -18,11 +18,16 @@ from torch import Tensor, nn
 
 from trainables.curvature.blocks import Blocks, block_rows
 from trainables.curvature.failures import as_unavailable
+from trainables.curvature.further import (
+    GaussNewton,
+    asking_from_gradient,
+    fisher_trace,
+    gauss_newton_split,
+    sam_sharpness,
+)
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
 from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, lanczos
 from trainables.curvature.loss_of_logits import LossFunction
-from trainables.curvature.sharpness import fisher_trace, sam_sharpness
-from trainables.curvature.split import GaussNewton, asking_from_gradient, gauss_newton_split
 from trainables.curvature.statistics.base import (
     FIXED,
     ROUNDED,

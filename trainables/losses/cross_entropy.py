@@ -1,7 +1,11 @@
-"""Cross-entropy: plain, with smoothed labels, and with a constant weight a sample."""
+"""Cross-entropy: plain, with smoothed labels, with a weight a sample, and of logits of one length; and the Brier score.
+
+With penalties on logits that trail the largest by more than a margin: one weight (MbLS), or one a class (CALS).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import LOSSES, Loss, Number, as_type, true_class
+from trainables.losses.base import LOSSES, Loss, Number, State, as_type, full_precision, true_class, widened
 
 
 @LOSSES.add("cross_entropy", constant_gamma=lambda given: 0.0)  # the focal loss at γ = 0, where Ψ is the identity
@@ -72,3 +76,157 @@ class WeightedCrossEntropy(Loss):
         if len(self.weights) != len(targets):
             raise ValueError(f"{len(self.weights)} frozen weights do not fit a batch of {len(targets)}")
         return self.weights * functional.cross_entropy(logits, targets, reduction="none")
+
+
+@LOSSES.add("brier")
+@dataclass(eq=False)
+class Brier(Loss):
+    """Squared error between probabilities and the one-hot target, summed over classes.
+
+    Σ_k (p_k − 1[k = y])², a value in [0, 2]: summed over classes, not averaged (Brier 1950; mukhoti §5.1).
+
+    `form="released"` divides a batch's mean by its size. focal_calibration's code sums every loss over the batch before
+    it clips gradients, but averages Brier's: with the recipe's `reduction: sum` this form has that code's gradients.
+    Per-sample values and curvature stay those of the paper's form.
+
+    Source: Brier 1950; mukhoti §5.1; `Losses/brier_score.py` of github.com/torrvision/focal_calibration.
+
+    Args:
+        form: the formula of the paper or of the released code [mukhoti §5.1].
+    """
+
+    form: Literal["paper", "released"] = "paper"
+
+    def value(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean over the batch; the released form divides it by the batch's size."""
+        mean = self.values(logits, targets).mean()
+        return mean / targets.shape[-1] if self.form == "released" else mean
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the squared error of the probability vector, [N]."""
+        p = torch.softmax(logits, dim=-1)
+        minus_one = -torch.ones_like(p[..., :1])
+        return p.scatter_add(-1, targets.unsqueeze(-1), minus_one).square().sum(-1)
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return the paper's form, whose mean over samples does not depend on how they are batched."""
+        return Brier()
+
+
+#: Added to the length, so that logits of 0 have a gradient; the authors' code has the same.
+LEAST_LENGTH = 1e-7
+
+
+@LOSSES.add("logit_norm")
+class LogitNorm(Loss):
+    """Cross-entropy of z/(τ‖z‖): the length of the logits, which only confidence grows with, is not trained.
+
+    The length is free, so that the softmax of the logits themselves is not calibrated: fit a temperature. It is the one
+    loss here that a shift of all logits changes.
+
+    Source: Wei et al. 2022, Mitigating neural network overconfidence with logit normalization, arXiv:2205.09310.
+
+    Args:
+        temperature: τ divides [Wei et al. 2022: 0.04 on CIFAR-10].
+    """
+
+    def __init__(self, temperature: Annotated[Number, "(0, inf)"] = 0.04) -> None:
+        self.temperature = temperature
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross-entropy of normalised logits, [N]."""
+        length = (logits.square().sum(-1, keepdim=True) + LEAST_LENGTH**2).sqrt()
+        scaled = logits / length / as_type(self.temperature, logits)
+        return functional.cross_entropy(scaled, targets, reduction="none")
+
+
+Margin = Annotated[Number, "(0, inf)"]
+
+
+def distances(logits: Tensor) -> Tensor:
+    """Return max_j z_j − z_k of logits [N, K], [N, K]."""
+    return logits.max(-1, keepdim=True).values - logits
+
+
+@LOSSES.add("margin_smoothing")
+@dataclass(eq=False)
+class MarginSmoothing(Loss):
+    """Cross-entropy plus a penalty on logits that trail the largest by more than a margin (MbLS).
+
+    −log p_y + λ·(1/K) Σ_k max(0, max_j z_j − z_k − m). The mean over classes is the released code's; the paper prints
+    a sum. Label smoothing pushes all logits together; this leaves distances within the margin alone.
+
+    Source: Liu et al. 2022, The devil is in the margin, arXiv:2111.15430.
+
+    Args:
+        weight: λ; a negative one would push logits apart [Liu et al. 2022: 0.1].
+        margin: distances below it are free [Liu et al. 2022: 10 on Tiny-ImageNet, 6 on CIFAR-10].
+    """
+
+    weight: Annotated[Number, "[0, inf)"] = 0.1
+    margin: Margin = 10.0
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return cross-entropy plus the weighted penalty, [N]."""
+        excess = torch.relu(distances(logits) - as_type(self.margin, logits)).mean(-1)
+        return functional.cross_entropy(logits, targets, reduction="none") + as_type(self.weight, logits) * excess
+
+
+@LOSSES.add("cals")
+@dataclass(eq=False)
+class ClassAdaptive(Loss):
+    """Cross-entropy under margins of the logits, with a multiplier for each class from validation data (CALS).
+
+    With h_k = (max_j z_j − z_k)/m − 1 the penalty of class k is λ_k h_k + ρ_k h_k²/2, or −λ_k²/(2ρ_k) where
+    λ_k + ρ_k h_k < 0 (the augmented Lagrangian). After each epoch λ_k becomes the validation mean of
+    max(0, λ_k + ρ_k h_k), and ρ_k grows by a factor where the mean violation of class k did not fall.
+
+    Source: Liu et al. 2023, Class adaptive network calibration, arXiv:2211.15088.
+
+    Args:
+        margin: m, in logits [Liu et al. 2023: 10].
+        growth: of ρ; below 1 it would forget constraints that are broken [Liu et al. 2023: 1.2].
+    """
+
+    stateful = True
+
+    margin: Margin = 10.0
+    growth: Annotated[float, "[1, inf)"] = 1.2
+
+    def __post_init__(self) -> None:
+        # one entry serves all classes, whose number the first validation logits tell
+        self.multipliers = torch.full((1,), 1e-6, dtype=torch.float64)
+        self.stiffness = torch.ones(1, dtype=torch.float64)
+        self.violations = torch.full((1,), torch.inf, dtype=torch.float64)
+
+    def _pressure(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return λ + ρh and h, each [N, K], and λ and ρ in their type."""
+        rate, stiff = self.multipliers.to(logits), self.stiffness.to(logits)
+        h = distances(logits) / as_type(self.margin, logits) - 1
+        return rate + stiff * h, h, rate, stiff
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return cross-entropy plus the penalties of all classes, [N]."""
+        pressure, h, rate, stiff = self._pressure(logits)
+        penalty = torch.where(pressure >= 0, rate * h + stiff * h.square() / 2, -rate.square() / (2 * stiff))
+        return functional.cross_entropy(logits, targets, reduction="none") + penalty.sum(-1)
+
+    def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
+        """Update the multipliers from validation logits [M, K]."""
+        with torch.no_grad(), full_precision(val_logits):
+            pressure, h, _, stiff = self._pressure(widened(val_logits).double())
+            violation = h.mean(0)
+            worse = violation > torch.relu(self.violations.to(violation))
+            self.multipliers = pressure.clamp(min=0).mean(0).clamp(1e-6, 1e6)
+            self.stiffness = torch.where(worse, stiff * self.growth, stiff).clamp(max=1e6)
+            self.violations = violation
+
+    def state_dict(self) -> State:
+        """Return each class's multiplier, ρ and last mean violation."""
+        return {"multipliers": self.multipliers, "stiffness": self.stiffness, "violations": self.violations}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Take over what `state_dict` returned."""
+        self.multipliers, self.stiffness, self.violations = (
+            torch.as_tensor(state[key]) for key in ("multipliers", "stiffness", "violations")
+        )

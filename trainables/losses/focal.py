@@ -2,6 +2,9 @@
 
 With one γ, with one that falls in three steps over the run (FLSc, mukhoti App. E), and with one chosen by each sample's
 probability of the true class (FLSD, mukhoti §4).
+
+With the γ at which its gradient equals cross-entropy's at a chosen p₀; and the inverse, which puts the weight on
+samples that the network is sure of.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from trainables.losses.base import (
     true_class_logs,
     widened,
 )
-from trainables.registry import Hyperparameter, number_in
+from trainables.registry import Hyperparameter, Options, number_in
 
 Smoothing = Annotated[
     Number,
@@ -221,3 +224,103 @@ class FocalSampleDependent(FocalTypeLoss):
         """Return focal loss with the per-sample γ of these logits."""
         log_p, _ = true_class_logs(widened(logits.detach()), targets)
         return Focal(self.gammas(log_p), smoothing=self.smoothing, smoothing_form=self.smoothing_form)
+
+
+NEWTON_STEPS = 12  # quadratic from a tight bound: float64 accuracy after 6
+
+
+def _constant_gamma(given: Options) -> float | None:
+    """Return γ as a built loss says it, else as it follows from p₀."""
+    gamma, p0 = number_in(given, "gamma", None), number_in(given, "p0", None)
+    return lambert_gamma(p0).item() if gamma is None and p0 is not None else gamma
+
+
+@LOSSES.add("focal_lambert", constant_gamma=_constant_gamma)
+@dataclass(eq=False)
+class FocalLambert(FocalTypeLoss):
+    """Focal loss whose gradient equals cross-entropy's at p_y = p₀.
+
+    Focal loss at the constant γ*(p₀) of mukhoti Prop. 2.
+
+    For p_y < p₀ its gradient is larger than cross-entropy's, for p_y > p₀ smaller. γ*(0.2) = 4.851 and
+    γ*(0.25) = 3.070, which the paper rounds to 5 and 3.
+
+    Source: mukhoti Prop. 2.
+
+    Args:
+        p0: for p₀ ≥ 0.5 the only γ ≥ 0 with equal gradients is 0 [mukhoti §4: γ*(.25) = 3.07, the γ of most
+            samples in FLSD-53].
+    """
+
+    p0: Annotated[Number, "(0, 0.5)"] = 0.25
+
+    def __post_init__(self) -> None:
+        gamma = lambert_gamma(self.p0)
+        self.gamma = gamma if isinstance(self.p0, Tensor) else gamma.item()
+
+
+def lambert_gamma(p0: Number) -> Tensor:
+    """Return γ*(p₀) = a/b + W₋₁(−a^(1−a/b)·ln(a)/b)/ln a with a = 1 − p₀, b = p₀ ln p₀ (mukhoti Prop. 2).
+
+    It solves (1−p)^γ − γ p (1−p)^(γ−1) ln p = 1 at p = p₀; W₀ in place of W₋₁ always gives the trivial γ = 0.
+    Scalar float64 for 0 < p₀ < 0.5; a tensor p₀ gives its shape.
+    """
+    p = torch.as_tensor(p0, dtype=torch.float64)
+    log_a, b = torch.log1p(-p), p * p.log()
+    ratio = (1 - p) / b
+    log_argument = (1 - ratio) * log_a - torch.log(-b) + torch.log(-log_a)
+    return ratio + lambert_w_minus_one(log_argument) / log_a
+
+
+def lambert_w_minus_one(log_argument: Tensor) -> Tensor:
+    """Return W₋₁(−e^ℓ) for ℓ ≤ −1: the root w ≤ −1 of w + ln(−w) = ℓ, by Newton's method.
+
+    The function is concave and the start, −1 − √(2u) − u with u = −1 − ℓ (Chatzigeorgiou 2013, Theorem 1), lies
+    below the root, so the iterates rise to it without overshooting.
+    """
+    u = (-1 - log_argument).clamp(min=1e-300)
+    w = -1 - (2 * u).sqrt() - u
+    for _ in range(NEWTON_STEPS):
+        w = w - (w + torch.log(-w) - log_argument) / (1 + 1 / w)
+    return w
+
+
+# The gradient in p is ≤ 0 everywhere iff γ ≤ (1 + p)/(−p ln p) for all p; the right side is smallest at
+# p = W₀(1/e) = 0.278465, where it equals 1/p.
+LARGEST_GAMMA = 3.5911214766686221
+REVERSES = (
+    "above γ = 3.5911 the gradient in p_y turns positive around p_y = 0.278, "
+    "so training pushes the true class's probability down; set allow_reversed_gradient: true to allow it"
+)
+
+
+def check_gradient(values: Mapping[str, object]) -> str | None:
+    """Return why γ is refused, or `None`: beyond 3.5911 it needs `allow_reversed_gradient`."""
+    gamma = number_in(values, "gamma", None)
+    if gamma is None or gamma <= LARGEST_GAMMA or values.get("allow_reversed_gradient", False):
+        return None
+    return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
+
+
+@LOSSES.add("inverse_focal", check=check_gradient)
+@dataclass(eq=False)
+class InverseFocal(FocalTypeLoss):
+    """Cross-entropy weighted by (1 + p_y)^γ.
+
+    −(1 + p_y)^γ log p_y (selective Def. 3.2).
+
+    `allow_reversed_gradient` changes nothing here; it lets a γ beyond 3.5911 pass the registry's check.
+
+    Source: Wang et al. 2021; selective Def. 3.2.
+
+    Args:
+        gamma: [selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient].
+        allow_reversed_gradient: [selective App. E.1: large γ consistently underperforms].
+    """
+
+    gamma: Annotated[Number, f"[0, inf): a negative γ would turn it into a focal loss; {REVERSES}"] = 1.5
+    allow_reversed_gradient: bool = field(default=False, kw_only=True)
+
+    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
+        """Return γ·log(1 + u)."""
+        return gamma * torch.log1p(log_p.exp())

@@ -1,7 +1,7 @@
 """The calibration, accuracy and selective-prediction metrics that every evaluation measures, with one sort for all.
 
-The functions of `trainables.metrics.binning` and `trainables.metrics.selective` give single metrics under other
-conventions, and `trainables.metrics.bootstrap` their standard errors.
+`trainables.metrics.binning` and `trainables.metrics.out_of_distribution` give single metrics under other conventions,
+`trainables.metrics.bootstrap` their standard errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from trainables.metrics.binning import (
     stable_order,
     sums_by_bin,
 )
-from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_rank_weights
+from trainables.metrics.out_of_distribution import optimal_area_under_risk_coverage, tied_rank_weights
 
 
 def evaluate_probabilities(

@@ -1,6 +1,13 @@
-"""Networks for token sequences: mukhoti's global-pooling CNN, and a plain averaging network.
+"""Networks for texts: mukhoti's global-pooling CNN, a plain averaging network, and the Tree-LSTM.
 
-Both map token ids int64 [N, L], 0 being padding, to logits [N, K].
+The first two map token ids int64 [N, L], 0 being padding, to logits [N, K].
+
+The Tree-LSTM takes parsed sentences, as binary trees of constituents: Tai, Socher and Manning, "Improved Semantic
+Representations From Tree-Structured Long Short-Term Memory Networks", 2015, Eqs. 9-14 with N = 2; mukhoti trains it on
+SST. A tree is a row of nodes in post-order, int64 [M, 4]: token id (0 for inner nodes), left child, right child (places
+in the row), height (0 for a leaf, -1 for padding). A fifth column holds the class that a node is annotated with (-1 for
+padding): then all nodes are trained on and roots evaluated. All nodes of one height are computed at once, over the
+whole batch.
 """
 
 from __future__ import annotations
@@ -160,3 +167,109 @@ def _require_tokens(input_shape: tuple[int, ...], minimum: int, network: str) ->
             f"{network} takes texts of at least {minimum} tokens, shape (length,), but the data set's samples have "
             f"shape {tuple(input_shape)}; choose a text data set, or raise its length"
         )
+
+
+TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
+
+
+@ARCHITECTURES.add(
+    "tree_lstm",
+    apart=["word_vectors"],
+    tags={"text", "follows_data"},
+    stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
+    lanes="its computation follows each sentence's tree, which lanes do not share",
+)
+class TreeLSTM(nn.Module):
+    """Binary constituency Tree-LSTM for parse trees.
+
+    Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K].
+
+    On annotated trees [N, M, 5] it has one more class, neutral, which roots do not have: training gives the logits of
+    all nodes [nodes, K + 1], whose classes `supervised` returns, and evaluation those of the roots without neutral.
+
+    Source: mukhoti App. D; Tai et al. 2015.
+
+    Args:
+        input_shape: (nodes, 4), or (nodes, 5) of annotated trees.
+        classes: number of classes K.
+        vocabulary: number of token ids.
+        dimension: size of a word vector [Tai et al. 2015, section 5.2, GloVe 300d].
+        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given [mukhoti App.
+            D: vectors were fine-tuned].
+        word_vectors: pretrained vectors [vocabulary, dimension].
+        width: size of the memory cell [Tai et al. 2015, Table 1].
+        dropout: rate before the classifier [Tai et al. 2015, section 5.3].
+        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015,
+            Eq. 11); the code that it builds on leaves it out [Tai et al. 2015, Eq. 11].
+
+    Raises:
+        ValueError: the inputs are not trees, or the word vectors do not fit.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        classes: int,
+        vocabulary: Vocabulary = 20_000,
+        dimension: Annotated[int, "[1, inf)"] = 300,
+        width: Annotated[int, "[1, inf)"] = 150,
+        dropout: Annotated[float, "[0, 1)"] = 0.5,
+        output_gate: bool = True,
+        train_embedding: bool | None = True,
+        word_vectors: Tensor | None = None,
+    ) -> None:
+        """Create a Tree-LSTM with memory cells of `width`; without `output_gate`, as in mukhoti's code, h = tanh(c)."""
+        super().__init__()
+        if len(input_shape) != 2 or input_shape[1] not in (4, 5):
+            raise ValueError(
+                f"tree_lstm takes parse trees of shape (nodes, 4), but the data set's samples have shape "
+                f"{tuple(input_shape)}; choose sst2 with its default form: trees"
+            )
+        self.classes = classes
+        self.annotated = annotated = input_shape[1] == 5
+        self.embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
+        self.output_gate = output_gate
+        self.leaf = nn.Linear(self.embedding.embedding_dim, 2 * width)  # cell and output gate
+        gates = 5 if output_gate else 4  # input, left and right forget, update, output
+        self.left = nn.Linear(width, gates * width)
+        self.right = nn.Linear(width, gates * width)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(width, classes + annotated)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits at the roots of trees [N, M, 4 or 5]; while training on annotated trees, at all nodes."""
+        samples, nodes, columns = inputs.shape
+        flat = inputs.reshape(samples * nodes, columns)
+        first = (torch.arange(samples, device=inputs.device) * nodes).repeat_interleave(nodes)
+        cell, gate = self.leaf(self.embedding(flat[:, TOKEN])).chunk(2, 1)
+        hidden = torch.sigmoid(gate) * torch.tanh(cell)
+        heights = flat[:, HEIGHT]
+        for height in range(1, int(heights.max()) + 1):
+            places = torch.nonzero(heights == height).squeeze(1)
+            left, right = first[places] + flat[places, LEFT], first[places] + flat[places, RIGHT]
+            new_cell, new_hidden = self.compose(cell[left], hidden[left], cell[right], hidden[right])
+            cell = cell.index_copy(0, places, new_cell)
+            hidden = hidden.index_copy(0, places, new_hidden)
+        if self.annotated and self.training:
+            every: Tensor = self.classifier(self.dropout(hidden[heights >= 0]))
+            return every
+        roots = (inputs[:, :, HEIGHT] >= 0).sum(1) - 1 + first[::nodes]
+        logits: Tensor = self.classifier(self.dropout(hidden[roots]))
+        return logits[:, : self.classes]
+
+    def supervised(self, inputs: Tensor) -> Tensor | None:
+        """Return the classes of all nodes of annotated trees, in the order of their logits; `None` for other trees."""
+        if not self.annotated:
+            return None
+        flat = inputs.reshape(-1, inputs.shape[2])
+        return flat[flat[:, HEIGHT] >= 0][:, LABEL].long()
+
+    def compose(
+        self, left_cell: Tensor, left_hidden: Tensor, right_cell: Tensor, right_hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return cell and hidden state [B, width] of parents from those of their children (Eqs. 9-14)."""
+        gates = (self.left(left_hidden) + self.right(right_hidden)).chunk(5 if self.output_gate else 4, 1)
+        kept = torch.sigmoid(gates[1]) * left_cell + torch.sigmoid(gates[2]) * right_cell
+        cell = torch.sigmoid(gates[0]) * torch.tanh(gates[3]) + kept
+        hidden = torch.tanh(cell)
+        return cell, torch.sigmoid(gates[4]) * hidden if self.output_gate else hidden

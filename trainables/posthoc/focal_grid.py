@@ -1,14 +1,17 @@
 """ECE and NLL of Ψ^γ(softmax(z/T)) over a whole grid of (γ, T): the search behind focal temperature scaling.
 
 A direct double loop maps all N·K probabilities for every cell. Here each temperature is visited once for all γ
-(`focal_masses`), and where temperatures are dense it is not visited at all: ln mass_γ is an analytic function of
+(`log_masses`), and where temperatures are dense it is not visited at all: ln mass_γ is an analytic function of
 ln T, so on an octave of T that holds many grid points it is computed at 25 Chebyshev points and interpolated. Its
 Chebyshev coefficients fall geometrically; a sample whose last ones are not below 1e-11 is computed directly
 instead, so that every ln mass, and with it every confidence, is good to about 1e-11.
 
-At K = 100 the grid takes seconds of a processor while a GPU has nothing to do, so a GPU computes it where there is one.
-Its values differ from the processor's in rounding alone: 1e-11 of them in tests. Which of two cells within a few
-roundings of each other is the better one may so differ between GPU and processor.
+The argmax of Ψ^γ(softmax(z/T)) is that of z in every cell, so the top class is taken out once and for all. With
+
+    rest = Σ_{k≠top} p_k/p_top,   mass_γ = Σ_{k≠top} h(p_k)/h(p_top),   p = softmax(z/T),
+
+the mapped confidence is 1/(1 + mass_γ). A temperature costs an exp and a log for each element, each γ one more exp and
+a sum, in blocks that stay in the processor's cache. Everything is float64, and no sum depends on the order of threads.
 """
 
 from __future__ import annotations
@@ -16,25 +19,126 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import equal_mass_starts
-from trainables.posthoc.focal_masses import (
-    BLOCK_BYTES,
-    TopFirst,
-    log_masses,
-    log_masses_of_tensors,
-    nll_of_wrong,
-    slices,
-)
-from trainables.registry import set_within
+
+#: Elements a block holds: six float64 buffers of it stay in a core's second-level cache.
+_BLOCK_ELEMENTS = 20_000
+
+#: Classes this many nats below the second largest add less than 3e-20 of its mass each: they are left out.
+_NEGLIGIBLE = 45.0
+
+_SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True)
+class TopFirst:
+    """Logits with the top class taken out; every difference is to the next larger logit, so nothing cancels."""
+
+    others: Floats  # [K−1, N] z_k − second largest z, for every class but the top one, descending: ≤ 0
+    second: Floats  # [N] second largest z − largest z: ≤ 0
+    of_target: Floats  # [N] z_y − largest z
+    correct: Floats  # [N] 1 where the top class is the target, else 0
+
+    @staticmethod
+    def of(logits: Floats, targets: Integers) -> TopFirst:
+        """Take the first largest class out of `logits` [N, K]."""
+        values = np.array(logits, dtype=np.float64)
+        samples, classes = values.shape
+        rows = np.arange(samples)
+        top = values.argmax(axis=1)
+        values -= values[rows, top][:, None]
+        of_target = values[rows, targets]
+        keep = np.ones(values.shape, dtype=bool)
+        keep[rows, top] = False
+        others = np.ascontiguousarray(np.sort(values[keep].reshape(samples, classes - 1), axis=1)[:, ::-1].T)
+        second = others[0].copy()
+        others -= second
+        return TopFirst(others, second, of_target, (top == targets).astype(np.float64))
+
+    def rows(self, rows: slice | Integers) -> TopFirst:
+        """Return the samples `rows`."""
+        return TopFirst(self.others[:, rows], self.second[rows], self.of_target[rows], self.correct[rows])
+
+    def __len__(self) -> int:
+        return len(self.second)
+
+
+def slices(length: int, step: int) -> Iterator[slice]:
+    """Yield slices of at most `step` that cover `length`."""
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def log_masses(data: TopFirst, gammas: Floats, temperatures: Floats) -> Floats:
+    """Return [T, 1 + G, N]: ln rest, then ln mass_γ of each γ; `gammas` [G, T] are each temperature's own."""
+    found = np.empty((len(temperatures), 1 + len(gammas), len(data)))
+    others = len(data.others)
+    width = max(1, _BLOCK_ELEMENTS // others)
+    depth = max(1, width // len(data))
+    with np.errstate(under="ignore", divide="ignore"):
+        for columns in slices(len(temperatures), depth):
+            for rows in slices(len(data), width):
+                _fill(found[columns, :, rows], data.rows(rows), gammas[:, columns], temperatures[columns])
+    return found
+
+
+def _fill(out: Floats, data: TopFirst, gammas: Floats, temperatures: Floats) -> None:
+    """Write one block's `log_masses` to `out` [T, 1 + G, rows]. Arrays over classes are [K−1, T, rows]."""
+    near = int((data.others.max(axis=1) > -_NEGLIGIBLE * temperatures.max()).sum())
+    x = data.others[:near, None, :] / temperatures[:, None]
+    e = np.exp(x)
+    second = data.second / temperatures[:, None]
+    log_rest = second + np.log(e.sum(axis=0))
+    log_all = np.log1p(np.exp(log_rest))
+    log_t_top, w_top = _log_complement_and_w(log_rest, log_all)
+    shift = second - log_all  # ln(p_k/e_k)
+    p = e * np.exp(shift)
+    log_t = np.log1p(-p)
+    x += shift
+    x *= p
+    p -= 1.0
+    w = np.divide(x, p, out=x)  # −p ln p/(1 − p)
+    mapped = np.empty_like(e)
+    out[:, 0] = log_rest
+    for g, gamma in enumerate(gammas[:, :, None]):
+        np.multiply(log_t, -gamma, out=mapped)
+        np.exp(mapped, out=mapped)
+        mapped *= e
+        np.multiply(w, gamma, out=p)
+        p += 1.0
+        mapped /= p  # h(p_k)·e_k/p_k
+        out[:, 1 + g] = second + np.log(mapped.sum(axis=0)) + gamma * log_t_top + np.log1p(gamma * w_top)
+
+
+def _log_complement_and_w(log_rest: Floats, log_all: Floats) -> tuple[Floats, Floats]:
+    """Return ln(1 − p) and w(p) = −p ln p/(1 − p) of the top class from ln rest and ln(1 + rest)."""
+    rest = np.exp(log_rest)
+    tiny = rest <= _SMALLEST_NORMAL
+    return log_rest - log_all, np.where(tiny, 1.0, log_all / np.where(tiny, 1.0, rest))
+
+
+def nll_of_wrong(data: TopFirst, masses: Floats, gammas: Floats, temperatures: Floats) -> Floats:
+    """Return the sums over `data`, all wrongly predicted, of ln h(p_top) − ln h(p_y), [T, G]: NLL beyond ln(1 + mass).
+
+    `masses` [T, 1 + G, N] are their `log_masses`, `gammas` [G, T].
+    """
+    log_rest = masses[:, :1]
+    log_all = np.log1p(np.exp(log_rest))
+    log_t_top, w_top = _log_complement_and_w(log_rest, log_all)
+    log_p = data.of_target / temperatures[:, None, None] - log_all
+    p = np.exp(log_p)
+    log_t, w = np.log1p(-p), -p * log_p / (1.0 - p)
+    own = gammas.T[:, :, None]
+    log_h_target = log_p - own * log_t - np.log1p(own * w)
+    log_h_top = -log_all - own * log_t_top - np.log1p(own * w_top)
+    found: Floats = (log_h_top - log_h_target).sum(-1)
+    return found
+
 
 #: On an octave of T, 25 points leave coefficients of 1e-12 or less on real and on random logits.
 CHEBYSHEV_POINTS = 25
@@ -42,19 +146,6 @@ CHEBYSHEV_POINTS = 25
 TOLERANCE = 1e-11
 
 _COLUMNS_A_JOB = 8
-
-
-_chosen: ContextVar[torch.device | None] = ContextVar("grid device", default=None)
-
-
-def grids_on(device: torch.device) -> AbstractContextManager[None]:
-    """Within this context grids are computed on `device`, where that is a GPU."""
-    return set_within(_chosen, device if device.type == "cuda" else None)
-
-
-def grid_device() -> torch.device | None:
-    """Return the GPU that grids are computed on; `None` for the processor."""
-    return _chosen.get()
 
 
 @dataclass(frozen=True)
@@ -78,13 +169,7 @@ class _Segment:
 
 
 def focal_grid(
-    logits: Floats,
-    targets: Integers,
-    gammas: Floats,
-    temperatures: Floats,
-    bins: int = 15,
-    threads: int | None = None,
-    device: torch.device | None = None,
+    logits: Floats, targets: Integers, gammas: Floats, temperatures: Floats, bins: int = 15, threads: int | None = None
 ) -> GridValues:
     """Return equal-mass ECE and NLL of Ψ^γ(softmax(z/T)) for every γ and T.
 
@@ -95,7 +180,6 @@ def focal_grid(
         temperatures: [T] > 0, ascending.
         bins: equal-mass bins, at most N.
         threads: worker threads; default torch's own number.
-        device: compute as tensors there; by default where `grids_on` says, and otherwise by the processor.
     """
     data = TopFirst.of(logits, targets)
     temperatures = np.asarray(temperatures, dtype=np.float64)
@@ -103,12 +187,6 @@ def focal_grid(
     smooth = own.ndim == 1
     own = np.broadcast_to(own[:, None], (len(own), len(temperatures))) if smooth else own
     found = GridValues(own, temperatures, np.empty(own.shape), np.empty(own.shape))
-    device = grid_device() if device is None else device
-    if device is not None:
-        on_device = data.on(device)
-        for segment in _segments(temperatures, smooth):
-            _fill_on_device(found, on_device, segment, bins)
-        return found
     with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
         for segment in _segments(temperatures, smooth):
             _fill_segment(found, data, segment, bins, pool)
@@ -143,9 +221,7 @@ def _chebyshev_segment(columns: slice, temperatures: Floats) -> _Segment:
     return _Segment(columns, points, polynomials @ to_coefficients, to_coefficients[-3:])
 
 
-def _fill_segment(
-    found: GridValues, data: TopFirst[Floats], segment: _Segment, bins: int, pool: ThreadPoolExecutor
-) -> None:
+def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: int, pool: ThreadPoolExecutor) -> None:
     """Compute the segment's columns of `found`: masses by blocks of samples, then objectives by blocks of columns."""
     gammas, temperatures = found.gammas[:, segment.columns], found.temperatures[segment.columns]
     at_points = gammas[:, :1] if segment.weights is not None else gammas
@@ -172,34 +248,6 @@ def _fill_segment(
         found.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
     list(pool.map(reduce, slices(len(temperatures), _COLUMNS_A_JOB)))
-
-
-def _fill_on_device(found: GridValues, data: TopFirst[Tensor], segment: _Segment, bins: int) -> None:
-    """Compute the segment's columns of `found` as tensors."""
-
-    def sent(values: Floats) -> Tensor:
-        return torch.as_tensor(np.array(values), device=data.second.device)
-
-    gammas, temperatures = found.gammas[:, segment.columns], found.temperatures[segment.columns]
-    at_points = gammas[:, :1].repeat(len(segment.points), axis=1) if segment.weights is not None else gammas
-    masses = log_masses_of_tensors(data, sent(at_points), sent(segment.points))
-    rough = torch.zeros(0, dtype=torch.int64, device=masses.device)
-    if segment.tail is not None:
-        rough = torch.nonzero(torch.tensordot(sent(segment.tail), masses, 1).abs().amax((0, 1)) > TOLERANCE).squeeze(1)
-    direct, wrong = data.rows(rough), torch.nonzero(data.correct == 0.0).squeeze(1)
-    mistakes = data.rows(wrong)
-    at_a_time = max(1, BLOCK_BYTES // max(1, masses[0].nbytes))
-    for columns in slices(len(temperatures), at_a_time):
-        own, chosen = sent(gammas[:, columns]), sent(temperatures[columns])
-        values = masses[columns]
-        if segment.weights is not None:
-            values = torch.tensordot(sent(segment.weights[columns]), masses, 1)
-        if len(rough):
-            values[:, :, rough] = log_masses_of_tensors(direct, own, chosen)
-        place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
-        offset, mass = nll_of_wrong(mistakes, values[:, :, wrong], own, chosen), values[:, 1:].exp()
-        found.nll[:, place] = ((mass.log1p().sum(-1) + offset) / len(data)).T.cpu().numpy()
-        found.ada_ece[:, place] = equal_mass_errors_of_tensors(1.0 / (1.0 + mass), data.correct, bins).T.cpu().numpy()
 
 
 def _interpolated(weights: Floats, masses: Floats) -> Floats:
@@ -246,15 +294,3 @@ def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
         found[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
     found /= samples
     return found
-
-
-def equal_mass_errors_of_tensors(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
-    """Return `equal_mass_errors` of tensors.
-
-    Each bin is summed for itself: torch's cumulative sum has no fixed order on a GPU.
-    """
-    samples = len(correct)
-    ordered, order = confidence.sort(dim=-1, stable=True)
-    gaps = ordered - correct[order]
-    sizes = np.diff(equal_mass_starts(samples, bins), append=samples).tolist()
-    return torch.stack([part.sum(-1).abs() for part in gaps.split(sizes, dim=-1)]).sum(0) / samples

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, TypeVar
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ from torch import Tensor, nn
 from trainables.losses import LOSSES
 from trainables.metrics.base import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import POSTHOC, PosthocUnavailable, SoftmaxCalibrator, validation_data
-from trainables.posthoc.focal_masses import Array, library_of
 from trainables.registry import HyperparameterValue
+
+Array = TypeVar("Array", Floats, Tensor)
 
 #: Below −1, φ turns negative near v = 1: the map is undefined.
 SMALLEST_GAMMA = -1.0
@@ -63,6 +65,11 @@ def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
     """
     with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
         return np.asarray(_log_phi(log_v, log_t, gamma))
+
+
+def library_of(values: Floats | Tensor) -> ModuleType:
+    """Return what computes with such values: torch and numpy call the functions used here alike."""
+    return torch if isinstance(values, Tensor) else np
 
 
 def _log_phi(log_v: Array, log_t: Array, gamma: float) -> Array:

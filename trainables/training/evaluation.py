@@ -35,7 +35,6 @@ from trainables.metrics.refinement import refinement_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.base import cross_fitted
 from trainables.posthoc.confidence_regions import region_columns
-from trainables.posthoc.focal_grid import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY, LABEL, Options, entry_label, set_within
 from trainables.registry.names import CROSS_FITTED
@@ -207,10 +206,9 @@ def evaluate(
     measured = {name: (logits[name], targets[name]) for name in splits}
     known = _fitting_data(model, measured, settings, dataset, predicting)
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
-    with grids_on(dataset.val.targets.device):
-        comparable = {name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes}
-        recalibrated = measuring.posthoc_columns({**measured, **comparable}, known)
-        held_out = measuring.cross_fitted_columns(*measured[FITTED_ON])
+    comparable = {name: (scores, classes) for name, (scores, classes, of) in shifted.items() if of.same_classes}
+    recalibrated = measuring.posthoc_columns({**measured, **comparable}, known)
+    held_out = measuring.cross_fitted_columns(*measured[FITTED_ON])
     for name in splits:
         rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
     temperatures = temperatures_of(recalibrated[FITTED_ON], settings)

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from search_spaces.papers.translation.pairs import Pairs
-from search_spaces.papers.translation.pieces import PADDING, REMEDY
+from search_spaces.papers.translation.pairs import PADDING, REMEDY, Pairs
 from search_spaces.papers.translation.tokens import (
     TEMPERATURES,
     TOKEN_METRICS,

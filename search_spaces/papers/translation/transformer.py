@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from search_spaces.papers.translation.pieces import BEGIN, END, PADDING
+from search_spaces.papers.translation.pairs import BEGIN, END, PADDING
 
 #: A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1).
 LONGER = 50

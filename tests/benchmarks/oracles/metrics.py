@@ -7,18 +7,16 @@ import torch
 
 from tests.benchmarks.oracles import Rows, package
 from tests.trainables import reference_metrics
-from tests.trainables.metrics import test_calibration_tests, test_debiased, test_kernel
+from tests.trainables.metrics import test_debiased, test_kernel
 from tests.trainables.predictions import drawn_predictions
 from tests.trainables.reference_metrics import random_case
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.base import METRICS
 from trainables.metrics.binning import calibration_error, decomposition
-from trainables.metrics.calibration_tests import t_cal_statistic
-from trainables.metrics.debiased import debiased_squared_error
-from trainables.metrics.kernel import squared_kernel_calibration_error
+from trainables.metrics.debiased import debiased_squared_error, t_cal_statistic
+from trainables.metrics.kernel import smooth_ece, squared_kernel_calibration_error
 from trainables.metrics.out_of_distribution import aupr, detection_auroc, false_positive_rate
 from trainables.metrics.refinement import FOLDS, folds_of, refinement
-from trainables.metrics.smooth import smooth_ece
 from trainables.metrics.variational import dual_gain
 
 
@@ -49,11 +47,11 @@ def of_loops(seed: int) -> Rows:
         yield "`ece_bias`, relative (both simulate 5,000 times)", bias / np.mean(drawn) - 1
     yield (
         "`cutoff_error`",
-        METRICS.build("cutoff_error", probabilities, targets) - test_calibration_tests.cutoff(confidence, correct),
+        METRICS.build("cutoff_error", probabilities, targets) - test_debiased.cutoff(confidence, correct),
     )
     order = np.argsort(confidence, kind="stable")
     found_t_cal = t_cal_statistic(confidence[order])(correct[order][None])[0]
-    yield "T-Cal's statistic", found_t_cal - test_calibration_tests.t_cal(confidence, correct)
+    yield "T-Cal's statistic", found_t_cal - test_debiased.t_cal(confidence, correct)
     yield "SKCE", squared_kernel_calibration_error(probabilities, targets) - test_kernel.naive(probabilities, targets)
 
 

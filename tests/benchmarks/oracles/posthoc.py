@@ -19,7 +19,7 @@ from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.base import log_softmax64
 from trainables.posthoc import fit
 from trainables.posthoc.focal_grid import focal_grid
-from trainables.posthoc.venn_abers import levels_of
+from trainables.posthoc.one_vs_rest import levels_of
 
 EXACT = {"off_diagonal": 0.0, "intercept": 0.0, "max_iterations": 500}
 ODIR = {"off_diagonal": 0.5, "intercept": 0.2, "max_iterations": 500}

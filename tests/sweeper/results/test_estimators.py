@@ -9,8 +9,8 @@ from sweeper.core.statistics.equivalence import HIGHER, LOWER, NO_DIFFERENCE, OP
 from sweeper.results.estimators import ESTIMATORS, SHOWN, Networks, Scored, judged, judged_together, measured
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.base import softmax64
+from trainables.metrics.kernel import smooth_ece
 from trainables.metrics.refinement import refinement
-from trainables.metrics.smooth import smooth_ece
 
 CLASSES = 5
 

@@ -32,7 +32,7 @@ from sweeper.tracking.points import recalibration_points
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.metrics.debiased import debiased_l2
-from trainables.metrics.smooth import smooth_ece
+from trainables.metrics.kernel import smooth_ece
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.worker.trial_tables import write_predictions
 

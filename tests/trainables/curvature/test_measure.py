@@ -39,14 +39,6 @@ def test_defaults_hold():
     assert CurvatureSettings.from_mapping({}) == CurvatureSettings()
 
 
-def test_reads_a_mapping():
-    given = {"samples": 128, "lanczos_steps": 6, "trace_probes": 4, "losses": ["training"], "trace_precision": 0.02}
-    found = CurvatureSettings.from_mapping(given)
-    assert found.samples == 128
-    assert found.losses == ("training",)
-    assert CurvatureSettings.from_mapping({"samples": None}).samples is None
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -125,20 +117,14 @@ def test_matches_the_dense_hessian(reference, kind, loss):
         assert abs(row["trace"] - float(hessian.trace())) <= 3 * row["trace_se"] + 1e-9
 
 
-@pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(
-    ("library", "name"), [("torchvision", "squeezenet1_1"), ("timm", "test_resnet"), ("transformers", "gpt2")]
+    ("library", "name", "in_place"),
+    [("torchvision", "squeezenet1_1", True), ("timm", "test_resnet", False), ("transformers", "gpt2", True)],
 )
 def test_public_networks_agree_with_their_plain_gradients(library, name, in_place):
     pytest.importorskip(library)
     for words, difference in differences(case(library, name, in_place)):
         assert abs(difference) < (5 if "standard errors" in words else 1e-5), words
-
-
-def test_finds_the_algebraic_maximum_under_a_larger_negative_eigenvalue(reference):
-    model, (inputs, targets) = reference.build("mlp"), reference.batch()
-    row = measure(model, inputs, targets, concave)
-    assert abs(row["lambda_min"]) > row["lambda_max"]
 
 
 @pytest.mark.parametrize("kind", ["mlp", "conv", "attention"])
@@ -182,9 +168,10 @@ def test_large_networks_keep_single_precision_vectors(reference, monkeypatch):
     assert math.isclose(row["lambda_min"], float(torch.linalg.eigvalsh(hessian)[0]), rel_tol=1e-3)
 
 
-@pytest.mark.parametrize("budget", [10**12, 30_000, 1])
-@pytest.mark.parametrize("planned", [10**12, 30_000, 1])
-@pytest.mark.parametrize("batch_size", [3, 7, 64])
+@pytest.mark.parametrize(
+    ("budget", "planned", "batch_size"),
+    [(10**12, 10**12, 3), (10**12, 30_000, 7), (30_000, 30_000, 3), (30_000, 1, 64), (1, 10**12, 64), (1, 1, 7)],
+)
 def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, budget, planned, batch_size):
     model, (inputs, targets) = reference.build("conv"), reference.batch(23)
     expected = measure(model, inputs, targets, cross_entropy)
@@ -262,7 +249,7 @@ def test_a_spectrums_probes_are_taken_until_its_mean_is_known(reference):
     model, (inputs, targets) = reference.build("mlp"), reference.batch()
     hessian = reference.dense_hessian(model, inputs, targets, cross_entropy)
     settings = CurvatureSettings(spectrum_steps=40)
-    for seed in range(5):
+    for seed in range(2):
         rows = spectral_density(model, inputs, targets, {"training": cross_entropy}, settings=settings, seed=seed)
         first = rows["training"][0]
         assert first["mean_se"] <= 0.1 * abs(first["mean"]) or first["probes"] == SPECTRUM_PROBES
@@ -542,9 +529,11 @@ def test_rows_of_a_network(reference):
     eigenvalues = torch.linalg.eigvalsh(reference.dense_hessian(model, inputs, targets, cross_entropy))
     settings = CurvatureSettings(spectrum_steps=40)
     losses = {"training": cross_entropy, "same": cross_entropy, "twice": lambda z, y: 2 * cross_entropy(z, y)}
-    found = spectral_density(model, inputs, targets, losses, settings=settings, seed=0, probes=3)
-    again = spectral_density(model, inputs, targets, losses, settings=settings, seed=0, probes=3)
-    assert found == again
+    found, again = (
+        spectral_density(model, inputs, targets, each, settings=settings, seed=0, probes=2, precision=None)
+        for each in (losses, {"training": cross_entropy})
+    )
+    assert found["training"] == again["training"]
     assert found["same"] == found["training"]
     assert math.isclose(found["twice"][-1]["eigenvalue"], 2 * found["training"][-1]["eigenvalue"], rel_tol=1e-4)
     rows = found["training"]
@@ -558,10 +547,3 @@ def test_a_flat_loss_has_all_its_weight_at_zero():
     rows = density_rows(Quadrature(torch.zeros(3, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64)))
     near_zero = [row["weight"] for row in rows if abs(row["eigenvalue"]) < 1e-12]
     assert math.isclose(sum(near_zero), 1.0)
-
-
-def test_failure_is_curvature_unavailable(reference):
-    model, (inputs, targets) = reference.build("tanh"), reference.batch()
-    model.requires_grad_(False)
-    with pytest.raises(CurvatureUnavailable):
-        spectral_density(model, inputs, targets, {"training": cross_entropy}, settings=CurvatureSettings(), seed=0)

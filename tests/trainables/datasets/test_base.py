@@ -115,16 +115,6 @@ def test_an_epoch_holds_every_sample_once_with_its_target(monkeypatch, whole_cop
     assert torch.equal(seen, torch.randperm(103, generator=generator(seed)))
 
 
-def test_epochs_follow_the_generator():
-    def order(source):
-        return torch.cat([targets for _, targets in batches(numbered(50), 16, source)])
-
-    source = generator(1)
-    first, second = order(source), order(source)
-    assert not torch.equal(first, second)
-    assert torch.equal(first, order(generator(1)))
-
-
 def test_the_last_batch_may_be_short_and_none_is_empty():
     assert [len(t) for _, t in batches(numbered(25), 10, generator(0))] == [10, 10, 5]
     with pytest.raises(ValueError, match="at least 1"):
@@ -188,12 +178,6 @@ def test_training_batches_are_augmented_then_prepared():
     draws = split.augmentation.draw(32, source)
     torch.testing.assert_close(inputs, split.augmentation(images[order], draws).float() / 255)
     assert torch.equal(targets, order)
-
-
-def test_preprocessing_resizes_on_the_way():
-    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    prepared = ImagePreprocessing((0.1, 0.2, 0.3), (0.5, 0.4, 0.3), size=24)(images)
-    assert prepared.shape == (2, 3, 24, 24) and prepared.dtype == torch.float32
 
 
 def test_moving_a_split_keeps_its_hooks():

@@ -5,7 +5,7 @@ import torch
 from scipy.special import digamma
 
 from trainables.losses import build_loss
-from trainables.losses.aurc import rank_weights
+from trainables.losses.selective_risk import rank_weights
 
 
 def naive_scores(rows, score):

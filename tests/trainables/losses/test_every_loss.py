@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from trainables.losses import LOSSES, build_loss
-from trainables.losses.aurc import rank_weights
+from trainables.losses.selective_risk import rank_weights
 
 # label → (name, plain hyperparameters, hyperparameters with one value a lane)
 CASES = {

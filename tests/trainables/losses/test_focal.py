@@ -6,8 +6,7 @@ import torch
 from scipy.special import lambertw
 
 from trainables.losses import build_loss
-from trainables.losses.focal_lambert import lambert_gamma
-from trainables.losses.inverse_focal import LARGEST_GAMMA
+from trainables.losses.focal import LARGEST_GAMMA, lambert_gamma
 
 
 def soft_target(classes, y, smoothing, form):

@@ -7,8 +7,8 @@ from hypothesis import given, settings, strategies as st
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.base import UnusablePredictions, log_softmax64
-from trainables.metrics.binning import MANY, calibration_error, equal_width_bin, stable_order
-from trainables.metrics.selective import optimal_area_under_risk_coverage, rank_weights, tied_rank_weights
+from trainables.metrics.binning import MANY, equal_width_bin, stable_order
+from trainables.metrics.out_of_distribution import rank_weights, tied_rank_weights
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -94,13 +94,6 @@ def test_edges_belong_to_the_bin_they_close():
     assert equal_width_bin(edges, 15, "left").tolist() == [*range(15), 14]
 
 
-def test_root_mean_square_norm():
-    confidence = np.array([0.1, 0.9, 0.8])
-    outcome = np.array([0.0, 1.0, 0.0])
-    expected = math.sqrt((0.1**2 + 2 * 0.35**2) / 3)
-    assert calibration_error(confidence, outcome, 2, norm="root_mean_square") == pytest.approx(expected)
-
-
 def test_reliability_rows_add_up_to_the_metrics():
     probabilities, targets = reference.random_case(3, samples=80, classes=4)
     rows = reliability_bins(probabilities, targets, 10)
@@ -135,13 +128,6 @@ def test_metrics_do_not_depend_on_the_order_of_samples_and_stay_in_range(seed, c
     assert 0.0 <= found["brier"] <= 2.0
     assert -1e-12 <= found["e_aurc"] <= found["aurc"]
     assert found["ece"] <= found["mce"] + 1e-12
-
-
-def test_best_ranking_puts_every_error_last():
-    for errors, samples in ((0, 5), (3, 10), (10, 10)):
-        loss = np.concatenate([np.ones(errors), np.zeros(samples - errors)])
-        expected = reference.risk_coverage_area(np.arange(samples) / samples, loss)
-        assert optimal_area_under_risk_coverage(errors, samples) == pytest.approx(expected)
 
 
 def test_softmax_is_float64_and_survives_any_finite_logits():

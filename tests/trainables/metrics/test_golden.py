@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.selective import optimal_area_under_risk_coverage
+from trainables.metrics.out_of_distribution import optimal_area_under_risk_coverage
 from trainables.posthoc import fit
 
 GOLDEN = {

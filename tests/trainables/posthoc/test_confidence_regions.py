@@ -31,12 +31,6 @@ def test_published_thresholds(gamma, over, under):
     assert round(thresholds.under_confident, 4) == under
 
 
-def test_thresholds_at_gamma_one_are_powers_of_e():
-    thresholds = region_thresholds(1.0)
-    assert thresholds.over_confident == pytest.approx(np.exp(-2), rel=1e-12)
-    assert thresholds.under_confident == pytest.approx(np.exp(-1), rel=1e-12)
-
-
 @pytest.mark.parametrize("gamma", [1e-6, 0.1, 2.0, 7.5, 50.0, 1e4])
 def test_thresholds_maximise_phi_and_bring_it_back_to_one(gamma):
     thresholds = region_thresholds(gamma)

@@ -68,7 +68,7 @@ def test_neither_threads_nor_blocks_change_the_grid(monkeypatch):
     again = focal_grid(logits, targets, np.array([0.0, 2.0]), TEMPERATURES, threads=3)
     np.testing.assert_array_equal(once.nll, again.nll)
     np.testing.assert_array_equal(once.ada_ece, again.ada_ece)
-    monkeypatch.setattr("trainables.posthoc.focal_masses._BLOCK_ELEMENTS", 50)
+    monkeypatch.setattr("trainables.posthoc.focal_grid._BLOCK_ELEMENTS", 50)
     small = focal_grid(logits, targets, np.array([0.0, 2.0]), TEMPERATURES)
     np.testing.assert_allclose(once.nll, small.nll, rtol=1e-12)
     np.testing.assert_allclose(once.ada_ece, small.ada_ece, atol=1e-12)

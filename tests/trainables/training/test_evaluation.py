@@ -14,7 +14,6 @@ from torch import nn
 from sweeper.core.schemas import REHEARSAL, evaluation_columns, record_batch, table_schemas
 from sweeper.space.parts import Evaluation
 from tests.trainables.small_data import small_digits
-from trainables.curvature import CurvatureUnavailable
 from trainables.curvature.statistics.base import statistic_words
 from trainables.datasets import load_dataset
 from trainables.datasets.base import Split
@@ -110,12 +109,6 @@ def test_methods_that_objectives_need_are_cross_fitted_on_validation_data(model,
     )
 
 
-def test_refinement_and_calibration_add_up_on_every_split(model, dataset):
-    for row in _rows(model, dataset, _settings()).values():
-        for score in ("nll", "brier"):
-            assert row[f"refinement_{score}"] + row[f"calibration_{score}"] == pytest.approx(row[score], abs=1e-12)
-
-
 def test_values_are_plain_python_values(model, dataset):
     for row in _rows(model, dataset, _settings()).values():
         assert all(type(value) in (float, int, str) for value in row.values()), row
@@ -126,11 +119,6 @@ def test_curvature_is_of_the_validation_split_alone(model, dataset):
     assert {k for k in rows["test"] if k.startswith("hessian")} == set()
     assert rows["val"]["hessian_training_samples"] == 40
     assert rows["val"]["hessian_training_trace"] == rows["val"]["hessian_cross_entropy_trace"], "the same loss here"
-
-
-def test_one_loss_where_one_is_asked_for(model, dataset):
-    row = _rows(model, dataset, _settings(curvature={**CURVATURE, "losses": ["training"]}))["val"]
-    assert {k.split("_")[1] for k in row if k.startswith("hessian")} == {"training"}
 
 
 def test_what_is_asked_for_besides_has_the_columns_of_the_tables(model, dataset):
@@ -174,11 +162,6 @@ def test_a_regulariser_is_measured_by_the_loss_it_surrounds(model, dataset):
     plain = _rows(model, dataset, settings)["val"]
     regularised = _rows(model, dataset, settings, "hessian_trace", weight=0.1)["val"]
     assert repr(plain) == repr(regularised)
-
-
-def test_no_curvature_no_columns(model, dataset):
-    row = _rows(model, dataset, _settings(curvature=False))["val"]
-    assert not any(name.startswith("hessian") for name in row)
 
 
 def test_the_same_seed_gives_the_same_evaluation(model, dataset):
@@ -242,17 +225,6 @@ def test_temperatures_nll_of_a_class_that_underflowed_is_not_capped(model, datas
             assert row["posthoc_temperature_nll"] == pytest.approx(exact, rel=1e-9) and exact > 1000
 
 
-def test_a_hessian_that_cannot_be_measured_leaves_its_reason(model, dataset, monkeypatch):
-    def refuse(*arguments, **options):
-        raise CurvatureUnavailable("the Hessian is not finite")
-
-    monkeypatch.setattr(module, "measure_by_block", refuse)
-    row = _rows(model, dataset, _settings())["val"]
-    assert {k: v for k, v in row.items() if k.startswith("hessian")} == {
-        "hessian_unavailable": "the Hessian is not finite"
-    }
-
-
 def test_an_operator_without_second_derivative_leaves_its_reason(dataset):
     class Once(torch.autograd.Function):
         @staticmethod
@@ -288,27 +260,12 @@ def test_the_network_is_left_as_it_was(dataset, training):
     assert not any(m._forward_pre_hooks for m in network.modules())
 
 
-def test_logits_come_in_order_whatever_the_batch(model, dataset):
-    whole = predict(model, dataset.val)
-    assert torch.allclose(predict(model, dataset.val, batch_size=7), whole, atol=1e-5)
-    assert whole.shape == (90, 10) and not whole.requires_grad
-
-
 def test_reliability_counts_every_sample(model, dataset):
     found = evaluate(model, build_loss("cross_entropy"), dataset, _settings(curvature=False), stage="end", seed=0)
     for split, samples in (("val", 90), ("test", 90)):
         assert sum(row["n"] for row in found.reliability if row["split"] == split) == samples
         assert found.logits[split].shape == (samples, 10) and found.logits[split].dtype == np.float32
     assert all(row["stage"] == "end" for row in found.rows)
-
-
-def test_norms_are_the_last_layers(model, dataset):
-    row = _rows(model, dataset, _settings(curvature=False))["val"]
-    last = model.classifier
-    with torch.no_grad():
-        features = model[:-1](dataset.val.inputs)
-    assert row["last_layer_weight_norm"] == pytest.approx(float(last.weight.detach().norm()))
-    assert row["feature_norm"] == pytest.approx(float(features.norm(dim=1).mean()))
 
 
 def test_settings_of_a_resolved_search_space():

@@ -21,9 +21,9 @@ from trainables.registry import Component, Options, Registry, entry_label, hyper
 from trainables.registry.names import did_you_mean
 
 if TYPE_CHECKING:
+    from trainables.curvature.further import GaussNewton
     from trainables.curvature.hessian import HessianOperator
     from trainables.curvature.lanczos import Lanczos
-    from trainables.curvature.split import GaussNewton
     from trainables.curvature.trace import TraceEstimate
 
 #: What the columns' names begin with.

@@ -1,6 +1,6 @@
 """The statistics of this program, those that are always measured and one group after the other.
 
-How the groups are computed is said in `trainables.curvature.sharpness` and `trainables.curvature.split`.
+How the groups are computed is said in `trainables.curvature.further` and `trainables.curvature.further`.
 """
 
 from functools import partial

@@ -1,4 +1,7 @@
-"""WMT 2014 from its files, and the pairs of numbers that stand in for it."""
+"""WMT 2014 from its files, and the pairs of numbers that stand in for it.
+
+Sentences as word pieces.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from search_spaces.papers.translation.pairs import Pairs, number_words, wmt14_en_de
-from search_spaces.papers.translation.pieces import END
+from search_spaces.papers.translation.pairs import (
+    END,
+    UNKNOWN,
+    Pairs,
+    encoded_pairs,
+    loaded_tokenizer,
+    number_words,
+    trained_tokenizer,
+    wmt14_en_de,
+)
 from trainables.datasets import DataSetUnavailableError
 from trainables.datasets.sharing import content_key
 
@@ -129,3 +140,10 @@ def test_noise_replaces_words_and_keeps_their_number() -> None:
         for s, t in zip(row[::-1], other, strict=True)
     ]
     assert np.mean(told) == pytest.approx(0.55, abs=0.06)  # half drawn anew, a tenth of these by chance the same
+
+
+def test_unknown_letters_become_the_unknown_token() -> None:
+    tokenizer = loaded_tokenizer(trained_tokenizer(["ein Haus", "a house"] * 10, 40))
+    rows, kept = encoded_pairs(tokenizer, ["a house", "ψ"], ["ein Haus", "Haus"], 12, cut=True)
+    assert kept.tolist() == [0, 1]
+    assert UNKNOWN in rows[1, 0] and UNKNOWN not in rows[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -20,7 +18,6 @@ from tests.trainables.training.lanes.comparison import (
     train_both,
 )
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.image_stream import CropAndFlip
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.models.base import ArchitectureComponent
@@ -161,13 +158,6 @@ def test_a_loss_in_float32_over_one_step(loss, architecture):
     assert distance(alone, lanes) < 1e-5
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
-def test_an_optimizer_in_float64(double, optimizer):
-    values = configuration("focal", {"name": "mlp", "width": 20}, **optimizer)
-    values["optimizer"] = {key: value for key, value in values["optimizer"].items() if value is not None}
-    assert distance(*train_both(values, digits(double), epochs=3)[:2]) < 1e-8
-
-
 def test_gradients_are_clipped_lane_by_lane(double):
     """With a joint norm every lane would move less than alone; here each moves as alone, and as far as the bound."""
     plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 160}
@@ -180,13 +170,6 @@ def test_gradients_are_clipped_lane_by_lane(double):
         assert torch.cat([m.flatten() for m in moved]).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
-@pytest.mark.parametrize("architecture", ["mlp", {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}])
-def test_augmentation_and_dropout_are_the_seeds_own(double, architecture):
-    data = digits(double)
-    data = replace(data, train=replace(data.train, augmentation=CropAndFlip(padding=1)))
-    assert distance(*train_both(configuration("focal", architecture), data)[:2]) < 1e-8
-
-
 def test_the_checkpoint_rule_keeps_each_lanes_own_epoch(double):
     values = configuration(lr=0.5, checkpoint="best_val_nll")
     alone, lanes, _, _ = train_both(values, digits(double), epochs=4)
@@ -194,14 +177,6 @@ def test_the_checkpoint_rule_keeps_each_lanes_own_epoch(double):
     for one, other in zip(alone, lanes, strict=True):
         for name, kept in one.state_dict()["kept"].items():
             torch.testing.assert_close(other.state_dict()["kept"][name], kept, rtol=1e-8, atol=1e-12)
-
-
-def test_lanes_leave_the_global_generator_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    train_both(configuration("focal", {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}), digits(), 1)
-    assert torch.equal(torch.rand(3), expected)
 
 
 class StochasticDepth(nn.Module):

@@ -1,7 +1,11 @@
-"""G and R against dense matrices, and γ's closed form in the logits against automatic differentiation."""
+"""G and R against dense matrices, and γ's closed form in the logits against automatic differentiation.
+
+SAM's and ASAM's sharpness at small radii and under rescaling, and the Fisher trace against per-sample gradients.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trainables.curvature import CurvatureSettings, measure_curvature
+from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature
 from trainables.losses import build_loss
 
 SETTINGS = CurvatureSettings(
@@ -32,8 +36,14 @@ def dense_gauss_newton(model, inputs, targets, loss):
     return jacobian.T @ curved.reshape(logits.numel(), -1) @ jacobian
 
 
-@pytest.mark.parametrize("kind", ["mlp", "tanh", "conv", "attention"])
-@pytest.mark.parametrize("loss", [cross_entropy, FOCAL, lambda z, y: z.gather(1, y[:, None]).mean()])
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        *((kind, loss) for kind in ("mlp", "tanh", "conv") for loss in (cross_entropy, FOCAL)),
+        ("attention", FOCAL),
+        ("conv", lambda z, y: z.gather(1, y[:, None]).mean()),
+    ],
+)
 def test_both_parts_are_those_of_the_dense_split(reference, kind, loss):
     model, data = reference.build(kind), reference.batch()
     row = measure_curvature(model, *data, {"loss": loss}, settings=SETTINGS, seed=0)["loss"]
@@ -79,3 +89,58 @@ def test_gauss_newton_is_curvlinops_own(reference, kind):
     row = measure_curvature(model, inputs, targets, {"loss": cross_entropy}, settings=SETTINGS, seed=0)["loss"]
     assert math.isclose(row["gauss_newton_lambda_max"], float(torch.linalg.eigvalsh(dense)[-1]), rel_tol=1e-5)
     assert abs(row["gauss_newton_trace"] - float(dense.trace())) <= 4 * row["gauss_newton_trace_se"] + 1e-8
+
+
+def measured(model, data, loss=cross_entropy, **settings):
+    wanted = CurvatureSettings(lanczos_steps=2, trace_probes=64, statistics=("sharpness", "fisher"), **settings)
+    return measure_curvature(model, *data, {"loss": loss}, settings=wanted, seed=0)["loss"]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv", "attention"])
+@pytest.mark.parametrize("loss", [cross_entropy, build_loss("focal", gamma=3.0)])
+def test_sharpness_is_the_second_order_rise_at_a_small_radius(reference, kind, loss):
+    model, data = reference.build(kind), reference.batch()
+    hessian, rho = reference.dense_hessian(model, *data, loss), 1e-4
+    weights = [*model.parameters()]
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss(model(data[0]), data[1]), weights)])
+    size = torch.cat([p.detach().abs().flatten() for p in weights])
+    row = measured(model, data, loss, rho=rho, adaptive_rho=rho)
+    for name, step in (("sam", gradient / gradient.norm()), ("asam", size**2 * gradient / (size * gradient).norm())):
+        rise = float(rho * gradient @ step + rho**2 / 2 * step @ hessian @ step)
+        assert math.isclose(row[name], rise, rel_tol=1e-4), name
+
+
+def test_rescaling_a_unit_leaves_only_asams_as_it_is(reference):
+    model, data = reference.build("mlp"), reference.batch()
+    scaled = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in scaled[1].parameters():
+            parameter *= 8
+        scaled[3].weight /= 8
+    before, after = measured(model, data), measured(scaled, data)
+    assert math.isclose(before["asam"], after["asam"], rel_tol=1e-9)
+    assert not math.isclose(before["sam"], after["sam"], rel_tol=0.1)
+
+
+def test_no_gradient_no_rise(reference):
+    row = measured(reference.build("mlp"), reference.batch(), lambda z, y: 0 * z.sum() + 1)
+    assert row["sam"] == row["asam"] == 0
+
+
+def test_a_loss_that_is_not_finite_nearby_says_so(reference):
+    with pytest.raises(CurvatureUnavailable, match="rho"):
+        measured(reference.build("mlp"), reference.batch(), rho=1e308)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv", "tanh", "attention"])
+def test_the_fisher_trace_is_the_mean_squared_gradient_under_the_networks_own_labels(reference, kind):
+    model, (inputs, targets) = reference.build(kind), reference.batch()
+    row = measured(model, (inputs, targets))
+    total = 0.0
+    for sample in inputs.split(1):
+        logs = torch.log_softmax(model(sample), 1)[0]
+        for log in logs:
+            gradients = torch.autograd.grad(log, [*model.parameters()], retain_graph=True)
+            total += float(log.detach().exp()) * sum(float(g.square().sum()) for g in gradients) / len(inputs)
+    assert abs(row["fisher_trace"] - total) <= 4 * row["fisher_trace_se"] + 1e-9 * total
+    assert (row["fisher_trace_se"] == 0) == (kind in ("mlp", "conv"))

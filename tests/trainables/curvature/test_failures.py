@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import batch_norm, cross_entropy
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, hessian as surface_module, measure_curvature
-from trainables.curvature.network_checks import samples_mix
+from trainables.curvature.failures import samples_mix
 
 SETTINGS = CurvatureSettings(lanczos_steps=60, residual_tolerance=1e-6, trace_probes=60, batch_size=4)
 
