@@ -1,4 +1,4 @@
-"""Debiased errors against plain loops, against what is known in expectation, and uncertainty-calibration.
+"""Debiased errors against plain loops and what is known in expectation.
 
 Cutoff error and T-Cal against plain loops, and the level and power of both tests.
 """
@@ -83,19 +83,6 @@ def test_blocks_of_repetitions_change_nothing(monkeypatch: pytest.MonkeyPatch) -
     expected = ece_bias(probabilities, targets, repetitions=7)
     monkeypatch.setattr("trainables.metrics.debiased._BLOCK_ELEMENTS", 300)
     assert ece_bias(probabilities, targets, repetitions=7) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_uncertainty_calibration_agrees_on_the_same_bins(seed: int) -> None:
-    utils = pytest.importorskip("calibration.utils")
-    rng = np.random.default_rng(seed)
-    # both packages put equal confidences into one bin: values on a grid are bins of their own
-    levels = np.linspace(0.05, 0.95, 10)
-    confidence = rng.choice(levels, 500)
-    outcome = (rng.random(500) < confidence**1.3).astype(float)
-    binned = utils.bin(list(zip(confidence, outcome, strict=True)), utils.get_discrete_bins(confidence))
-    ours = debiased_squared_error(confidence, outcome, 10, "equal_width")
-    assert ours == pytest.approx(float(utils.unbiased_square_ce(binned)), abs=1e-9)
 
 
 STATISTICS = {"cutoff": cutoff_statistic, "t_cal": t_cal_statistic}

@@ -1,6 +1,6 @@
 """SKCE against a plain double loop, its unbiasedness, and the size and power of the test.
 
-Smooth ECE against its definition by plain sums and, where it is installed, relplot.
+Smooth ECE against its definition by plain sums.
 """
 
 from __future__ import annotations
@@ -139,13 +139,3 @@ def test_of_calibrated_networks_it_falls_with_samples() -> None:
         confidence = rng.uniform(0.3, 1, samples)
         found.append(smooth_calibration_error(confidence, (rng.random(samples) < confidence).astype(float)))
     assert found[0] > found[1] > found[2] and found[2] < 0.02
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("samples", [100, 2_000])
-def test_relplot_agrees_within_its_steps(seed: int, samples: int) -> None:
-    """Its bisection stops at 2^−10 below the scale, so its error is up to 1e-3 above ours."""
-    relplot = pytest.importorskip("relplot")
-    probabilities, targets = random_case(seed, samples=samples)
-    confidence, correct = probabilities.max(1), (probabilities.argmax(1) == targets).astype(float)
-    assert smooth_ece(probabilities, targets) == pytest.approx(float(relplot.smECE(confidence, correct)), abs=1.5e-3)

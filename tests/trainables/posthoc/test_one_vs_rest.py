@@ -1,6 +1,6 @@
 """Isotonic regression and histogram binning of each class against scikit-learn, netcal and plain loops.
 
-Venn–Abers against refitting with each sample added, the package venn-abers, and the calibration that it promises.
+Venn–Abers against refitting with each sample added and the calibration that it promises.
 """
 
 from __future__ import annotations
@@ -137,16 +137,3 @@ def test_one_of_the_two_is_calibrated_whatever_the_scores():
         high_at = np.append(high, 1.0)[np.searchsorted(known, score[-1], side="left")]
         gaps.append(outcome[-1] - (high_at if outcome[-1] else low_at))
     assert abs(np.mean(gaps)) < 4 * np.std(gaps) / 1000**0.5
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_package_venn_abers_agrees(seed):
-    package = pytest.importorskip("venn_abers.venn_abers")
-    logits, targets = drawn_predictions(seed, 300, 2, 2)
-    unseen, _ = drawn_predictions(seed + 50, 100, 2, 2)
-    level, new = (levels_of(softmax64(each)[:, 1], 0.05) for each in (logits, unseen))
-    score, unseen_score = (1 / (1 + np.exp(-0.05 * each)) for each in (level, new))
-    p0, p1, known = package.calc_p0p1(np.c_[1 - score, score], (targets == 1).astype(float))
-    _, wanted = package.calc_probs(p0, p1, known, np.c_[1 - unseen_score, unseen_score])
-    low, high = fit("venn_abers", logits, targets).brackets(softmax64(unseen))
-    np.testing.assert_allclose(np.stack([low[:, 1], high[:, 1]], axis=1), wanted, atol=1e-9)
