@@ -25,7 +25,7 @@ def best_temperature(weights, eta, q):
 
 @pytest.mark.parametrize(("gamma", "raw", "scaled"), [(1.0, 0.031, 0.0060), (5.0, 0.174, 0.0202)])
 def test_population_values(gamma, raw, scaled):
-    points, weights = density_on_grid(points=2001)
+    points, weights = density_on_grid(points=401)
     eta = posterior(points)
     assert round(float(weights @ (1 - eta.max(1))), 4) == 0.2115
     q = focal_risk_minimiser(eta, gamma)
