@@ -21,6 +21,7 @@ from sweeper.api.arguments import local_sweep, opened, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.display import Shown, format_table
 from sweeper.core.errors import SweeperError
+from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.storage.lookup import sweep_names
 from trainables.registry.names import nearest
 
@@ -285,7 +286,6 @@ def write_page(
     from search_spaces.papers.judging import judge_claims, named_claims
     from search_spaces.papers.page import write_paper_page
     from search_spaces.papers.tables import filled_table
-    from sweeper.space.rehearsal import SUFFIX
 
     plan, sweeps = steps(paper, output, rehearse=rehearse), _sweeps(output)
     names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)
@@ -294,7 +294,9 @@ def write_page(
     by_name = {sweep.name: sweep.results for sweep in sweeps}
     own = [by_name[step.sweep] for step in plan if step.sweep]
     verdicts = {results.name: judge_claims(results) for results in own if named_claims(results)}
-    place = Path(page) if page is not None else Path(output) / f"paper-{paper}{SUFFIX if rehearse else ''}.html"
+    place = (
+        Path(page) if page is not None else Path(output) / f"paper-{paper}{REHEARSAL_SUFFIX if rehearse else ''}.html"
+    )
     return write_paper_page(place, paper, tables, verdicts, own)
 
 

@@ -24,10 +24,11 @@ from search_spaces.papers.published_numbers import PublishedNumber
 from sweeper.core.cells import Row
 from sweeper.core.ids import flatten_configuration
 from sweeper.core.json_types import part_of
+from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import Objective, Training
-from sweeper.space.rehearsal import SUFFIX, merged, rehearsed_architecture, rehearsed_dataset
+from sweeper.space.rehearsal import merged, rehearsed_architecture, rehearsed_dataset
 from sweeper.space.spec import SweepSpec
 from trainables.curvature.statistics.base import CurvatureSettings
 from trainables.datasets.base import DATASETS
@@ -235,7 +236,7 @@ class Recipe:
 
     def named(self, sweep: str) -> bool:
         """Return whether a sweep has the name that a run or a rehearsal of this search space gets by itself."""
-        return re.fullmatch(rf"{re.escape(self.space)}({SUFFIX})?(-\d+)?", sweep) is not None
+        return re.fullmatch(rf"{re.escape(self.space)}({REHEARSAL_SUFFIX})?(-\d+)?", sweep) is not None
 
     def method(self, number: PublishedNumber) -> Settings:
         """Return the post-hoc method behind a number: the evaluation's, or as printed where that has none."""

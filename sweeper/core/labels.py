@@ -112,3 +112,17 @@ def duration(seconds: float) -> str:
         elif parts:
             break
     return " ".join(parts[:2])
+
+
+#: What a rehearsal's name ends with.
+REHEARSAL_SUFFIX = "-rehearsal"
+
+
+def rehearsal_name(name: str) -> str:
+    """Return the name of a sweep's rehearsal, so that its folder and its tracker say what they hold."""
+    return name if name.endswith(REHEARSAL_SUFFIX) else name[: 100 - len(REHEARSAL_SUFFIX)] + REHEARSAL_SUFFIX
+
+
+def rehearsal_notice(rehearsed: Sequence[str]) -> str:
+    """Return the warning above every result of a rehearsal."""
+    return f"REHEARSAL, not a result: {'; '.join(rehearsed)}. These numbers show that the sweep works, nothing else."

@@ -15,6 +15,7 @@ from pathlib import Path
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.core.json_types import Plain
+from sweeper.core.labels import rehearsal_name
 from sweeper.execution.attempt import drive
 from sweeper.execution.driver.executor import Executor, executor_named
 from sweeper.execution.fork_server import ForkServer, early_server
@@ -28,7 +29,6 @@ from sweeper.planning.user_code_checks import loop_part
 from sweeper.space.configurations import pool_notes, repeat_notes
 from sweeper.space.loading import load_spec
 from sweeper.space.parts import MOST_SEEDS, Resources
-from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.spec import SweepSpec
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder

@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from sweeper.core.domains import Configuration
-from sweeper.core.labels import duration, plural
+from sweeper.core.labels import duration, plural, rehearsal_notice
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.contenders import PARTS, trainings
 from sweeper.scheduling.simulation import simulate_strata
@@ -34,7 +34,6 @@ from sweeper.space.configurations import (
     stratum_sizes,
 )
 from sweeper.space.parts import Resources
-from sweeper.space.rehearsal import notice
 from sweeper.space.spec import SweepSpec
 from trainables.files.container import usable_cores
 from trainables.training.lanes.packing import COHORT, cohort_key
@@ -231,7 +230,7 @@ class Plan(PlanView):
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
         if self.rehearsed:
-            yield notice(self.rehearsed)
+            yield rehearsal_notice(self.rehearsed)
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield trials, rungs, epochs, evaluations and time."""

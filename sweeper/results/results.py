@@ -32,13 +32,13 @@ from sweeper.core.cells import Row, float_of, int_of, text_of
 from sweeper.core.display import as_html
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index, trial_name
+from sweeper.core.labels import rehearsal_notice
 from sweeper.results import queries
 from sweeper.results.leaderboard import leaderboard, objective
 from sweeper.results.queries import FRAGILITY, VIEWS, QueryError
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.simulation import Chances, chances
 from sweeper.space.parts import SchedulerSettings
-from sweeper.space.rehearsal import notice
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from trainables.files.stores.base import is_store_address
@@ -163,7 +163,7 @@ class Results:
     @property
     def marks(self) -> list[str]:
         """What goes with every number: that it is a rehearsal's."""
-        return [notice(self.rehearsed)] if self.rehearsed else []
+        return [rehearsal_notice(self.rehearsed)] if self.rehearsed else []
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

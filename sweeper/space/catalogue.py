@@ -7,9 +7,9 @@ complete what is typed in a shell. `template` writes a commented search space fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, get_args
 
@@ -22,12 +22,15 @@ from search_spaces import locate, packaged_files
 from sweeper.core.domains import DOMAINS
 from sweeper.core.errors import SweeperError
 from sweeper.core.json_types import Plain, Values, part_of
+from sweeper.core.labels import PARTS
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.file import read_document
 from sweeper.space.spec import SweepSpec
+from trainables.curvature.statistics.base import MEASUREMENTS
 from trainables.metrics import METRIC_NAMES
 from trainables.metrics.base import Metric, further_metrics
+from trainables.metrics.refinement import REFINEMENT_COLUMNS
 from trainables.registry import Component, ExtensionError, Hyperparameter, Registry
 from trainables.registry.names import did_you_mean
 
@@ -46,8 +49,7 @@ class Registries:
         losses, architectures, optimizers, datasets, posthoc: the registries of components.
         metrics: the names of an evaluation's metrics, without the prefix `val_`.
         further_metrics: the registry of metrics that are measured besides, where a file asks for them.
-        curvature_defaults: every setting of the curvature measurement with its default.
-        curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
+        curvature: the registry whose one component is the measurement of curvature.
         shifts: the registry of evaluation splits that are not the data set's own.
         loops: the registry of training loops, which are all the user's own.
         schedulers, searchers: the registries of what decides on trials and chooses configurations.
@@ -59,8 +61,7 @@ class Registries:
     datasets: Registry[DataSetComponent]
     posthoc: Registry
     metrics: tuple[str, ...]
-    curvature_defaults: Mapping[str, object]
-    curvature_faults: Callable[[Mapping[str, object]], list[str]]
+    curvature: Registry
     further_metrics: Registry[Metric] = field(default_factory=lambda: Registry("metric", component=Metric))
     shifts: Registry = field(default_factory=lambda: Registry("evaluation split"))
     loops: Registry = field(default_factory=lambda: Registry("training loop"))
@@ -92,20 +93,17 @@ class Registries:
 
 def installed_registries() -> Registries:
     """Return what is built into the project. Imports torch, so only commands that need it call it."""
-    from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets.base import DATASETS
     from trainables.datasets.splits import EVALUATION_SPLITS
     from trainables.losses import LOSSES
-    from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.models import ARCHITECTURES
     from trainables.posthoc import POSTHOC
     from trainables.training.own_loop import LOOPS
     from trainables.training.recipe import OPTIMIZERS
 
-    defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
     metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
-    return Registries(*components, metrics, defaults, settings_faults, further_metrics(), EVALUATION_SPLITS, LOOPS)
+    return Registries(*components, metrics, MEASUREMENTS, further_metrics(), EVALUATION_SPLITS, LOOPS)
 
 
 #: What can be listed: the registries of that name. Metrics are the optional ones.
@@ -176,13 +174,6 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-#: Keys whose value names a component, and its registry.
-NAMED = {
-    "dataset": "datasets", "space.loss": "losses", "space.architecture": "architectures",
-    "space.optimizer": "optimizers", "scheduler": "schedulers", "searcher": "searchers",
-}  # fmt: skip
-
-
 def keys_of(space: str | None) -> list[str]:
     """Return the keys that `--set` takes: those of the model, and those of a search space file where one is named."""
     found = set(_of_model(SweepSpec, ""))
@@ -194,11 +185,12 @@ def keys_of(space: str | None) -> list[str]:
 
 def values_of(key: str) -> list[str]:
     """Return the names that a key's value may have: those of components, or true and false."""
-    if key in NAMED or key.removesuffix(".name") in NAMED:
-        return sorted(getattr(installed_registries(), NAMED[key.removesuffix(".name")]))
     if key == "objective.metric":
         return sorted(installed_registries().objectives)
-    return []
+    part = key.removesuffix(".name").removeprefix("space.")
+    light: dict[str, Registry] = {"scheduler": SCHEDULERS, "searcher": SEARCHERS}  # the others bring torch along
+    named = installed_registries().components if part in PARTS else light
+    return sorted(named.get(part, ()))
 
 
 def _of_model(model: type[BaseModel], path: str) -> list[str]:

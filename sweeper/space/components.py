@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sweeper.core import domains
 from sweeper.core.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
@@ -109,20 +109,13 @@ def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fa
         if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
             remedy = "" if description.choices else f"valid: {description.range_text}"  # else the rule lists them
             faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
-    for place, inner in _nested(node, path):
+    for place, inner in domains.walk(node, path):
         if isinstance(inner, Fields):
             faults.append(Fault(place, f"{description.name} is a mapping but not a domain", _misspelled_domain(inner)))
         elif isinstance(inner, Interval) and description.kind == "integer" and not _draws_integers(inner):
             rule = f"{description.name} must be a whole number, but {inner.kind} draws real numbers"
             faults.append(Fault(place, rule, "use randint: [low, high]"))
     return faults
-
-
-def _nested(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    yield path, node
-    if isinstance(node, Members):
-        for index, member in enumerate(node.nodes):
-            yield from _nested(member, join_path(join_path(path, node.kind), index))
 
 
 def _draws_integers(node: Interval) -> bool:

@@ -101,11 +101,12 @@ class Configurations(Sequence[Configuration]):
         if index not in self._found and self._journal is not None and not (self._read and self._draw is not None):
             self._read, begun = True, self._newest
             for record in (each for kind in (Drawn, Suggested) for each in read_kind(self._journal, kind, after=begun)):
-                found: dict[int, Configuration] = {}
-                if isinstance(record.body, Drawn):
-                    found = dict(enumerate(map(dict, record.body.values), record.body.first))
-                elif isinstance(record.body, Suggested):
-                    found = {record.body.configuration: dict(record.body.values)}
+                body = record.body
+                if isinstance(body, Drawn):
+                    found = dict(enumerate(map(dict, body.values), body.first))
+                else:
+                    assert isinstance(body, Suggested)
+                    found = {body.configuration: dict(body.values)}
                 for number, values in found.items():
                     if (reason := self._misfit(values)) is not None:
                         raise SweeperError(
@@ -282,7 +283,8 @@ def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
     keys = [*dict.fromkeys(name for component in components for name in component.nodes)]
     if key and key not in keys:
         return [Fault(place, f"no {part} of the space has {key!r}", hint(key, keys))]
-    if key and any(_is_drawn_from_a_range(c.nodes[key]) for c in components if key in c.nodes):
+    drawn = [node for c in components if key in c.nodes for _, node in domains.walk(c.nodes[key])]
+    if any(isinstance(node, domains.Interval) and node.kind in ("uniform", "loguniform") for node in drawn):
         rule = f"{path} is drawn from a range, so that every trial would be a stratum of its own"
         return [Fault(place, rule, "divide trials by names, choices or grids")]
     return []
@@ -350,9 +352,3 @@ def repeat_notes(spec: SweepSpec) -> list[str]:
         return []
     seeds = "the same seeds, so that they repeat its numbers" if spec.replicates.common_seeds else "other seeds"
     return [f"{repeats} of {plural(len(every), 'trial')} repeat the configuration of an earlier one on {seeds}"]
-
-
-def _is_drawn_from_a_range(node: Node) -> bool:
-    if isinstance(node, Members):
-        return any(map(_is_drawn_from_a_range, node.nodes))
-    return isinstance(node, domains.Interval) and node.kind in ("uniform", "loguniform")

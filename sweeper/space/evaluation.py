@@ -66,8 +66,11 @@ def check_evaluation(evaluation: Values, registries: Registries, dataset: object
     if curvature is True or curvature is None:
         curvature = {}
     if isinstance(curvature, dict):
-        evaluation["curvature"] = _check_curvature(curvature, registries, faults)
-        losses = listed(evaluation["curvature"].get("losses"))
+        named = {"name": "curvature", **curvature}
+        settings = resolve_plain_component(named, registries.curvature, "evaluation.curvature", faults)
+        settings.pop("name", None)
+        evaluation["curvature"] = settings
+        losses = listed(settings.get("losses"))
         if TEMPERED in losses and not temperature_labels(mappings(evaluation["posthoc"])):
             rule = "tempered divides logits by a temperature, and evaluation.posthoc names no method of it"
             faults.append(Fault("evaluation.curvature.losses", rule, "write posthoc: [temperature]"))
@@ -111,17 +114,6 @@ def _measured_anyway(metrics: object, registries: Registries) -> set[str]:
     names = [part_of(metric, "name") if isinstance(metric, dict) else metric for metric in listed]
     places = [join_path("evaluation.metrics", at) for at, name in enumerate(names) if name in registries.metrics]
     return {*places, *(join_path(place, "name") for place in places)}
-
-
-def _check_curvature(values: Values, registries: Registries, faults: list[Fault]) -> Values:
-    """Return all curvature settings, defaults filled in, as plain values."""
-    place, known = "evaluation.curvature", tuple(registries.curvature_defaults)
-    unknown = values.keys() - set(known)
-    faults += [Fault(join_path(place, key), f"unknown key {key!r}", hint(key, known)) for key in unknown]
-    given = {key: value for key, value in values.items() if key in known}
-    faults += [Fault(join_path(place, rule.split()[0]), rule) for rule in registries.curvature_faults(given)]
-    settings = {**registries.curvature_defaults, **given}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
 def further_metric_labels(evaluation: object) -> list[str]:

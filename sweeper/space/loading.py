@@ -39,7 +39,6 @@ from sweeper.space.configurations import falls_back, in_one_pool, line_domains, 
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
 from sweeper.space.parts import SearcherSettings, card_faults
-from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.user_code import set_code_root
 from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
@@ -100,7 +99,7 @@ def load_spec(
         document = read_document(file)
     if overrides and not document.faults:
         apply_overrides(document, overrides)
-    if "loop" in document.values:
+    if document.values.get("loop") is not None:
         _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
     # A sweep that was begun so can still be read, and resumed with another setting.
@@ -138,17 +137,23 @@ def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> Sweep
     """Return the rehearsal of a checked search space; a rehearsal is its own. Raises InvalidSearchSpace."""
     if spec.is_rehearsal:
         return spec
+    from sweeper.space.rehearsal import rehearsed_values  # brings torch along
+
     changes = written_out(spec.rehearsal or {})
     values = rehearsed_values(spec.model_dump(mode="json"), changes)
     return _checked(Document(values=values), "rehearsal", registries)
 
 
+#: Keys of the file that `rehearsal` cannot change.
+KEPT_BY_REHEARSALS = ("header", "rehearsal", "rehearsed")
+
+
 def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
     """Return the rules that the file's own changes under `rehearsal` break."""
-    if spec.rehearsal is None:
-        return []
-    found = change_faults(spec.rehearsal)
-    if not found:
+    rule = "cannot be changed for a rehearsal"
+    kept = [key for key in KEPT_BY_REHEARSALS if key in (spec.rehearsal or ())]
+    found = [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in kept]
+    if spec.rehearsal is not None and not found:
         try:
             rehearsal_of(spec, registries)
         except InvalidSearchSpace as error:

@@ -5,8 +5,7 @@ networks small ones of their family, the recipe a few epochs; then come the file
 What was changed is kept as sentences in the key `rehearsed`, from which every table, report and tracked run is marked:
 the numbers of a rehearsal show that a sweep works, never what its question's answer is.
 
-A process that only reads a sweep needs no data sets and no networks, so the functions that choose stand-ins import
-them, and torch with them, when they are called.
+This module brings torch along: stand-ins are chosen among data sets and networks.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.domains import DOMAINS, grid_size, parse
-from sweeper.core.errors import Fault
 from sweeper.core.json_types import Values, part_of
 from sweeper.space.components import PART, domains_of
+from trainables.datasets import digits
+from trainables.datasets.base import DATASETS
+from trainables.datasets.images import LIKE_CIFAR
+from trainables.models import ARCHITECTURES
 from trainables.registry import OWN, SPLITS, Registry
-
-#: What a rehearsal's name ends with.
-SUFFIX = "-rehearsal"
 
 #: Enough for both milestones of a recipe (150 and 250 of 350 fall on 1.7 and 2.9) and for three rungs (1, 3, 4).
 EPOCHS = 4
@@ -44,8 +43,6 @@ EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
 BOOTSTRAP = 20
 SHIFTED_SAMPLES = 100
 CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
-
-FORBIDDEN = ("header", "rehearsal", "rehearsed")
 
 
 def rehearsed_values(values: Values, changes: Values) -> Values:
@@ -81,24 +78,6 @@ def rehearsed_values(values: Values, changes: Values) -> Values:
     scaled = merged(scaled, changes)
     said += [f"the file's rehearsal sets {key}" for key in changes]
     return {**scaled, "rehearsed": said or ["nothing had to be scaled down"]}
-
-
-def rehearsal_name(name: str) -> str:
-    """Return the name of a sweep's rehearsal, so that its folder and its tracker say what they hold."""
-    return name if name.endswith(SUFFIX) else name[: 100 - len(SUFFIX)] + SUFFIX
-
-
-def notice(rehearsed: Sequence[str]) -> str:
-    """Return the warning above every result of a rehearsal."""
-    return f"REHEARSAL, not a result: {'; '.join(rehearsed)}. These numbers show that the sweep works, nothing else."
-
-
-def change_faults(changes: Any) -> list[Fault]:
-    """Return what is wrong with the shape of `rehearsal`; its values are checked where they are merged."""
-    if not isinstance(changes, dict):
-        return [Fault("rehearsal", f"{changes!r} is not a mapping", "write keys of the file, e.g. {samples: 6}")]
-    rule = "cannot be changed for a rehearsal"
-    return [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in FORBIDDEN if key in changes]
 
 
 def merged(base: Any, changes: Any, path: str = "") -> Any:
@@ -197,8 +176,6 @@ def _scale_counts(values: Values, said: list[str]) -> None:
 
 
 def _scale_evaluation(values: Values, epochs: tuple[int, int], said: list[str]) -> None:
-    from trainables.datasets.base import DATASETS
-
     evaluation = dict(values["evaluation"])
     name = values["dataset"]["name"]
     known = SPLITS if name == OWN else DATASETS[name].splits  # the file's own `rehearsal` may name another one's later
@@ -244,10 +221,6 @@ SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
 
 def rehearsed_dataset(dataset: Values, said: list[str]) -> Values:
     """Return the data set of a rehearsal; what was replaced is added to `said`."""
-    from trainables.datasets import digits
-    from trainables.datasets.base import DATASETS
-    from trainables.datasets.images import LIKE_CIFAR
-
     name = dataset["name"]
     if name == OWN:
         return dict(dataset)
@@ -274,8 +247,6 @@ def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
     """Return the part `dataset` of a rehearsal's space: the axes that its stand-in has; empty where it has none."""
     if stand_in["name"] == axes["name"]:
         return axes
-    from trainables.datasets.base import DATASETS
-
     varied, known = domains_of(axes), _defaults(DATASETS, stand_in["name"])
     said += [f"no {key}: the stand-in for the data has none" for key in varied if key not in known]
     kept = {key: axes[key] for key in varied if key in known}
@@ -284,9 +255,6 @@ def _rehearsed_axes(axes: Values, stand_in: Values, said: list[str]) -> Values:
 
 def rehearsed_architecture(architecture: Values, dataset: Values, said: list[str]) -> Values:
     """Return a rehearsal's network for its `dataset`; replacements are added to `said`."""
-    from trainables.datasets import digits
-    from trainables.models import ARCHITECTURES
-
     name = architecture["name"]
     kept = dataset["name"] != digits.STAND_IN and name in ("mlp", "resnet8")
     found = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in

@@ -66,8 +66,8 @@ def _describe_evaluation(keys: JsonSchema, registries: Registries) -> None:
     keys["metrics"] = _listed(_component(registries.further_metrics))
     shifts = dict.fromkeys(registries.shifts, _any(_OBJECT, _NULL))
     keys["splits"]["items"] = _any(_TEXT, _OBJECT | {"properties": shifts})
-    settings = dict.fromkeys(registries.curvature_defaults, True)
-    keys["curvature"] = _any({"const": False}, _OBJECT | {"properties": settings, "additionalProperties": False})
+    (curvature,) = registries.curvature.built_in()
+    keys["curvature"] = _any({"type": "boolean"}, _NULL, _mapping(curvature, (), curvature.name, ()))
 
 
 def _any(*schemas: JsonSchema) -> JsonSchema:

@@ -30,21 +30,11 @@ from trainables.registry.names import CROSS_FITTED, hint, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
-#: Keys that a resolved search space holds only where they say something.
-LEFT_OUT_IF_EMPTY = (
-    "constraints", "header", "loop", "objectives", "rehearsal",
-    "rehearsed", "searcher", "which",
-)  # fmt: skip
-
-
 #: Keys that may stand in a file with nothing below them.
 MAY_BE_EMPTY = ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training")
 
 #: Lists, by part and key, that may be written as their only member.
 LISTS = (("keep", "per"), ("scheduler", WITHIN.name))
-
-#: Settings that came later, by part: left out at their default, so that a file resolves to what it always did.
-LEFT_OUT_AT_DEFAULT = {"replicates": ("at_most", "seeds", "lanes"), "evaluation": ("splits",)}
 
 
 class Header(Part):
@@ -205,17 +195,7 @@ class SweepSpec(Part):
 
     def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
-        values = self.model_dump(mode="json")
-        values["header"] = {key: text for key, text in values["header"].items() if text}
-        for part, keys in LEFT_OUT_AT_DEFAULT.items():
-            given = getattr(self, part)
-            for key in keys if given is not None else ():
-                if getattr(given, key) == type(given).model_fields[key].get_default(call_default_factory=True):
-                    del values[part][key]
-        for part in ("checkpoint", "keep", "searcher"):
-            if getattr(self, part) == type(self).model_fields[part].default:
-                del values[part]
-        return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}
+        return self.model_dump(mode="json")
 
 
 def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
@@ -226,9 +206,6 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     for key, inner in SHORT_FORMS.items():
         if key in written and not isinstance(written[key], (dict, list)):
             written[key] = {inner: written[key]}
-    scheduler = written.get("scheduler")
-    if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
-        written["scheduler"] = {**scheduler, "name": "none"}
     for part, key in LISTS:
         if isinstance(alone := part_of(written, part, key), str):
             written[part] = {**part_of(written, part), key: [alone]}

@@ -27,12 +27,6 @@ def _step_needs_milestones(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _curvature_faults(values: Mapping[str, Any]) -> list[str]:
-    steps = Hyperparameter("lanczos_steps", "integer", 32, minimum=1, reason="each step is one product")
-    fault = steps.fault(values["lanczos_steps"]) if "lanczos_steps" in values else None
-    return [fault] if fault else []
-
-
 REGISTRIES = Registries(
     losses=_registry(
         "loss",
@@ -75,8 +69,15 @@ REGISTRIES = Registries(
         _component("focal_temperature"),
     ),
     metrics=("accuracy", "nll", "ece", "aurc"),
-    curvature_defaults={"samples": None, "lanczos_steps": 32, "losses": ("cross_entropy", "training")},
-    curvature_faults=_curvature_faults,
+    curvature=_registry(
+        "curvature measurement",
+        _component(
+            "curvature",
+            Hyperparameter("samples", "integer", minimum=1),
+            Hyperparameter("lanczos_steps", "integer", 32, minimum=1, reason="each step is one product"),
+            Hyperparameter("losses", "texts", ("cross_entropy", "training")),
+        ),
+    ),
 )
 
 MINIMAL: dict[str, Any] = {

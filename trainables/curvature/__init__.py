@@ -7,20 +7,13 @@ statistic is added is said in `trainables.curvature.statistics.base`.
 from typing import TYPE_CHECKING
 
 from trainables.curvature.statistics import CURVATURE_FIELDS
-from trainables.curvature.statistics.base import CurvatureSettings, settings_faults
+from trainables.curvature.statistics.base import CurvatureSettings
 
 if TYPE_CHECKING:
     from trainables.curvature.failures import CurvatureUnavailable
     from trainables.curvature.measure import measure_curvature, spectral_density
 
-__all__ = [
-    "CURVATURE_FIELDS",
-    "CurvatureSettings",
-    "CurvatureUnavailable",
-    "measure_curvature",
-    "settings_faults",
-    "spectral_density",
-]
+__all__ = ["CURVATURE_FIELDS", "CurvatureSettings", "CurvatureUnavailable", "measure_curvature", "spectral_density"]
 
 
 def __getattr__(name: str) -> object:

@@ -72,7 +72,7 @@ class Hyperparameter:
             unless it is given here; `None` means the component decides.
         minimum, maximum: the valid range, ends included unless `open_minimum` / `open_maximum`.
         range: the same in one text, e.g. `(0, 1]` or `[0, inf)`, in the place of those four.
-        choices: the valid values of a `text`; empty means any.
+        choices: the valid values of a `text`, or of the members of `texts`; empty means any.
         reason: one sentence that says why the range ends where it does.
         source: paper and section the default comes from.
         required: a search space must give it.
@@ -128,7 +128,9 @@ class Hyperparameter:
             return next((f for f in map(self._range_fault, value) if f), None)
         if self.kind == "texts":
             listed = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
-            return None if listed else f"{self.name} = {value!r} must be a list of texts"
+            if listed and (not self.choices or set(value) <= {*self.choices}):
+                return None
+            return f"{self.name} = {value!r} must be a list of {' and '.join(self.choices) or 'texts'}"
         if self.kind == "boolean":
             return None if isinstance(value, bool) else f"{self.name} = {value!r} must be true or false"
         if self.kind == "text":

@@ -75,7 +75,7 @@ def work(connection: Connection) -> None:
     """Serve the driver until it wants no more, or is gone, as `trainables.worker.trial_reports` says."""
     from threadpoolctl import threadpool_limits
 
-    from trainables.worker.workers import CohortWorker, Worker
+    from trainables.worker.workers import CohortWorker, Worker, failure_of
 
     try:
         opening: WorkerInit = connection.recv()
@@ -92,8 +92,6 @@ def work(connection: Connection) -> None:
         return  # the driver is gone
     except Exception as error:
         traceback.print_exception(error)
-        from trainables.worker.failures import failure_of
-
         connection.send(WorkerFailed(failure_of(error)))
 
 

@@ -18,10 +18,9 @@ import ray
 from ray import tune
 from ray._private.state import state as ray_state
 
-from trainables.worker.failures import failure_of
 from trainables.worker.trial_reports import PREEMPTED, STORAGE, Failure, TrialEnded, WorkerCommand, WorkerReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.workers import CohortWorker, Worker
+from trainables.worker.workers import CohortWorker, Worker, failure_of
 
 #: A process asks this often whether its node is to leave: clouds warn 30 s (spot, GCP) to 120 s (AWS) ahead. Of 1,000
 #: processes that is 500 small requests a second to the head's control store.

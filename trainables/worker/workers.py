@@ -2,12 +2,11 @@
 
 Of a cohort everything happens between two epochs. A trial that reports waits for the driver's word with all others: the
 driver ends it, lets it continue, and gives others the lanes that fall free. A trial that cannot be a lane trains alone.
-
-A process that has a GPU to itself can also measure how much of it a configuration takes at its peak.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 import traceback
@@ -23,12 +22,25 @@ from trainables.curvature.failures import ran_out_of_memory
 from trainables.curvature.hessian import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.files.container import usable_cores
+from trainables.files.stores.base import StoreError
 from trainables.training.lanes.cohort import Cohort, curvature_together
 from trainables.training.lanes.packing import chosen_width, cohort_key
-from trainables.worker.failures import failure_of
+from trainables.training.own_loop import LoopError
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial, replicate_of
-from trainables.worker.trial_reports import CardMemory, Failure, TrialReport, WorkerCommand, WorkerReport
+from trainables.worker.trial_reports import (
+    ERROR,
+    GPU_OUT_OF_MEMORY,
+    OUT_OF_MEMORY,
+    STORAGE,
+    STORE,
+    CardMemory,
+    Failure,
+    TrialEnded,
+    TrialReport,
+    WorkerCommand,
+    WorkerReport,
+)
 from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
 
 
@@ -303,6 +315,33 @@ class CohortWorker(Worker):
 
     def _in_order(self) -> list[_Slot]:
         return [self._slots[configuration] for configuration in sorted(self._slots)]
+
+
+#: What CUDA itself, cuBLAS and cuDNN say in a RuntimeError when a GPU's memory runs out; torch's allocator has a type.
+_CARD_MEMORY = ("cuda out of memory", "cuda error: out of memory", "status_alloc_failed")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return what an exception stands for."""
+    if isinstance(error, TrialEnded):
+        return error.failure
+    lines = str(error).strip().splitlines()
+    # A data loader's worker sends its whole traceback, which ends with the cause.
+    said = (lines[-1 if "Traceback" in str(error) else 0] if lines else "").strip()
+    named = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    if isinstance(error, StoreError):
+        return Failure(STORE, message=error.message, counts=False)
+    if isinstance(error, LoopError):
+        return Failure(ERROR, message=said)
+    if isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in _CARD_MEMORY):
+        return Failure(GPU_OUT_OF_MEMORY, message=named)
+    if ran_out_of_memory(error):
+        return Failure(OUT_OF_MEMORY, message=named)
+    # Full, over quota, or mounted read-only; torch's writer of archives has the system's words, and not its number.
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    if full or "no space left on device" in str(error).lower():
+        return Failure(STORAGE, message=named, counts=False)
+    return Failure(ERROR, message=named)
 
 
 def _loss_of(configuration: int, error: Exception) -> tuple[int, Failure]:

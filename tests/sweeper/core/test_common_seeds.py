@@ -49,14 +49,6 @@ def test_the_trials_table_says_so(tmp_path, seeds, distinct):
     assert len({row["seed"] for row in rows}) == distinct
 
 
-def test_own_seeds_leave_no_trace_in_the_resolved_file():
-    own = build_spec({**MINIMAL, "replicates": 2}, REGISTRIES)
-    assert "seeds" not in own.resolved()["replicates"]
-    common = build_spec({**MINIMAL, "replicates": {"count": 2, "seeds": "common"}}, REGISTRIES)
-    for spec in (own, common):
-        assert build_spec(spec.resolved(), REGISTRIES) == spec
-
-
 def test_the_same_training_twice_is_refused():
     values = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
     replicates = {"count": 2, "seeds": "common"}

@@ -235,12 +235,6 @@ def test_failed_trials_run_again_with_the_configuration_they_had(tmp_path):
     assert _suggestions(sweep) == before
 
 
-def test_without_a_searcher_the_journal_is_what_it_was(tmp_path):
-    plain = FakeSweep(SweepPaths(tmp_path / "plain"), HALVING, COUNT)
-    plain.run(np.random.default_rng(0))
-    assert {record.kind for record in plain.records()} == {"attempt", "drawn", "report", "ended"}
-
-
 def test_configurations_are_drawn_once_and_then_as_the_journal_has_them(tmp_path):
     """Another release may draw others from the same space; what was drawn for a trial stays its own."""
     sweep = FakeSweep(SweepPaths(tmp_path / "plain"), HALVING, COUNT)

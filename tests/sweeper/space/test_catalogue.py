@@ -65,10 +65,3 @@ def test_names_of_search_spaces_are_whole_enough_to_paste(width):
 def test_an_unknown_kind():
     with pytest.raises(KeyError, match="'loss' is not one of losses"):
         list_components("loss", REGISTRIES)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "auto"), (True, "true"), ((150, 0.5), "[150, 0.5]"), (3.0, "3"), ("msp", "msp")]
-)
-def test_values_as_a_file_writes_them(value, text):
-    assert value_text(value) == text

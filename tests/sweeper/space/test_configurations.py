@@ -14,12 +14,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweeper.core import domains
 from sweeper.core.domains import Uniforms, draw, grid_size, parse, plain
-from sweeper.core.ids import config_hash, flatten_configuration, replicate_seed
+from sweeper.core.ids import flatten_configuration
 from sweeper.core.schemas import record_batch
 from sweeper.space.components import resolve_component
-from sweeper.space.configurations import column_types, configurations, examples, named_components, varying_columns
+from sweeper.space.configurations import column_types, configurations, varying_columns
 from sweeper.space.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 from trainables.registry import Component, Hyperparameter, Registry
@@ -49,32 +48,6 @@ def test_only_the_chosen_branchs_hyperparameters_exist():
     assert {loss["name"] for loss in drawn} == keys.keys()
     for loss in drawn:
         assert loss.keys() == keys[loss["name"]]
-
-
-def test_a_space_is_parsed_once_and_kept(monkeypatch):
-    parsed = []
-
-    def counted(value, path, faults):
-        parsed.append(path)
-        return parse(value, path, faults)
-
-    modules = [m for name, m in sys.modules.items() if name.startswith("sweeper.") and getattr(m, "parse", 0) is parse]
-    assert domains in modules and len(modules) > 1
-    for module in modules:
-        monkeypatch.setattr(module, "parse", counted)
-    spec = _spec(9, loss=CONDITIONAL)
-    assert sorted(Counter(p for p in parsed if p.count(".") == 1).items()) == [
-        ("space.architecture", 1),
-        ("space.loss", 1),
-        ("space.optimizer", 1),
-    ]
-    parsed.clear()
-    assert len([*configurations(spec), *examples(spec)]) == 18
-    assert column_types(spec.space).keys() >= set(varying_columns(spec.space))
-    assert named_components(spec.space.nodes["loss"]) == ["cross_entropy", "focal", "selective_risk"]
-    assert not parsed
-    build_spec(spec.resolved(), REGISTRIES)  # as a sweep is opened again
-    assert parsed.count("space.loss") == 1
 
 
 def test_the_same_on_every_machine():
@@ -109,15 +82,6 @@ def test_an_added_key_changes_no_other_draw():
         assert again["optimizer"]["lr"] == configuration_before["optimizer"]["lr"]
 
 
-def test_seed_and_index_change_the_draws():
-    gammas = [
-        configurations(_spec(20, seed=seed, loss={"name": "focal", "gamma": {"uniform": [0, 1]}}))[i]["loss"]["gamma"]
-        for seed in range(5)
-        for i in range(20)
-    ]
-    assert len(set(gammas)) == 100
-
-
 def test_sequence_behaviour():
     drawn = configurations(_spec(5, loss=CONDITIONAL))
     assert len(drawn) == 5
@@ -141,10 +105,6 @@ def test_grid_times_samples():
     losses = [("cross_entropy", None), *(("focal", g) for g in (1.0, 2.0, 3.0))]
     assert set(points) == {(n, g, a) for (n, g), a in itertools.product(losses, ("mlp", "resnet8"))}
     assert len({c["optimizer"]["lr"] for c in drawn}) == 16
-
-
-def test_samples_default_to_one_beside_a_grid():
-    assert len(configurations(_spec(loss={"name": "focal", "gamma": {"grid": [1, 2, 3]}}))) == 3
 
 
 def _every_point(value):
@@ -315,11 +275,3 @@ def test_varying_columns():
 def test_a_name_shared_by_two_components_does_not_vary_by_itself():
     members = [{"name": "a", "width": 1}, {"name": "b", "width": 2}]
     assert varying_columns(parse({"architecture": {"choice": members}}, "", [])) == ("config_architecture_name",)
-
-
-def test_no_sweep_trains_the_same_thing_twice():
-    """A configuration that a grid draws again has another place, and so other seeds."""
-    drawn = configurations(_spec(3, optimizer={"name": "sgd", "lr": {"grid": [0.1, 0.2]}}))
-    assert len({config_hash(drawn[index]) for index in range(len(drawn))}) < len(drawn)
-    seeds = {replicate_seed(0, index, replicate) for index in range(len(drawn)) for replicate in range(50)}
-    assert len(seeds) == 50 * len(drawn)

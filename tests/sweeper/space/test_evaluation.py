@@ -55,13 +55,6 @@ def test_val_is_measured_whether_it_is_named_or_not() -> None:
     assert build_spec({**VALUES, "evaluation": {"splits": ["test"]}}).evaluation.splits == ["val", "test"]
 
 
-def test_the_default_is_not_written_out_and_a_missing_key_is_the_default() -> None:
-    plain, named = build_spec(VALUES), build_spec({**VALUES, "evaluation": {"splits": ["val", "test"]}})
-    assert "splits" not in plain.resolved()["evaluation"] and plain.resolved() == named.resolved()
-    wider = build_spec({**VALUES, "evaluation": {"splits": ["train", "val"]}})
-    assert build_spec(wider.resolved()).evaluation.splits == ["train", "val"]
-
-
 @pytest.mark.usefixtures("shifted")
 def test_a_data_set_names_its_further_splits_and_must_have_them() -> None:
     values = {**VALUES, "dataset": "shifted_digits", "evaluation": {"splits": ["val", "test", "shifted"]}}

@@ -119,19 +119,6 @@ def test_any_bytes(content):
     assert document.values or document.faults or content.strip() in (b"{}",)
 
 
-_YAML_PIECES = st.lists(
-    st.sampled_from([*"{}[]:,-?&*!|>%@`\"'#\n ~.", "a", "space", "<<", "1e3", "\t", "\n  ", ": ", "- ", "&a ", "*a"]),
-    max_size=60,
-)
-
-
-@given(_YAML_PIECES.map("".join))
-@settings(max_examples=300, deadline=None)
-def test_any_yaml_like_text(text):
-    document = parse_document(text.encode())
-    assert isinstance(document.values, dict)
-
-
 def _is_number(text):
     """Tell whether a text such as `1e5` reads as a number here: PyYAML takes it for a text and writes it unquoted."""
     try:
@@ -204,10 +191,6 @@ def test_overrides_inside_the_space():
         "loss": {"one_of": [{"name": "focal", "gamma": {"uniform": [1, 2]}}, "aurc"]},
         "architecture": {"name": "mlp", "width": 32},
     }
-
-
-def test_the_last_override_counts():
-    assert _apply("seed=1", "seed=2").values["seed"] == 2
 
 
 def test_overridden_places_have_no_line():

@@ -47,11 +47,6 @@ def test_an_objective_that_is_not_measured_is_refused(overrides, sentence):
     assert sentence in refused(*overrides)
 
 
-def test_the_curvature_may_be_an_objective():
-    spec = load_spec(SPACE, ["objective.metric=hessian_training_trace"])
-    assert Objective(spec.objective.metric, "min").column == "hessian_training_trace"
-
-
 @pytest.mark.parametrize(("written", "mode"), [({}, "max"), ({"mode": "min"}, "min")])
 def test_one_objective_is_optimised_as_its_metric_says_unless_the_file_does(written, mode):
     spec = load_spec({**SPACE, "objective": {"metric": "val_accuracy", **written}})
@@ -75,7 +70,6 @@ def test_several_objectives_and_constraints_make_a_ranking():
     assert spec.schedule.metrics == ("val_accuracy", "val_ada_ece", "hessian_cross_entropy_lambda_max")
     assert spec.constraints[0].constraint.text == "val_accuracy within 0.005 of the best"
     assert load_spec(spec.resolved()) == spec
-    assert not {"objectives", "constraints"} & set(load_spec(SPACE).resolved())
 
 
 @pytest.mark.parametrize(

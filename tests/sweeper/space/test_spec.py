@@ -12,7 +12,7 @@ from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 
 def test_a_scalar_stands_for_its_short_forms_key():
-    short = {"dataset": "digits", "scheduler": "fifo", "searcher": "grid", "replicates": 2, "evaluation": None}
+    short = {"dataset": "digits", "scheduler": "none", "searcher": "grid", "replicates": 2, "evaluation": None}
     assert written_out(short) == {
         "dataset": {"name": "digits"},
         "scheduler": {"name": "none"},

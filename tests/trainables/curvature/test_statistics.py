@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.core.labels import label
 from sweeper.core.schemas import evaluation_columns
-from trainables.curvature import CURVATURE_FIELDS, settings_faults
+from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings
 from trainables.curvature.statistics.base import STATISTICS, Statistic, headline_columns, statistic_of
 
 
@@ -50,4 +50,5 @@ def test_further_groups_are_columns_only_where_they_are_asked_for():
     tempered = [f"hessian_tempered_temperature_{n}" for n in (*CURVATURE_FIELDS, "fisher_trace", "fisher_trace_se")]
     assert further == sorted([*tempered, "hessian_training_fisher_trace", "hessian_training_fisher_trace_se"])
     assert evaluation_columns(["temperature"], curvature=False) == evaluation_columns(["temperature"])
-    assert "unknown" in settings_faults({"statistics": ["unknown"]})[0]
+    with pytest.raises(ValueError, match=r"statistics = .'unknown'.*fisher"):
+        CurvatureSettings.from_mapping({"statistics": ["unknown"]})

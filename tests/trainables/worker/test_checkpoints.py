@@ -57,19 +57,6 @@ def _equal(left, right):
     return left == right
 
 
-def test_what_was_written_is_loaded(tmp_path):
-    path = write_checkpoint(tmp_path / "c00007", 12, _state(12))
-    assert path == tmp_path / "c00007" / "e00012.pt"
-    assert _equal(load_newest_checkpoint(tmp_path / "c00007"), _state(12))
-    assert os.listdir(tmp_path / "c00007") == ["e00012.pt"]
-
-
-def test_without_a_checkpoint_there_is_none(tmp_path):
-    assert load_newest_checkpoint(tmp_path / "none") is None
-    assert load_newest_checkpoint(tmp_path) is None
-    assert checkpoint_epochs(tmp_path / "none") == []
-
-
 def test_the_newest_is_by_epoch_and_not_by_name(tmp_path):
     for epoch in (3, 99_999, 100_000, 27):
         write_checkpoint(tmp_path, epoch, _state(epoch))

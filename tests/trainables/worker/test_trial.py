@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -202,11 +201,6 @@ def test_a_report(dataset):
     assert json.loads(json.dumps(report)).keys() == report.keys(), "plain values only"
 
 
-def test_the_last_evaluation_is_the_end(dataset):
-    reports = _finish(Trial(_assignment(), SETTINGS, dataset))
-    assert [report["evaluations"][0]["stage"] for report in reports] == ["rung", "rung", "end"]
-
-
 def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
     """The report orders trials by evaluations: had the journal judged other weights, it would name another best."""
     optimizer = {**SGD, "lr": 1.0, "schedule": "constant", "checkpoint": "best_val_nll"}
@@ -225,11 +219,6 @@ def test_the_judged_calibration_error_has_the_bins_of_the_evaluation(dataset, bi
     found = [row["ece"] for row in report.evaluations if row["split"] == "val"]
     assert [row["val_ece"] for row in report.epochs] == pytest.approx(found, rel=1e-12)
     assert report.objective == pytest.approx(sum(found) / len(found), rel=1e-12)
-
-
-def test_a_report_between_rungs_has_no_evaluation(dataset):
-    trial = Trial(_assignment(), replace(SETTINGS, rungs=(2, 4), report_seconds=0.0), dataset)
-    assert [bool(report["evaluations"]) for report in _finish(trial)] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("objective", ["val_nll", "val_ece", "val_brier", "test_nll"])
@@ -290,14 +279,6 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, monkeypat
     resumed = Trial(_assignment(), settings, dataset)
     assert resumed.epoch == 1
     assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected)]
-
-
-def test_without_a_sound_checkpoint_it_starts_again(tmp_path, dataset):
-    settings = replace(SETTINGS, checkpoints=tmp_path)
-    expected = Trial(_assignment(), settings, dataset).advance().to_dict()
-    checkpoint_file(tmp_path / "c00007", 1).write_bytes(random.Random(0).randbytes(100))
-    again = Trial(_assignment(), settings, dataset)
-    assert again.epoch == 0 and _timeless(again.advance().to_dict()) == _timeless(expected)
 
 
 def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):

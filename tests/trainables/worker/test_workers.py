@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +13,13 @@ import pytest
 import torch
 
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
+from trainables.files.stores.base import StoreError
 from trainables.training.lanes.cohort import Cohort
+from trainables.training.own_loop import LoopError
 from trainables.worker.trial import Trial
-from trainables.worker.trial_reports import TrialReport, WorkerCommand
+from trainables.worker.trial_reports import Failure, TrialEnded, TrialReport, WorkerCommand
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.workers import CohortWorker
+from trainables.worker.workers import CohortWorker, failure_of
 
 COHORT = replace(SETTINGS, packing="cohort", lanes=4)
 
@@ -174,3 +178,40 @@ def test_a_width_is_measured_once_for_a_sweep(tmp_path: Path) -> None:
     settings = _settings(lanes=0, most_lanes=8, choices=tmp_path)
     rooms = [CohortWorker(settings).follow(WorkerCommand(new=([_given(0)],))).room for _ in range(2)]
     assert rooms[0] == rooms[1] and len(list(tmp_path.glob("*.json"))) == 1
+
+
+FAILURES = [
+    (ValueError("bad value\nand more"), Failure("error", message="ValueError: bad value")),
+    (KeyError(), Failure("error", message="KeyError")),
+    (
+        ValueError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback\nValueError: γ = -1"),
+        Failure("error", message="ValueError: ValueError: γ = -1"),
+    ),
+    (FileNotFoundError("/mnt/preemptible/out of memory"), "error"),
+    (LoopError("my loop failed"), Failure("error", message="my loop failed")),
+    (MemoryError("8 GiB"), "out_of_memory"),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "out_of_memory"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "gpu_out_of_memory"),
+    (RuntimeError("CUDA error: out of memory"), "gpu_out_of_memory"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "gpu_out_of_memory"),
+    (OSError(errno.ENOSPC, "No space left on device"), "storage"),
+    (OSError(errno.EROFS, "Read-only file system"), "storage"),
+    (RuntimeError("unexpected pos 62336: No space left on device"), "storage"),
+    (
+        StoreError("the store is out of reach", "wait"),
+        Failure("store", message="the store is out of reach", counts=False),
+    ),
+    (TrialEnded(Failure("hung", {"silent": 3.0})), Failure("hung", {"silent": 3.0})),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), FAILURES)
+def test_the_failure_that_an_exception_stands_for(error: Exception, expected: Failure | str) -> None:
+    failure = failure_of(error)
+    assert failure == expected if isinstance(expected, Failure) else failure.kind == expected
+    assert failure.counts is (failure.kind not in ("storage", "store")) and "\n" not in failure.message
+
+
+def test_a_known_failure_comes_through_a_pickle() -> None:
+    failure = Failure("storage", {"node": "ab12"}, "full", counts=False)
+    assert pickle.loads(pickle.dumps(TrialEnded(failure))).failure == failure

@@ -14,11 +14,10 @@ Its test compares it with the dense Hessian of a small network, as `tests/traina
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from trainables.registry import Component, Options, Registry, entry_label, hyperparameters_of
-from trainables.registry.names import did_you_mean
+from trainables.registry import Component, Options, Registry, entry_label
 
 if TYPE_CHECKING:
     from trainables.curvature.further import GaussNewton
@@ -174,7 +173,7 @@ class CurvatureSettings:
     trace_precision: Annotated[float | None, "(0, 1]: a relative standard error"] = None
     max_matvecs: Annotated[int, "[3, inf): one product for the eigenvalues and two probes"] = 256
     residual_tolerance: Annotated[float, "[0, 1]: a residual relative to the eigenvalue"] = 1e-3
-    losses: tuple[str, ...] = LOSS_LABELS
+    losses: Annotated[tuple[str, ...], (*LOSS_LABELS, TEMPERED)] = LOSS_LABELS
     spectrum: bool = False
     spectrum_steps: Annotated[int, "[1, inf): each step is one Hessian-vector product a probe"] = 32
     weights: Annotated[str, (DIFFERENTIATED, FIXED)] = DIFFERENTIATED
@@ -190,28 +189,19 @@ class CurvatureSettings:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CurvatureSettings:
         """Return the settings in `values`. Raises ValueError naming every rule that is broken."""
-        found = settings_faults(values)
-        if found:
-            raise ValueError("; ".join(found))
-        lists = {key: tuple(values[key]) for key in ("losses", "statistics") if key in values}
-        return cls(**{**values, **lists})
+        settings: CurvatureSettings = MEASUREMENTS.build("curvature", **values)
+        return replace(settings, losses=tuple(settings.losses), statistics=tuple(settings.statistics))
 
 
-_RULES = {rule.name: rule for rule in hyperparameters_of(CurvatureSettings, "curvature", [], ["losses", "statistics"])}
-
-
-def settings_faults(values: Mapping[str, object]) -> list[str]:
-    """Return every rule that the mapping `evaluation.curvature` breaks, one sentence each."""
-    known = tuple(field.name for field in fields(CurvatureSettings))
-    found = [f"curvature takes no setting {key!r}{did_you_mean(str(key), known)}" for key in values if key not in known]
-    for name, rule in _RULES.items():
-        fault = rule.fault(values[name]) if name in values else None
-        found += [fault] if fault else []
+def _list_fault(values: Options) -> str | None:
+    """Return the rule that the lists of losses and of groups of statistics break."""
+    if not values.get("losses", LOSS_LABELS):
+        return "losses = [] must name a loss"
     groups = dict.fromkeys(each.group for each in STATISTICS.values() if each.group)
-    offered = {"losses": (*LOSS_LABELS, TEMPERED), "statistics": tuple(groups)}
-    for name, words in offered.items():
-        given = values.get(name, words)
-        known_words = isinstance(given, (list, tuple)) and set(map(str, given)) <= {*words}
-        if not known_words or (name == "losses" and not given):
-            found.append(f"{name} = {given!r} must be a list of {' and '.join(words)}")
-    return found
+    asked = [*values.get("statistics", ())]
+    return None if {*asked} <= {*groups} else f"statistics = {asked!r} must be a list of {' and '.join(groups)}"
+
+
+#: `evaluation.curvature` as the one component of its registry, which checks it as every other part of a search space.
+MEASUREMENTS = Registry("curvature measurement")
+MEASUREMENTS.add("curvature", check=_list_fault)(CurvatureSettings)
