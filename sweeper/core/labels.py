@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sweeper.core.cells import Row
+from trainables.curvature.statistics.base import statistic_words
+from trainables.metrics.base import metric_of
 
 #: Names of columns that are no metric's as the field writes them.
 LABELS = {"loss": "loss", "gamma": "γ", "nu": "ν", "alpha": "α", "val": "validation"}
@@ -67,9 +69,6 @@ def describe(row: Row, columns: Sequence[str]) -> str:
 
 def label(name: str) -> str:
     """Return a hyperparameter's or metric's name as the field writes it; a post-hoc method's comes after the metric."""
-    from trainables.curvature.statistics.base import statistic_words
-    from trainables.metrics.base import metric_of
-
     if (words := LABELS.get(name) or statistic_words(name)) is not None:
         return words
     metric = metric_of(name)
