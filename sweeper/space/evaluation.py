@@ -147,7 +147,7 @@ def _resolve_splits(evaluation: Values, registries: Registries, faults: list[Fau
     ]
     found = [entry for entry in found if entry != {}]
     if len(faults) == before:
-        faults += shift_faults(found, place)
+        faults += _shift_faults(found, registries, place)
     evaluation["splits"] = found if FITTED_ON in found else [FITTED_ON, *found]
 
 
@@ -175,16 +175,15 @@ def _resolved_shift(entry: Values, registries: Registries, path: str, faults: li
     return resolved if len(faults) == before else {}
 
 
-def shift_faults(entries: Sequence[object], path: str) -> list[Fault]:
+def _shift_faults(entries: Sequence[object], registries: Registries, path: str) -> list[Fault]:
     """Return a fault for each resolved shift of which a split is called as another's, or needs `test` and lacks it."""
-    from trainables.datasets.splits import build_split  # brings torch along
-
     faults: list[Fault] = []
     names: set[str] = {each for each in entries if isinstance(each, str)}
     for index, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
             continue
-        shift = build_split(entry)
+        options = {key: value for key, value in entry.items() if key != "name"}
+        shift = registries.shifts[str(entry["name"])].build(**options)
         twice = sorted(names.intersection(shift.names))
         if twice:
             rule = f"{', '.join(twice)} is measured twice"
