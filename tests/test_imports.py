@@ -25,7 +25,7 @@ from tests.import_graph import (
     reduced,
 )
 
-RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/execution/cluster/cluster.py", "sweeper/search/optuna.py")
+RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/execution/cluster/cluster.py")
 RAY_FILES = {"trainables/worker/trainable.py"}
 PROGRAMS = {
     f"search_spaces/examples/{name}.py" for name in ("own_loop", "own_lightning", "own_trainer", "serve_with_ray")

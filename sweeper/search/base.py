@@ -13,7 +13,7 @@ A new searcher is one file in this folder, which is found there by its place:
     @SEARCHERS.add("halton", "a quasi-random sequence", "source")
     class Halton(SearchMethod):
         learns: ClassVar[bool] = True
-        def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
+        def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
             return HaltonSearcher(space, seed)        # a `Searcher` with `maker`, `suggest` and `apply`
 """
 
@@ -78,7 +78,7 @@ class SearchMethod:
         """
         return nodes
 
-    def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
+    def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
         """Return a searcher without observations; called only if the method learns. May import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 

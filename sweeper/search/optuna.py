@@ -1,8 +1,8 @@
-"""The searcher `optuna`: Optuna's tree-structured Parzen estimator (TPE), asked through Ray Tune's searcher interface.
+"""The searcher `optuna`: Optuna's tree-structured Parzen estimator (TPE), through its interface of ask and tell.
 
-Tune's `OptunaSearch` walks the space with a define-by-run function, so a hyperparameter exists for it only in the
-branch that it has taken, and it models γ of focal loss from the trials of focal loss alone: TPE on a tree-shaped space,
-as in Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization, section 4).
+Each trial walks the space, so a hyperparameter exists for Optuna only in the branch that was taken, and γ of focal loss
+is modelled from the trials of focal loss alone: TPE on a tree-shaped space, as in Bergstra et al. 2011 (Algorithms for
+Hyper-Parameter Optimization, section 4).
 
 No domain may be a `grid`: that every member comes in turn is a promise which a searcher that chooses cannot keep.
 
@@ -10,8 +10,7 @@ A study lives in memory and is made from the journal's fold alone. Each suggesti
 by the sweep's seed and its number, and what is known of running trials is no more than their choices. So a study that
 observed every record as it happened and one built afterwards suggest the same; tests check it.
 
-Every command imports this file to know the searcher's name, so Ray and Optuna, which take seconds, are imported where
-a search begins.
+Every command imports this file to know the searcher's name, so Optuna is imported where a search begins.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random, walk
 from sweeper.core.errors import Fault
-from sweeper.core.ids import seed_from, trial_name
+from sweeper.core.ids import seed_from
 from sweeper.core.json_types import join_path
 from sweeper.journal.records import Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
-    from optuna.trial import BaseTrial, FrozenTrial
-    from ray.tune.search.optuna import OptunaSearch
+    from optuna.trial import BaseTrial, FrozenTrial, Trial
 
 #: Trials drawn at random before TPE begins: `n_startup_trials` of Optuna's TPESampler, whose default this is.
 STARTUP = 10
@@ -71,38 +69,33 @@ class TpeSearch(SearchMethod):
             faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
         return nodes
 
-    def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
-        """Return what chooses, with an empty history. Imports Ray and Optuna."""
-        return OptunaSearcher(space, metric=metric, mode=mode, seed=seed, startup=self.startup)
+    def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
+        """Return what chooses, with an empty history. Imports Optuna."""
+        return OptunaSearcher(space, mode=mode, seed=seed, startup=self.startup)
 
 
 class OptunaSearcher:
     """Suggests a sweep's configurations. Told nothing at first: `apply` takes the journal in."""
 
-    def __init__(self, space: Fields, *, metric: str, mode: str, seed: int, startup: int) -> None:
-        """Prepare to search `space`: at random for `startup` trials, then for the best `metric`, `min` or `max`."""
+    def __init__(self, space: Fields, *, mode: str, seed: int, startup: int) -> None:
+        """Prepare to search `space`: at random for `startup` trials, then for the best objective, `min` or `max`."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.maker = f"optuna {optuna.__version__}"
         self._space = space
-        self._metric, self._mode = metric, mode
-        self._seed, self._startup = seed, startup
+        self._mode, self._seed, self._startup = mode, seed, startup
         self._history = History()
-        self._study: OptunaSearch | None = None
+        self._study: Study | None = None
+        self._asked: dict[int, Trial] = {}
         self._reported: dict[int, Observed] = {}
-        self._made: Suggestion | None = None
 
     def suggest(self, configuration: int) -> Suggestion:
         """Return configuration number `configuration`, the one after the last that was suggested."""
         with warnings.catch_warnings():
-            # Tune warns of suggestions that take a second, as they do on a machine that trains at the same time.
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # Optuna marks `constant_liar` as experimental
             self._study = self._study or self._studied()
-            self._study.suggest(trial_name(configuration))
-        self._reported[configuration] = Observed({})
-        assert self._made is not None
-        return self._made
+            return self._ask(self._study, configuration)
 
     def apply(self, record: Record) -> None:
         """Take one record of the journal in; records come in order."""
@@ -117,47 +110,41 @@ class OptunaSearcher:
             return
         self._tell(self._study, index)
 
-    def _studied(self) -> OptunaSearch:
+    def _studied(self) -> Study:
         """Build a study from the history, as if it had observed each record when it happened."""
-        from ray.tune.search.optuna import OptunaSearch
+        import optuna
 
-        history = self._history
-        points = [dict(trial.choices) for trial in history.trials.values()]
-        study = OptunaSearch(
-            space=self._walk,
-            metric=self._metric,
-            mode=self._mode,
-            points_to_evaluate=points or None,
-            sampler=seeded_tpe(self._seed, self._startup),
-        )
-        self._reported = {}
-        for index in history.trials:
-            study.suggest(trial_name(index))
-            self._reported[index] = Observed({})
+        sampler = seeded_tpe(self._seed, self._startup)
+        study = optuna.create_study(direction="minimize" if self._mode == "min" else "maximize", sampler=sampler)
+        for index, trial in self._history.trials.items():
+            study.enqueue_trial(dict(trial.choices))
+            self._ask(study, index)
             self._tell(study, index)
         return study
 
-    def _tell(self, study: OptunaSearch, index: int) -> None:
-        """Report to the study what it does not yet know of a trial."""
-        from ray.tune.result import TRAINING_ITERATION
+    def _ask(self, study: Study, index: int) -> Suggestion:
+        """Return what a trial of the study, the next one, chooses; it has observed nothing yet."""
+        trial = self._asked[index] = study.ask()
+        self._reported[index] = Observed({})
+        asked = _Asked(trial)
+        return Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
 
-        name, known, reported = trial_name(index), self._history.trials[index], self._reported[index]
+    def _tell(self, study: Study, index: int) -> None:
+        """Report to the study what it does not yet know of a trial."""
+        from optuna.trial import TrialState
+
+        trial, known, reported = self._asked[index], self._history.trials[index], self._reported[index]
         if reported.status in ENDED:
             return
         for epoch, value in known.rungs.items():
             if epoch not in reported.rungs:
-                study.on_trial_result(name, {self._metric: value, TRAINING_ITERATION: epoch})
+                trial.report(value, epoch)
                 reported.rungs[epoch] = value
-        if known.status in ENDED:
-            # Without a result Tune reports the trial to Optuna as pruned, which keeps its values at the rungs.
-            result = {self._metric: known.rungs[max(known.rungs)]} if known.status == COMPLETED else None
-            study.on_trial_complete(name, result, error=known.status == FAILED)
-            reported.status = known.status
-
-    def _walk(self, trial: BaseTrial) -> None:
-        """Suggest one configuration: Tune calls this with Optuna's trial, whose `suggest_…` make the choices."""
-        asked = _Asked(trial)
-        self._made = Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
+        if known.status == COMPLETED:
+            study.tell(trial, known.rungs[max(known.rungs)])
+        elif known.status in ENDED:  # one that was stopped keeps its values at the rungs
+            study.tell(trial, state=TrialState.FAIL if known.status == FAILED else TrialState.PRUNED)
+        reported.status = known.status
 
 
 class _Asked:

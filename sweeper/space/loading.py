@@ -65,8 +65,7 @@ def check_searcher(values: Values, nodes: dict[str, Node], registry: Registry, f
 
 def searcher_for(spec: SweepSpec) -> Searcher:
     """Return what chooses the configurations of `spec`, whose searcher learns; its history is empty."""
-    goal = spec.objective
-    return spec.searcher.method.begin(spec.space, metric=goal.metric, mode=goal.mode, seed=spec.seed)
+    return spec.searcher.method.begin(spec.space, mode=spec.objective.mode, seed=spec.seed)
 
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]

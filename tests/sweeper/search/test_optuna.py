@@ -1,4 +1,4 @@
-"""Optuna asked through Ray Tune: what it is told, and that the journal's fold and a number are all it depends on."""
+"""Optuna: what it is told, and that the journal's fold and a number are all it depends on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from optuna.trial import TrialState
 
-from sweeper.core.domains import Choice, Interval, Members, draw
+from sweeper.core.domains import Choice
 from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
-from sweeper.search.optuna import seeded_tpe
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import searcher_for
 from tests.sweeper.records import fields
@@ -60,59 +59,9 @@ CHOICES: dict[str, Choice] = {
 }
 
 
-class Plain:
-    """The reference: Optuna's own ask and tell, with the same sampler, and everything told as it happens."""
-
-    def __init__(self) -> None:
-        self.study = optuna.create_study(sampler=seeded_tpe(SPEC.seed, startup=4))
-        self.trials: dict[int, optuna.Trial] = {}
-
-    def suggest(self, index: int) -> Any:
-        self.trials[index] = self.study.ask()
-        return draw(SPEC.space, "", 0, self._Chooser(self.trials[index]))
-
-    class _Chooser:
-        def __init__(self, trial: optuna.Trial) -> None:
-            self.trial = trial
-
-        def member(self, path: str, members: Members) -> int:
-            return int(self.trial.suggest_categorical(path, list(range(len(members.nodes)))))
-
-        def number(self, path: str, interval: Interval) -> Choice:
-            if interval.kind == "quniform":
-                return self.trial.suggest_int(path, 0, interval.steps)
-            if interval.kind == "randint":
-                return self.trial.suggest_int(path, int(interval.low), int(interval.high))
-            return self.trial.suggest_float(path, interval.low, interval.high, log=interval.kind == "loguniform")
-
-    def hear(self, body: dict[str, Any]) -> None:
-        trial, decision = self.trials[body["configuration"]], body.get("decision")
-        if decision is None or decision["kind"] == "fail":
-            self.study.tell(trial, state=TrialState.FAIL)
-            return
-        trial.report(decision["metric"], decision["rung"])
-        if body["status"] == "completed":
-            self.study.tell(trial, decision["metric"])
-        elif body["status"] == "early_stopped":
-            self.study.tell(trial, state=TrialState.PRUNED)
-
-
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_it_suggests_what_optunas_own_ask_and_tell_does(at_once):
-    journaled = Journaled(searcher_for(SPEC))
-    for _ in random_history(journaled, np.random.default_rng(5), COUNT, at_once):
-        pass
-    plain = Plain()
-    for record in journaled.records:
-        if record.kind == "suggested":
-            assert plain.suggest(fields(record)["configuration"]) == fields(record)["values"]
-        else:
-            plain.hear(fields(record))
-
-
 def _study(searcher: Searcher) -> optuna.Study:
     assert searcher._study is not None
-    return searcher._study._ot_study
+    return searcher._study
 
 
 def test_what_it_observes_of_each_kind_of_ending():
