@@ -79,7 +79,7 @@ def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subproce
 
 
 @functools.cache
-def _server() -> ForkServer:
+def shared_server() -> ForkServer:
     """Return the fork server of all sweeps in this process; it costs three seconds of processor time."""
     server = ForkServer()
     atexit.register(server.__exit__, None, None, None)
@@ -89,7 +89,7 @@ def _server() -> ForkServer:
 @contextmanager
 def _shared_server(executor: str, address: str | None) -> Iterator[ForkServer | None]:
     """Stand for `early_server`: give the server that all sweeps of this process use."""
-    yield None if executor == "ray" or address is not None else _server()
+    yield None if executor == "ray" or address is not None else shared_server()
 
 
 def typed(*arguments: str | Path, answers: str = "") -> subprocess.CompletedProcess[str]:
@@ -129,9 +129,16 @@ def completions(*words: str) -> list[str]:
     return [line.partition("\t")[0] for line in offered.splitlines() if line.startswith(words[-1])]
 
 
+@contextmanager
+def sharing_server() -> Iterator[None]:
+    """Let commands that the block calls fork trials from the server that all sweeps of this process use."""
+    with mock.patch("sweeper.api.commands.early_server", _shared_server):
+        yield
+
+
 def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command as `typed` does, in a folder, and on the fork server that all sweeps of this process share."""
-    with mock.patch("sweeper.api.commands.early_server", _shared_server), contextlib.chdir(cwd):
+    with sharing_server(), contextlib.chdir(cwd):
         return typed(*arguments)
 
 

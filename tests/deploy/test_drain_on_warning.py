@@ -114,6 +114,7 @@ def _warn(metadata: Metadata, kind: str) -> int:
     return 60
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("cloud", "kind", "refusals"), [("aws", "spot", 1), ("gcp", "preempted", 0), ("gcp", "maintenance", 0)]
 )
@@ -143,6 +144,7 @@ def test_a_clouds_warning_drains_the_node_once(tmp_path: Path, cloud: str, kind:
     assert f"node {machine.node} is draining" in log and "1 Ray nodes run here, 1 of them drained" in log
 
 
+@pytest.mark.integration
 def test_a_pods_end_waits_until_its_node_has_ended(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     with machine.raylet() as raylet:
@@ -160,6 +162,7 @@ def test_a_pods_end_waits_until_its_node_has_ended(tmp_path: Path) -> None:
     assert len(machine.calls()) == 1
 
 
+@pytest.mark.integration
 def test_a_head_that_never_accepts_is_reported_and_does_not_delay_the_end(tmp_path: Path) -> None:
     machine = Machine(tmp_path, refusals=1000)
     with machine.raylet(), _ended(machine.start("now", "--seconds=3")) as hook:

@@ -97,8 +97,7 @@ class Disturbed:
                 return
 
     def _moments(self, paths: SweepPaths) -> Moments:
-        searched = self._expected.spec.searcher.learns
-        return Moments(paths, self.random.getrandbits(32), self._mlflow, searched=searched)
+        return Moments(paths, self.random.getrandbits(32), self._mlflow)
 
     def _check(self, paths: SweepPaths, poller: Poller, number: int) -> None:
         assert not poller.faults, poller.faults[:5]

@@ -13,16 +13,15 @@ import torch
 
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
-from sweeper.journal.records import Body, Record, Reported
+from sweeper.journal.records import Record, Reported
 from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.scheduling.base import audit, decide_on
-from sweeper.search.base import audit_suggestions, suggested_body
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
 from tests.running import metrics_by_key, same
-from tests.sweeper.records import fields, made_body
+from tests.sweeper.records import fields
 from trainables.training.lanes.packing import COHORT, SEQUENTIAL
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -57,57 +56,12 @@ class Undisturbed:
     spec: SweepSpec
     metrics: dict[Key, dict[str, object]]
     decisions: dict[int, list[dict[str, Any]]]
-    configurations: list[dict[str, Any]]
-
-
-class Drawn:
-    """Configurations that are known beforehand."""
-
-    def __init__(self, known: Sequence[dict[str, Any]]) -> None:
-        self.known = known
-
-    def choose(self, index: int) -> dict[str, Any]:
-        """Return configuration `index`."""
-        return self.known[index]
-
-    def hear(self, index: int, decision: dict[str, Any]) -> None:
-        """What becomes of it changes nothing."""
-
-
-class Searched(Drawn):
-    """Configurations that a searcher chooses, which hears of every decision at once."""
-
-    def __init__(self, spec: SweepSpec) -> None:
-        from sweeper.space.loading import searcher_for
-
-        super().__init__([])
-        self._searcher, self._records = searcher_for(spec), 0
-
-    def choose(self, index: int) -> dict[str, Any]:
-        """Return configuration `index`."""
-        suggestion = self._searcher.suggest(index)
-        self._tell(suggested_body(index, suggestion, self._searcher.maker))
-        return suggestion.values
-
-    def hear(self, index: int, decision: dict[str, Any]) -> None:
-        """Tell the searcher."""
-        status = {"stop": "early_stopped", "complete": "completed"}.get(decision["kind"], "running")
-        self._tell(made_body("report", {"configuration": index, "status": status, "decision": decision}))
-
-    def _tell(self, body: Body) -> None:
-        self._searcher.apply(Record(self._records, 0.0, body))
-        self._records += 1
 
 
 @functools.cache
 def undisturbed(space: Path) -> Undisturbed:
     """Train the trials of `space` one after the other, deciding after each rung."""
     spec = load_spec(space)
-    return trained(spec, Searched(spec) if spec.searcher.learns else Drawn(configurations(spec)))
-
-
-def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
-    """Train all trials of `spec`, with the configurations that `chosen` gives."""
     settings = TrialSettings(
         dataset=spec.dataset,
         max_epochs=spec.scheduler.max_epochs,
@@ -119,20 +73,18 @@ def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _train(spec, settings, chosen)
+        return _train(spec, settings)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturbed:
+def _train(spec: SweepSpec, settings: TrialSettings) -> Undisturbed:
     rungs, dataset = spec.schedule.begin(), settings.load_dataset()
     records: list[Record] = []
     decisions: dict[int, list[dict[str, Any]]] = {}
-    known: list[dict[str, Any]] = []
-    for index in range(len(configurations(spec))):
-        known.append(chosen.choose(index))
+    for index, values in enumerate(configurations(spec)):
         seeds = spec.replicate_seeds.of(index)
-        trial = Trial(Assignment(index, trial_name(index), known[-1], seeds), settings, dataset)
+        trial = Trial(Assignment(index, trial_name(index), values, seeds), settings, dataset)
         decided: list[dict[str, Any]] = []
         # Beyond the early stop, too: with several trials at once others may get that far.
         while not trial.finished:
@@ -144,9 +96,8 @@ def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturb
             if decision is not None:
                 decided.append(decision.to_json())
                 rungs.apply(Record(len(records), 0.0, Reported(report, 1, "running", decision)))
-                chosen.hear(index, decided[-1])
         decisions[index] = decided
-    return Undisturbed(spec, metrics_by_key(records), decisions, known)
+    return Undisturbed(spec, metrics_by_key(records), decisions)
 
 
 def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: bool) -> None:
@@ -159,8 +110,6 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
     assert sorted(ended) == list(range(count)), "every configuration ends exactly once"
     checked, differences = audit(expected.spec.schedule, records)
     assert not differences and checked >= count, differences
-    if expected.spec.searcher.learns:
-        expected = _check_suggestions(records, expected, one_at_a_time)
     measured = metrics_by_key(reports)
     for key, row in measured.items():
         for name, value in row.items():
@@ -173,29 +122,6 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
         wanted = {key for key in expected.metrics if key[0] == index and key[2] <= last}
         assert {key for key in measured if key[0] == index} == wanted, "every epoch up to the last, none beyond"
     _check_tables(paths, measured, sum(map(len, decided.values())) + len(judged))
-
-
-def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_a_time: bool) -> Undisturbed:
-    """Assert that each configuration was suggested once, before its trial began, and from the records before it.
-
-    Returns what is expected of the configurations that were suggested: with several trials at a time others than those
-    of the undisturbed sweep, for what is known when one is asked for is chance then.
-    """
-    from sweeper.space.loading import searcher_for
-
-    bodies = [fields(record) for record in records if record.kind == "suggested"]
-    assert [body["configuration"] for body in bodies] == list(range(len(expected.configurations)))
-    known = set()
-    for record in records:
-        index = fields(record).get("configuration")
-        known |= {index} if record.kind == "suggested" else set()
-        assert index is None or index in known, record
-    audited = audit_suggestions(lambda: searcher_for(expected.spec), records)
-    assert (audited.checked, audited.differences) == (len(bodies), [])
-    if not one_at_a_time:
-        return trained(expected.spec, Drawn([body["values"] for body in bodies]))
-    assert [body["values"] for body in bodies] == expected.configurations
-    return expected
 
 
 def decisions_of(reports: Sequence[Record]) -> dict[int, list[dict[str, Any]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import filecmp
 import json
 import os
@@ -194,6 +193,7 @@ def test_a_figure_is_added_as_the_table_says(checkout: Checkout, tmp_path: Path)
     assert "trials-by-status" in page and "A planted figure." in page
 
 
+@pytest.mark.integration
 def test_a_command_is_added_as_the_table_says(checkout: Checkout) -> None:
     group, names = checkout.files("a command", group="housekeeping")[:2]
     with (checkout.folder / group).open("a") as text:
@@ -215,8 +215,3 @@ def test_folders_and_targets_are_there() -> None:
     named = {word for line in re.findall(r"\bmake ([a-z -]+)", TEXT) for word in line.split()}
     targets = set(re.findall(r"^([a-z][a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"test", "check", "fuzz", "graph"} <= named & targets
-
-
-@pytest.mark.parametrize("path", PACKAGES, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
-def test_a_package_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path} does not say what its modules are for"

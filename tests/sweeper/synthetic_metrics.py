@@ -20,18 +20,15 @@ def bins_of(probabilities: np.ndarray, targets: np.ndarray) -> list[dict[str, An
     """Return the reliability bins, right-closed."""
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == targets
     which = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    rows: list[dict[str, Any]] = []
-    for index in range(BINS):
-        inside = which == index
-        n = int(inside.sum())
-        rows.append(
-            {
-                "bin": index, "lower": index / BINS, "upper": (index + 1) / BINS, "n": n,
-                "confidence": float(confidence[inside].mean()) if n else None,
-                "accuracy": float(right[inside].mean()) if n else None,
-            }
-        )  # fmt: skip
-    return rows
+    counts = np.bincount(which, minlength=BINS).tolist()
+    sums = (np.bincount(which, values, BINS).tolist() for values in (confidence, right))
+    return [
+        {
+            "bin": index, "lower": index / BINS, "upper": (index + 1) / BINS, "n": n,
+            "confidence": confident / n if n else None, "accuracy": correct / n if n else None,
+        }
+        for index, (n, confident, correct) in enumerate(zip(counts, *sums, strict=True))
+    ]  # fmt: skip
 
 
 def metrics(probabilities: np.ndarray, targets: np.ndarray) -> dict[str, float]:
@@ -55,12 +52,9 @@ def metrics(probabilities: np.ndarray, targets: np.ndarray) -> dict[str, float]:
 def best_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
     """Return the temperature of smallest NLL on a grid."""
     grid = np.exp(np.linspace(-1.5, 1.5, 25))
-    return float(min(grid, key=lambda t: metrics_nll(softmax(logits / t), targets)))
-
-
-def metrics_nll(probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean negative log-likelihood."""
-    return float(-np.log(np.maximum(probabilities[np.arange(len(targets)), targets], 1e-300)).mean())
+    scaled = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / grid[:, None, None]
+    chosen = scaled[:, np.arange(len(targets)), targets]
+    return float(grid[(np.log(np.exp(scaled).sum(axis=2)) - chosen).mean(axis=1).argmin()])
 
 
 def spectrum(key: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import yaml
 
 from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
@@ -263,10 +264,7 @@ def add_evaluations(
             sweep.rows["evaluations"].append(row)
             sweep.rows["reliability"] += [{**key, **line} for line in bins_of(softmax(logits), targets)]
             if sweep.keep_predictions == "all" or epoch == MAX_EPOCHS:
-                sweep.rows["predictions"] += [
-                    {**key, "sample": sample, "target": int(target), "logits": line}
-                    for sample, (target, line) in enumerate(zip(targets, logits.tolist(), strict=True))
-                ]
+                sweep.rows["predictions"].append({**key, "target": targets, "logits": logits})
 
 
 def curvature(sweep: Sweep, index: int, replicate: int, quality: dict[str, float], epoch: int) -> dict[str, Any]:
@@ -351,10 +349,23 @@ def write_folder(paths: SweepPaths, sweep: Sweep, configurations: int, space: st
             target = generation / name / f"part-{part:04d}.parquet"
             target.parent.mkdir(parents=True, exist_ok=True)
             chunk = lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]
-            write_parquet(target, schema, [record_batch(name, schema, chunk)])
+            batch = predictions(schema, chunk) if name == "predictions" else record_batch(name, schema, chunk)
+            write_parquet(target, schema, [batch])
     paths.tables.symlink_to(generation.relative_to(paths.root))
     paths.sweep_file.write_text(yaml.safe_dump(resolved(sweep, configurations, space)), encoding="utf-8")
     paths.manifest.write_text(json.dumps(manifest(paths.name, sweep.seed), indent=2), encoding="utf-8")
+
+
+def predictions(schema: pa.Schema, evaluations: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return one batch of every evaluation's targets [N] and logits [N, K]."""
+    parts = [pa.RecordBatch.from_pylist([], schema)]
+    for row in evaluations:
+        n = len(row["target"])
+        logits = pa.FixedSizeListArray.from_arrays(row["logits"].ravel(), CLASSES)
+        own = {"sample": np.arange(n), "target": row["target"], "logits": logits}
+        arrays = [own[f.name] if f.name in own else pa.repeat(pa.scalar(row[f.name], f.type), n) for f in schema]
+        parts.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return pa.concat_batches(parts)
 
 
 def resolved(sweep: Sweep, configurations: int, space: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sweeper.api import arguments, commands
 from sweeper.core.display import Shown, as_html, as_text
 from sweeper.results import Results, UnknownSweepError, load, sql
 from sweeper.results.queries import QueryError
-from tests.running import SPACE
+from tests.running import SPACE, typed
 from tests.sweeper.synthetic_sweep import write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,8 +67,7 @@ def test_faults_are_raised_with_the_command_lines_sentences(tmp_path):
     (tmp_path / "bad.yaml").write_text("dataset: digits\n")
     with pytest.raises(sweeper.SweeperError) as caught:
         commands.plan(tmp_path / "bad.yaml")
-    command = [sys.executable, "-m", "sweeper", "plan", str(tmp_path / "bad.yaml")]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    printed = typed("plan", tmp_path / "bad.yaml")
     assert printed.returncode == 2 and printed.stderr == f"error: {caught.value}\n"
 
 
@@ -84,7 +83,7 @@ def test_a_plan_from_values_is_that_of_the_file(tmp_path):
 
 
 def test_results_are_arrow_pandas_and_polars(tmp_path):
-    root = write_sweep(tmp_path / "one")
+    root = write_sweep(tmp_path / "one", configurations=8, samples=60)
     found = load("one", tmp_path)
     assert isinstance(found, Results) and "<pre" in found._repr_html_()
     final = load(root, table="final")
@@ -107,7 +106,7 @@ def test_what_is_shown_is_the_same_in_text_and_html():
 
 
 def test_reading_commands_give_objects(tmp_path):
-    write_sweep(tmp_path / "one")
-    write_sweep(tmp_path / "two")
+    for name in ("one", "two"):
+        write_sweep(tmp_path / name, configurations=8, samples=60)
     compared = sweeper.compare("one", "two", output=tmp_path)
     assert compared.names == ("one", "two") and repr(compared).startswith("one and two")

@@ -9,7 +9,7 @@ import pytest
 from sweeper.api.finished import FinishedRun
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
-from tests.running import write_space
+from tests.running import shared_server, write_space
 
 SPACE = """
 dataset: {name: digits}
@@ -29,9 +29,8 @@ def test_a_trial_that_diverged_is_not_offered_a_retry(tmp_path: Path, capsys: py
     from sweeper.api.printing import display
 
     options = RunOptions(str(tmp_path / "results"), cpus=1)
-    done = FinishedRun(
-        run_sweep(write_space(tmp_path, SPACE), [], "s", options), str(tmp_path / "results"), options.timings
-    )
+    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", options, shared_server())
+    done = FinishedRun(outcome, str(tmp_path / "results"), options.timings)
     assert done.counts["failed"] == 1 and done.retriable == 0
     assert display(done) == 1
     said = capsys.readouterr().out

@@ -136,7 +136,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(di
 @pytest.mark.parametrize(
     ("which", "replicate"),
     [
-        ("digits", "0"),
+        pytest.param("digits", "0", marks=pytest.mark.integration),
         pytest.param("own", "1", marks=pytest.mark.slow),
         pytest.param("own", "all", marks=pytest.mark.slow),
         pytest.param("lanes", "1", marks=pytest.mark.slow),

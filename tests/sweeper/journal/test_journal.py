@@ -149,6 +149,7 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
         Journal(tmp_path / "file" / "journal")
 
 
+@pytest.mark.integration
 def test_killing_the_writer_leaves_whole_records_and_a_sequence_that_continues(tmp_path):
     """Kill moments are drawn by progress: after a random number of further records, plus random microseconds."""
     seed = drawn_seed()

@@ -202,6 +202,7 @@ def _killed(folder, kills):
     assert joined
 
 
+@pytest.mark.integration
 def test_killing_the_writer_between_segments_loses_nothing(tmp_path):
     _killed(tmp_path / "journal", 4)
 

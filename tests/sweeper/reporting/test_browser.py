@@ -150,7 +150,7 @@ async def check_brush(tab: Tab) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
 def test_the_report_opens_draws_and_reacts(quickstart_folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    page = write_report(quickstart_folder)
+    page = quickstart_folder / "report.html"
 
     async def run() -> None:
         async with chromium(tmp_path / "profile") as tab:
@@ -160,7 +160,7 @@ def test_the_report_opens_draws_and_reacts(quickstart_folder: Path, tmp_path: Pa
 
 
 def test_every_figure_of_the_losses_draws_and_says_its_values(losses_folder: Path, tmp_path: Path) -> None:
-    page = write_report(losses_folder)
+    page = losses_folder / "report.html"
 
     async def run() -> None:
         async with chromium(tmp_path / "profile") as tab:

@@ -60,6 +60,7 @@ with fresh_report.FreshReport(SweepPaths(Path(sys.argv[1]))) as fresh:
 """
 
 
+@pytest.mark.integration
 def test_a_killed_driver_leaves_no_process_that_writes_an_old_page_later(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None

@@ -28,7 +28,6 @@ from sweeper.reporting.first_screen import (
     Question,
     first_screen,
 )  # fmt: skip
-from sweeper.reporting.page import write_report
 from sweeper.reporting.sentences import cells, glossary, lead, remedy, sentences, settings, words_of
 from sweeper.reporting.summary import terminal
 from sweeper.results.estimators import Judgement
@@ -177,7 +176,7 @@ def test_a_screen_fits_a_terminal(quickstart_folder: Path, width: int) -> None:
 def test_the_page_begins_with_the_sentence_and_a_row_for_each_finalist(quickstart_folder: Path) -> None:
     results = held(quickstart_folder)
     found = first_screen(results, leaderboard(results), overview(results))
-    text = write_report(quickstart_folder).read_text("utf-8")
+    text = (quickstart_folder / "report.html").read_text("utf-8")
     summary = squeezed(Page(text).sections["summary"])
     assert all(squeezed(sentence).replace("`", "") in summary for sentence in sentences(found))
     for answer in found.answers:

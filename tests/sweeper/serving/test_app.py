@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -108,13 +107,14 @@ def test_two_sweeps_are_compared(server: Served):
     assert server.ask("/compare?a=tables&b=../x").status == 404
 
 
-def test_markup_in_what_others_wrote_is_text(sweeps, tmp_path):
+def test_an_empty_output_fills_and_markup_in_what_others_wrote_is_text(sweeps, tmp_path):
     output = tmp_path / "results"
-    shutil.copytree(sweeps.output / NAME, output / NAME)
-    (output / NAME / "manifest.json").write_text('{"submitter": "<script>alert(1)</script>"}')
-    (output / "<img src=x onerror=alert(1)>").mkdir()
-    (output / "<img src=x onerror=alert(1)>" / "sweep.yaml").write_text("{}")
     with served(output, tmp_path / "cache") as up:
+        up.wait_for("/", "There are no sweeps here yet")
+        shutil.copytree(sweeps.output / NAME, output / NAME)
+        (output / NAME / "manifest.json").write_text('{"submitter": "<script>alert(1)</script>"}')
+        (output / "<img src=x onerror=alert(1)>").mkdir()
+        (output / "<img src=x onerror=alert(1)>" / "sweep.yaml").write_text("{}")
         page = up.wait_for("/", "alert(1)")
         assert "<script>alert" not in page and "onerror" not in page
         policy = up.ask("/").headers["content-security-policy"]
@@ -158,8 +158,3 @@ def test_nothing_can_be_written(server: Served, path):
 def test_a_port_that_is_taken_is_said(tmp_path):
     with listen(0) as taken, pytest.raises(SweeperError, match="cannot listen on"):
         serve(output=tmp_path, port=taken.getsockname()[1])
-
-
-def test_an_output_that_is_not_there_yet_is_an_empty_page(tmp_path):
-    with served(Path(tmp_path / "later"), tmp_path / "cache") as up:
-        up.wait_for("/", "There are no sweeps here yet")

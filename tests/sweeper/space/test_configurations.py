@@ -129,7 +129,7 @@ _GRIDS = st.recursive(
 
 
 @given(_GRIDS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_grids_are_enumerated_completely(value):
     faults = []
     node = parse(value, "", faults)
@@ -150,7 +150,7 @@ _ENDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted).filter
 
 
 @given(_ENDS, st.floats(0, 1, exclude_max=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_real_draws_stay_inside(ends, u):
     def at(domain):
         return draw(parse(domain, "x", []), "x", 0, Uniforms(lambda path: u))
@@ -164,7 +164,7 @@ def test_real_draws_stay_inside(ends, u):
 @given(
     st.integers(-50, 50), st.integers(1, 40), st.sampled_from(["0.1", "0.25", "0.01", "3", "0.7"]), st.integers(0, 99)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_quniform_has_no_rounding_dust(start, count, step, share):
     from decimal import Decimal
 

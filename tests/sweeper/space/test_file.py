@@ -112,7 +112,7 @@ def test_unreadable_files(tmp_path, name):
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_bytes(content):
     document = parse_document(content)
     assert isinstance(document.values, dict)
@@ -141,7 +141,7 @@ _VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(string.ascii_letters, min_size=1), _VALUES, min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_yaml_writes_is_read_back(values):
     document = parse_document(yaml.safe_dump(values).encode())
     assert document.faults == []
@@ -226,7 +226,7 @@ def test_faults(override, words):
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_text(override):
     document = _apply(override)
     assert isinstance(document.values, dict)

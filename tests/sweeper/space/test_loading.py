@@ -359,7 +359,7 @@ _TOP = st.sampled_from([*build_spec(MINIMAL, REGISTRIES).resolved(), "header"])
 
 
 @given(st.dictionaries(_TOP, _TREES, max_size=4))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_values_give_a_spec_or_faults(changes):
     try:
         spec = build_spec(_with(**changes), REGISTRIES)
@@ -370,7 +370,7 @@ def test_any_values_give_a_spec_or_faults(changes):
 
 
 @given(st.dictionaries(st.sampled_from(["loss", "architecture", "optimizer"]), _TREES, min_size=1))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_space_gives_a_spec_or_faults(changes):
     try:
         spec = build_spec(_with(space=_space(**changes), samples=2), REGISTRIES)

@@ -117,7 +117,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-@pytest.mark.parametrize(("store", "seed"), [("sqlite", 0), ("sqlite", 1), ("server", 1)], indirect=["store"])
+@pytest.mark.parametrize(
+    ("store", "seed"),
+    [("sqlite", 0), ("sqlite", 1), pytest.param("server", 1, marks=pytest.mark.integration)],
+    indirect=["store"],
+)
 def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_nothing(
     seed: int, store: str, random_sweep: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -214,6 +218,7 @@ def test_a_follower_has_the_lowest_priority_in_the_session_of_the_trials(random_
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("last", [False, True])
 def test_a_killed_follower_is_started_once_more(random_sweep: Any, tmp_path: Path, last: bool) -> None:
     """In the middle of a sweep, or after its last record."""
@@ -262,6 +267,7 @@ def test_sweeps_may_share_an_experiment_with_a_name_of_its_own(random_sweep: Any
     assert {run.data.tags["sweep"] for run in left} == {sweeps[1].paths.name}
 
 
+@pytest.mark.integration
 def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_sweep: Any, tmp_path: Path) -> None:
     sweep = random_sweep(4, count=4)
     sweep.write_spec()
@@ -308,6 +314,7 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
     assert_complete(sweep, server.uri)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_store_that_hangs_or_refuses_is_not_waited_for(
     random_sweep: Any, monkeypatch: pytest.MonkeyPatch, listens: bool

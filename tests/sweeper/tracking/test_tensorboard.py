@@ -62,6 +62,7 @@ def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> No
     assert "TensorBoard is complete" in str(report)
 
 
+@pytest.mark.integration
 def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path) -> None:
     sweep = random_sweep(2, name="elsewhere", count=3)
     sweep.write_spec()

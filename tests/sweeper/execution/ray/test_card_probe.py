@@ -89,6 +89,7 @@ def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
         assert probe(_assignment(7)) is None and probe(_assignment(7)) is None, "no such node"
 
 
+@pytest.mark.integration
 def test_what_is_reserved_for_a_trial_lies_on_no_node_that_is_to_be_avoided():
     import ray
     from ray.util import remove_placement_group

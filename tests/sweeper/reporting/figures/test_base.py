@@ -32,7 +32,7 @@ from tests.sweeper.tables_by_pandas import frame, means
 @pytest.fixture(scope="module")
 def text(losses_folder: Path) -> str:
     """The page of the grid over losses."""
-    return write_report(losses_folder).read_text("utf-8")
+    return (losses_folder / "report.html").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def page(text: str) -> Page:
 @pytest.fixture(scope="module")
 def halved(quickstart_folder: Path) -> Page:
     """The page of the quickstart, with successive halving."""
-    return Page(write_report(quickstart_folder).read_text("utf-8"))
+    return Page((quickstart_folder / "report.html").read_text("utf-8"))
 
 
 def csv_files(text: str) -> dict[str, pd.DataFrame]:

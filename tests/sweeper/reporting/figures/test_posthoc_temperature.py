@@ -25,7 +25,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from tests.sweeper.held import held
 from tests.sweeper.reporting.figures.drawn import marks
-from tests.sweeper.synthetic_sweep import gamma_configuration
+from tests.sweeper.synthetic_sweep import gamma_configuration, write_sweep
 from trainables.posthoc.focal_temperature import GAMMAS, PARAMETERS
 
 
@@ -65,10 +65,10 @@ class Tables(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def results(gamma_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The grid over γ with its own temperature scaling and three recalibrations."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A small grid over γ with its own temperature scaling and three recalibrations, one of them of 4,500 cells."""
     folder = tmp_path_factory.mktemp("posthoc") / "grid"
-    shutil.copytree(gamma_folder, folder, symlinks=True)
+    write_sweep(folder, space="gamma", configurations=9, replicates=2, failures=0, samples=200)
     configurations = [gamma_configuration(i) for i in range(8)] + [{"loss": {"name": "brier"}}]
     sweep = Sweep(SweepPaths(folder), load_spec("quickstart"), configurations)  # type: ignore[arg-type]
     options = ["temperature.objective=ece", "focal_temperature.objective=nll"]
