@@ -131,11 +131,18 @@ def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
 
 
 def options_that_differ(component: Component, values: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that are not at their defaults, numbers of one value written one way (`3` is `3.0`)."""
+    """Return the options that are not at their defaults, numbers of one value written one way (`3` is `3.0`).
+
+    Raises SweeperError where the component has no such option, as of a damaged `sweep.yaml`.
+    """
     found: dict[str, object] = {}
     for key, value in values.items():
         description = component.hyperparameter(key)
-        assert description is not None
+        if description is None:
+            known = tuple(each.name for each in component.hyperparameters)
+            raise SweeperError(
+                f"{component.name} takes no option {key!r}{did_you_mean(key, known)}", "see `sweep.yaml`"
+            )
         if description.kind == "number" and isinstance(value, (int, float)):
             value = float(value)
         elif description.kind == "integer" and isinstance(value, (int, float)):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.results.recalibration import effects, signed
+from sweeper.core.errors import SweeperError
+from sweeper.results.recalibration import effects, options_that_differ, signed
+from trainables.posthoc import POSTHOC
 
 
 def row(trial: str, method: str, ece: float | None, nll: float, *, replicate: int = 0, bins: int = 15) -> dict:
@@ -94,3 +96,10 @@ def test_a_narrow_interval_is_written_in_the_digits_that_its_width_needs() -> No
     assert float(first.replace("−", "-")) == pytest.approx(low, abs=1e-4)
     assert float(last.replace("−", "-")) == pytest.approx(high, abs=1e-4)
     assert nll.limits() == "", "all differences are equal"
+
+
+def test_an_option_that_a_damaged_file_names_is_refused() -> None:
+    method = POSTHOC["histogram_binning"]
+    assert options_that_differ(method, {each.name: each.default for each in method.hyperparameters}) == {}
+    with pytest.raises(SweeperError, match="histogram_binning takes no option 'binz'"):
+        options_that_differ(method, {"binz": 10})
