@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES
 from sweeper.tables.generations import INCOMING, Generations, carry
+from sweeper.tables.rows import FINAL
 from trainables.files.atomic import own_temporary_names
 from trainables.files.sealed import require_sound
 from trainables.files.stores.object_store import Store
@@ -213,11 +214,14 @@ class LargeTables:
         return found
 
     def expect(self, evaluations: Iterable[Mapping[str, Any]]) -> None:
-        """Note the files of newly journaled evaluations, given as rows of `evaluations`."""
+        """Note the files of newly journaled evaluations, given as rows of `evaluations`.
+
+        Seeds of the final stage are measured without curvature, so they write no file of its tables.
+        """
         for row in evaluations:
             name = part_name(row["trial"], row["replicate"], row["epoch"])
-            for table, waiting in self._waiting.items():
-                waiting[name] = LOOKS
+            for table in self._lost if row.get("stage") == FINAL else self._waiting:
+                self._waiting[table][name] = LOOKS
                 if self._arrivals is not None:
                     self._arrivals.request(table, name)
             self._kept.add(name)
