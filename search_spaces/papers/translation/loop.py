@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from search_spaces.papers.translation.pairs import PADDING, REMEDY, Pairs
+from search_spaces.papers.translation.pairs import INSTALL, PADDING, Pairs
 from search_spaces.papers.translation.tokens import (
     TEMPERATURES,
     TOKEN_METRICS,
@@ -306,5 +306,5 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
     try:
         import sacrebleu
     except ImportError as error:
-        raise ValueError(f"BLEU needs the package sacrebleu, which is not installed: {REMEDY}") from error
+        raise ValueError(f"BLEU needs the package sacrebleu, which is not installed: {INSTALL}") from error
     return float(sacrebleu.corpus_bleu(list(translations), [list(references)]).score)

@@ -82,7 +82,7 @@ def test_other_packings_have_no_cohorts(tmp_path):
     assert cohort_lines(load_spec(write_space(tmp_path, SPACE % "sequential"))) == ()
 
 
-SPACE = """
+CIFAR = """
 dataset: {name: cifar10}
 scheduler: {name: none, max_epochs: 350}
 replicates: 5
@@ -100,7 +100,7 @@ def size_of(name: str) -> DataSetSize:
 
 def spec_of(folder: Path, loss: str = "focal", *overrides: str) -> SweepSpec:
     path = folder / f"{loss}.yaml"
-    path.write_text(SPACE.replace("LOSS", loss))
+    path.write_text(CIFAR.replace("LOSS", loss))
     return load_spec(path, overrides)
 
 

@@ -31,7 +31,7 @@ def test_the_file_is_found_beside_the_space_then_with_the_user(tmp_path: Path, m
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     user, beside = tmp_path / "config" / "sweeper" / "slurm.yaml", tmp_path / "slurm.yaml"
     with pytest.raises(
-        SweeperError, match=r"no slurm\.yaml: looked for .*slurm\.yaml and .*config/sweeper/execution/slurm\.yaml"
+        SweeperError, match=r"no slurm\.yaml: looked for .*slurm\.yaml and .*config/sweeper/slurm\.yaml"
     ):
         read_settings(tmp_path / "space.yaml", None)
     user.parent.mkdir(parents=True)
