@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.steering import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local import this_machine
 from sweeper.execution.options import RunOptions
@@ -63,11 +64,15 @@ def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
 
 @pytest.mark.integration
 def test_trials_that_hold_little_memory_wait_until_others_give_it_back(tmp_path: Path, monkeypatch):
-    looks = iter(range(10**9))
-    gib = 2**30  # another process holds 990 of 1,000 GiB for the first twelve looks
-    monkeypatch.setattr(
-        "sweeper.execution.local.fullest_memory", lambda: ((990 if next(looks) < 12 else 90) * gib, 1000 * gib)
-    )
+    journal = SweepPaths(tmp_path / "results" / "s").journal
+
+    def memory() -> tuple[int, int]:
+        """Another process holds 990 of 1,000 GiB until five trials were ended for it."""
+        records = read_journal(journal) if journal.is_dir() else ()
+        ended = sum(isinstance(record.body, Failed) for record in records)
+        return (990 if ended < 5 else 90) * 2**30, 1000 * 2**30
+
+    monkeypatch.setattr("sweeper.execution.local.fullest_memory", memory)
     monkeypatch.setattr("sweeper.execution.driver.judging.SHORTEST_PAUSE", 0.1)
     space = write_space(tmp_path, SPACE.replace("max_epochs: 3", "max_epochs: 60"))
     outcome = run_sweep(space, [], "s", RunOptions(tmp_path / "results", cpus=2), shared_server())
