@@ -404,7 +404,8 @@ def more_seeds(results: Results, found: Matrix, lines: Sequence[Line], seeds: in
     resume = f"sweeper resume {results.paths.in_commands} --set replicates"
     if found.fresh:
         own = int((results.specification.get("replicates") or {}).get("count", 1))
-        return 0 if needed is None else needed.trainings, f"{resume}.at_most={own + seeds + more}"
+        held = max(len(rounds[line.trial]) for line in known if line.standing in (BEST, ALIKE))
+        return 0 if needed is None else needed.trainings, f"{resume}.at_most={own + held + more}"
     return 0 if needed is None else more * finished, f"{resume}={seeds + more}"
 
 

@@ -140,6 +140,11 @@ def test_fresh_seeds_decide_alone(tmp_path: Path) -> None:
     assert answer.fresh and answer.seeds == 2 and answer.leader.trial == two
     assert ".at_most=" in answer.command or not answer.command, "the stage goes on; other seeds would not count"
     assert {line.trial for line in answer.lines} == {one, two}
+    results = Results(folder)
+    found, count = module.matrix(results, leaderboard(results)), results.specification["replicates"]["count"]
+    assert found is not None
+    _, command = module.more_seeds(results, found, answer.lines, 1, 2)
+    assert int(command.rpartition("=")[2]) > count + 2, "more than the leader has, whatever the fewest are"
 
 
 def test_a_training_that_ended_far_from_the_others_is_named_and_left_out(tmp_path: Path) -> None:
