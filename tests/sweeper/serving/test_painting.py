@@ -46,7 +46,7 @@ def test_a_sweep_in_a_browser(tmp_path: Path) -> None:
                 assert await tab.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
                 assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
             await tab.evaluate("document.querySelector('#live a').click()")  # the report appears by itself
-            await tab.wait_for("document.querySelectorAll('.plot svg').length > 5", patient(60))
+            await tab.wait_for("document.querySelectorAll('.plot svg').length > 5", patient(120))
             assert "finished" in await tab.evaluate("document.querySelector('#live').textContent")
             await tab.evaluate("document.querySelector('#live a').click()")
             await tab.wait_for("location.pathname.includes('/trials/c0') && document.readyState === 'complete'")
