@@ -44,6 +44,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         code = process.wait(patient(60))
     stdout, stderr = (folder / "driver.out").read_text(), (folder / "driver.err").read_text()
     assert code == 0, stdout + stderr
+    synced = sweeper("manage", "sync", "small", cwd=folder)  # the run waits for MLflow for 30 s at least, not longer
+    assert synced.returncode == 0, synced.stderr
     return Finished(folder, paths, stdout, stderr, watched)
 
 
