@@ -17,6 +17,7 @@ import sweeper
 from sweeper.api import SUBCOMMANDS
 from sweeper.api.main import app
 from sweeper.core.display import SafeConsole
+from sweeper.reporting.sentences import SHOWN
 from sweeper.scheduling import SCHEDULERS
 from sweeper.search import SEARCHERS
 from sweeper.space.spec import SweepSpec
@@ -142,9 +143,24 @@ def write_all(folder: Path) -> None:
     _put(folder / "commands.md", commands())
     _put(folder / "search_space.md", search_space())
     _put(folder / "api.md", python())
+    _put(folder / "glossary.md", glossary())
     _put(folder.parent / "project" / "gallery.md", gallery.listing())
     for name, source in PROJECT.items():
         _put(folder.parent / "project" / f"{name}.md", (ROOT / source).read_text(encoding="utf-8"))
+
+
+def glossary() -> str:
+    """Return the page of all words: those of the first screen are the report's tooltips, word for word."""
+    text = (ROOT / "sweeper" / "reporting" / "glossary.yaml").read_text("utf-8")
+    screen, further = yaml.safe_load_all(text)
+    parts = [
+        "# Glossary",
+        "The words of the first screen, as the report's tooltips explain them, and below them all others.",
+    ]
+    for title, words in (("On the first screen", screen), ("Elsewhere", further)):
+        parts.append(f"## {title}")
+        parts += [f"### {SHOWN.get(word, word)}\n\n{_sentence(meaning)}" for word, meaning in words.items()]
+    return "\n\n".join(parts) + "\n"
 
 
 def commands() -> str:

@@ -40,6 +40,16 @@ MOST_NAMED = 4
 
 STANDINGS = {BEST: "best", ALIKE: "as good?", WORSE: "worse", STOPPED: "stopped", UNKNOWN: ""}
 
+#: A term of the glossary that is a code → the word that readers see.
+SHOWN = {
+    **STANDINGS,
+    UNKNOWN: "not compared",
+    f"{LOWER} change": "lower",
+    f"{HIGHER} change": "higher",
+    f"{NO_DIFFERENCE} change": "≤ x",
+    f"{OPEN} change": "open",
+}
+
 
 def sentences(found: FirstScreen) -> list[str]:
     """Return the screen's sentences: the lead of each setting of the data set, or why there is none."""
@@ -258,10 +268,9 @@ def objective_words(answer: Answer) -> str:
 
 @functools.cache
 def glossary() -> dict[str, str]:
-    """Return what every term of the screen means, by its name."""
-    words: dict[str, str] = yaml.safe_load(
-        resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
-    )
+    """Return the meaning of each term of the first screen, by name; the site's glossary page has further words."""
+    text = resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
+    words: dict[str, str] = next(yaml.safe_load_all(text))
     return words
 
 
