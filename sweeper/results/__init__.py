@@ -1,4 +1,7 @@
-"""Reading sweeps, finished or running: SQL, Arrow, pandas, Polars over their tables; leaderboards; several as one."""
+"""Read sweeps, finished or running: tables by SQL, Arrow, pandas and Polars; leaderboards; several sweeps as one.
+
+Start with `load(name)`, or `sql(name, query)` for one query.
+"""
 
 from sweeper.results.queries import QueryError
 from sweeper.results.results import Results, load, sql

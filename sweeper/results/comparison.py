@@ -1,7 +1,7 @@
-"""Comparison of two sweeps: settings, environment and paired results.
+"""Compare two sweeps: settings, environment and paired results.
 
-Outcomes are compared pair by pair: the same configuration (by hash), on the same seeds where both sweeps have them,
-and only where it ran to the end in both, so that a trial that was stopped early never stands next to one that was not.
+Outcomes are compared in pairs: the same configuration (by hash), on the same seeds if both sweeps have them, and only
+if it ran to the end in both, so a trial that was stopped early is never compared with one that was not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sweeper.results.results import SeveralResults
 from sweeper.results.selection import selected, winners_interval
 from trainables.curvature.statistics.base import headline_columns
 
-#: Split and column of what is compared; curvature is measured on validation data alone. They are few on purpose: each
-#: one more makes Holm's correction harder on all.
+#: Split and column of the compared metrics; curvature is measured on validation data alone. They are few on purpose:
+#: each additional metric makes Holm's correction stricter for all.
 METRICS = (
     ("test", "accuracy"),
     ("test", "nll"),
@@ -41,8 +41,8 @@ METRICS = (
     *(("val", name) for name in headline_columns() if name.startswith("hessian_cross_entropy_")),
 )
 
-#: Shared configurations that ran to the end in both, below which all are compared where both first evaluated them: at
-#: one epoch, and those that were stopped with the others, so that nothing was selected by its own result.
+#: Least number of shared configurations that finished in both sweeps. With fewer, all shared ones are compared
+#: at the epoch of their first evaluation, stopped ones included, so none was selected by the compared result.
 LEAST_FINISHED = 3
 
 UNPAIRED = (
@@ -53,10 +53,10 @@ UNPAIRED = (
 #: A configuration's hash and a replicate's seed.
 Key = tuple[str, int]
 
-#: What is paired: a seed, or a configuration by its hash.
+#: A paired unit: a seed, or a configuration by its hash.
 Unit = int | str
 
-#: Dotted key, the first sweep's value and the second's; None where absent.
+#: Dotted key, the first sweep's value and the second's; None if absent.
 Difference = tuple[str, object, object]
 
 
@@ -65,8 +65,8 @@ class MetricComparison:
     """One metric in both sweeps, over the pairs that have it.
 
     Attributes:
-        split, metric: what is compared.
-        means: of the first and of the second sweep over the same pairs.
+        split, metric: the compared metric.
+        means: mean of the first and of the second sweep over the same pairs.
         difference: second − first; its `p` is corrected for the number of metrics (Holm).
     """
 
@@ -78,22 +78,22 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
         names: the two sweeps.
-        asked: (key, first, second) of every value of the resolved search spaces that differs.
-        ran_on: the same of versions, commit and hardware.
-        only: number of configurations that only the first, only the second sweep has.
+        asked: (key, first, second) for every differing value of the resolved search spaces.
+        ran_on: (key, first, second) for every difference in versions, commit and hardware.
+        only: numbers of configurations that only the first and only the second sweep has.
         shared: number of configurations in both.
-        finished: number of shared configurations that ran to the end in both; only these are compared, if they are
-            LEAST_FINISHED or more.
-        unit: what a pair is: `configuration` (means over seeds) or `seed`.
+        finished: number of shared configurations that finished in both; only these are compared if there are at least
+            LEAST_FINISHED.
+        unit: the paired unit, `configuration` (means over seeds) or `seed`.
         equal_seeds: whether pairs are on the same seeds.
         metrics: the compared metrics that both measured.
-        left_out: why a metric is not compared, by its name.
-        best: the best configuration of each that ran to the end, in words; empty where none did.
-        epoch: at which all shared configurations are compared, where too few finished in both.
+        left_out: metric → why it is not compared.
+        best: each sweep's best finished configuration, in words; empty if none finished.
+        epoch: the epoch at which all shared configurations are compared if too few finished in both.
     """
 
     names: tuple[str, str]
@@ -111,28 +111,32 @@ class Comparison:
 
 
 def compare(first: Results, second: Results) -> Comparison:
-    """Compare two sweeps. Raises QueryError where their tables cannot be read."""
+    """Compare two sweeps. Raises QueryError if their tables cannot be read."""
     both = SeveralResults({"first": first, "second": second})
     trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
     hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
+    # Only the last evaluation: a finished trial's rows at earlier rungs are of half-trained networks.
     done = "status = 'completed' AND epoch = last_evaluation_epoch"
     rows = [_measured(both, f"sweep = '{name}' AND {done}") for name in both.members]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
     epoch = None
     if len(finished) < LEAST_FINISHED <= len(hashes[0] & hashes[1]):
         first_rungs = both.sql("SELECT min(epoch) AS epoch FROM evaluations GROUP BY sweep").to_pylist()
+        # The later of both first rungs: before it one of the sweeps has no evaluation.
         epoch = max((row["epoch"] for row in first_rungs), default=None)
         rows = [_measured(both, f"sweep = '{name}' AND epoch = {epoch or 0}") for name in both.members]
     equal_seeds = any(key in rows[1] for key in rows[0])
     common = set(rows[0]) & set(rows[1]) if equal_seeds else None
     sides = [common] if common else rows
+    # Configurations that share seeds are not independent: their common seeds are then the independent units.
     shared_seeds = any(unit != key[0] for keys in sides for key, unit in independent_units(keys).items())
     by_seed = (shared_seeds and common is not None) or (len(finished) == 1 and equal_seeds and epoch is None)
     units = [_units(side, common, by_seed) for side in rows]
     metrics, left_out = ([], {"every metric": UNPAIRED}) if shared_seeds and not common else _compare_metrics(*units)
     return Comparison(
         names=(first.name, second.name),
-        asked=differences(*({**each.specification, "header": None} for each in (first, second))),
+        # The header is a comment for people.
+        asked=differences(*({**results.specification, "header": None} for results in (first, second))),
         ran_on=differences(_environment(first), _environment(second)),
         only=(len(hashes[0] - hashes[1]), len(hashes[1] - hashes[0])),
         shared=len(hashes[0] & hashes[1]),
@@ -149,7 +153,7 @@ def compare(first: Results, second: Results) -> Comparison:
 def _best(results: Results) -> str:
     """Return the best finished configuration of a sweep by its own objective, `validation NLL 0.045 ± 0.001, …`.
 
-    Its value is optimistic, because it was chosen for it: an interval that allows for that stands beside it.
+    The value is optimistic because it selected the configuration, so an interval that allows for that follows.
     """
     board = leaderboard(results)
     if not board.finished:
@@ -160,9 +164,9 @@ def _best(results: Results) -> str:
 
 
 def _optimism(results: Results, board: Leaderboard) -> list[str]:
-    """Return how far the best finished configuration's value is owed to its having been chosen; none for the only one.
+    """Return how optimistic the selected configuration's value is; nothing if only one finished.
 
-    Constraints leave those to choose from that keep them: where one does or none, nothing was chosen by the objective.
+    Only configurations that meet the constraints could be selected: if at most one does, the objective chose nothing.
     """
     if len(board.finished) == 1:
         return []
@@ -175,7 +179,7 @@ def _optimism(results: Results, board: Leaderboard) -> list[str]:
     answer = selected(results, board)
     if answer is not None:
         said = winners_interval(answer[1])
-        return [said[0].lower() + said[1:]]
+        return [said[0].lower() + said[1:]]  # not `capitalize`, which would also change NLL
     alone = all(row["replicates"] == 1 for row in kept)
     unknown = "one replicate each cannot show by how much" if alone else "single replicates' values are not stored"
     return [f"optimistic, because it was selected as the best; {unknown}"]
@@ -203,31 +207,31 @@ def _environment(results: Results) -> dict[str, object]:
 
 
 def _measured(both: SeveralResults, where: str) -> dict[Key, dict[str, Value]]:
-    """Return the measurements of replicates at one epoch each, by configuration and seed."""
+    """Return the measurements of each replicate at one epoch, by configuration and seed."""
     table = both.sql(
         "SELECT evaluations.*, config_hash, seed FROM evaluations JOIN trials USING (sweep, trial, replicate)\n"
         f"WHERE {where} AND split IN ('val', 'test') ORDER BY config_hash, seed"
     )
-    found: dict[Key, dict[str, Value]] = {}
+    measurements: dict[Key, dict[str, Value]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
     columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
     for row in table.select(columns).to_pylist():
         values = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
-        found.setdefault((row["config_hash"], row["seed"]), {}).update(values)
-    return found
+        measurements.setdefault((row["config_hash"], row["seed"]), {}).update(values)
+    return measurements
 
 
 def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
-    """Group replicates into the units that are paired: seeds, which configurations may share, or configurations."""
+    """Group replicates into paired units: seeds or configurations."""
     kept = [key for key in rows if keys is None or key in keys]
-    found = grouped(kept, lambda key: key[1] if by_seed else key[0])
-    return {unit: [rows[key] for key in of_one] for unit, of_one in found.items()}
+    units = grouped(kept, lambda key: key[1] if by_seed else key[0])
+    return {unit: [rows[key] for key in of_one] for unit, of_one in units.items()}
 
 
 def _compare_metrics(
     first: Mapping[Unit, Rows], second: Mapping[Unit, Rows]
 ) -> tuple[list[MetricComparison], dict[str, str]]:
-    found: list[MetricComparison] = []
+    compared: list[MetricComparison] = []
     left_out: dict[str, str] = {}
     for split, metric in METRICS:
         column = f"{split}_{metric}"
@@ -245,17 +249,20 @@ def _compare_metrics(
             continue
         before, after = ([pair[side] for pair in pairs] for side in (0, 1))
         means = (sum(before) / len(pairs), sum(after) / len(pairs))
-        found.append(MetricComparison(split, metric, means, paired_difference(before, after)))
-    corrected = statistics.holm([entry.difference.p for entry in found])
-    smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in found])
+        compared.append(MetricComparison(split, metric, means, paired_difference(before, after)))
+    # With few pairs p has a lower limit whatever the data are; the table states it beside p.
+    corrected = statistics.holm([entry.difference.p for entry in compared])
+    smallest = statistics.smallest_holm([entry.difference.smallest_p for entry in compared])
     return [
         replace(entry, difference=replace(entry.difference, p=p, smallest_p=smallest))
-        for entry, p in zip(found, corrected, strict=True)
+        for entry, p in zip(compared, corrected, strict=True)
     ], left_out
 
 
 def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
-    """Return the numbers of samples that curvature was measured on: values of different ones are not comparable."""
+    """Return the numbers of samples that curvature was measured on."""
+    # On 128 of 350 samples λ_max was 1.8 times the full value for focal loss: different numbers of samples are
+    # not comparable.
     counts = {row.get("val_hessian_cross_entropy_samples") for rows in units.values() for row in rows}
     return counts - {None}
 
@@ -265,7 +272,7 @@ def _mean(rows: Rows, column: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-#: Differing values listed at most; the files have the rest.
+#: Largest number of differing values listed; the files have the rest.
 SHOWN = 12
 
 
@@ -277,7 +284,7 @@ def view(comparison: Comparison) -> RenderableType:
     parts += [Text(), Text(count_sentence(comparison))]
     if comparison.metrics:
         parts += [_table(comparison)]
-        clear = [each for each in comparison.metrics if each.difference.p < SIGNIFICANT]
+        clear = [entry for entry in comparison.metrics if entry.difference.p < SIGNIFICANT]
         parts += [Text(verdict(comparison, entry)) for entry in clear]
     best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
     parts += [Text(), *map(Text, best)] if best else []
@@ -286,7 +293,7 @@ def view(comparison: Comparison) -> RenderableType:
 
 
 def count_sentence(comparison: Comparison) -> str:
-    """Return how many configurations are in both, and what a pair is."""
+    """Return the number of configurations in both sweeps and how they are paired, in one sentence."""
     first, second = comparison.names
     sentence = (
         f"{plural(comparison.shared, 'configuration')} in both, {comparison.only[0]} only in {first}, "
@@ -301,18 +308,18 @@ def count_sentence(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison, entry: MetricComparison) -> str:
-    """Return in words which sweep has more of a metric."""
+    """Return which sweep has the higher value of a metric, in words."""
     higher = comparison.names[1] if entry.difference.mean > 0 else comparison.names[0]
     return f"{label(entry.split)} {label(entry.metric)} is higher in {higher}: {entry.difference.text()}"
 
 
-def _differing(title: str, found: Sequence[Difference]) -> list[RenderableType]:
-    if not found:
+def _differing(title: str, values: Sequence[Difference]) -> list[RenderableType]:
+    if not values:
         return [Text(f"{title}: identical", style="dim")]
     table = Table(box=None, pad_edge=False, show_header=False)
-    for key, a, b in found[:SHOWN]:
+    for key, a, b in values[:SHOWN]:
         table.add_row(f"  {key}", _shown(a), "→", _shown(b))
-    more = [Text(f"  … and {len(found) - SHOWN} more", style="dim")] if len(found) > SHOWN else []
+    more = [Text(f"  … and {len(values) - SHOWN} more", style="dim")] if len(values) > SHOWN else []
     return [Text(title), table, *more]
 
 

@@ -1,10 +1,10 @@
-"""What stored predictions say of a difference in calibration, by several estimators.
+"""Judge a difference in calibration by several estimators, from stored predictions.
 
-A paper's "A is better calibrated than B" may hold for ECE of 15 bins and not for 10, before temperature scaling and not
-after, or hang on few seeds. Each estimator is therefore judged by itself, by `equivalence`, over seeds and samples:
-a spread over seeds alone takes the test set for the whole truth. What the samples add is the delete-a-group jackknife's
-(Kott 2001, "The delete-a-group jackknife", J. Official Statistics 17, Eq. 1). Assumed: seeds are independent, so are
-samples, and an estimator's bias shifts both sides alike.
+"A is better calibrated than B" may hold for ECE with 15 bins but not with 10, before temperature scaling but not after,
+or only for a few seeds. Each estimator is therefore judged by itself, with `equivalence`, over seeds and samples: a
+spread over seeds alone would ignore that the test set is a sample. The samples' part of the variance comes from the
+delete-a-group jackknife (Kott 2001, "The delete-a-group jackknife", J. Official Statistics 17, Eq. 1). Assumptions:
+seeds are independent, samples are independent, and an estimator's bias shifts both sides equally.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from trainables.metrics.evaluate import confidence_metrics
 from trainables.metrics.kernel import smooth_calibration_error
 from trainables.metrics.refinement import refinement
 
-#: Of the jackknife: 19 degrees of freedom, and a twentieth of the samples left out at a time keeps the bins filled.
+#: Number of jackknife groups: 19 degrees of freedom, and leaving out a twentieth of the samples keeps the bins filled.
 GROUPS = 20
 
-#: Differences up to this count as none unless `objective.margin` says otherwise; in ECE, one point of confidence.
+#: Default of `objective.margin`, the largest difference that counts as no difference: 0.01 of ECE is one percentage
+#: point of confidence.
 MARGIN = 0.01
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One network's predictions on N samples: what the estimators are computed from.
+    """One network's predictions on N samples, in the form that the estimators need.
 
     Attributes:
-        confidence: of the predicted class [N].
-        correct: whether it is the target's [N].
-        nll, brier: of each sample [N].
-        targets: [N].
-        logits: [N, K] of the network itself; none after a post-hoc method, which refinement does not depend on.
+        confidence: probability of the predicted class, [N].
+        correct: 1 if the predicted class is the target, else 0, [N].
+        nll, brier: loss of each sample, [N].
+        targets: classes, [N].
+        logits: the network's own logits, [N, K]; None after a post-hoc method, on which refinement does not depend.
     """
 
     confidence: Floats
@@ -58,14 +59,14 @@ class Scored:
 
     @staticmethod
     def of(probabilities: Floats, targets: Integers, logits: Floats | None = None) -> Scored:
-        """Return what probabilities [N, K] come to."""
+        """Return the scores of probabilities, [N, K]."""
         top, own = probabilities.argmax(axis=1), probabilities[np.arange(len(targets)), targets]
-        brier = (probabilities**2).sum(axis=1) - 2 * own + 1
+        brier = (probabilities**2).sum(axis=1) - 2 * own + 1  # ‖p − e_y‖² = ‖p‖² − 2 p_y + 1: no one-hot matrix
         nll = -np.log(np.maximum(own, SMALLEST_PROBABILITY))
         return Scored(probabilities.max(axis=1), (top == targets).astype(float), nll, brier, targets, logits)
 
     def at(self, rows: Integers) -> Scored:
-        """Return the samples of these rows."""
+        """Return the scores of some samples, by their row numbers."""
         return replace(self, **{name: values[rows] for name, values in vars(self).items() if values is not None})
 
 
@@ -78,7 +79,7 @@ def _ece(bins: int) -> Callable[[Scored], float]:
     return measure
 
 
-#: Smaller is better by each.
+#: Estimator → function of the scores; smaller is better for all.
 ESTIMATORS: Mapping[str, Callable[[Scored], float]] = {
     **{f"ECE, {bins} bins": _ece(bins) for bins in (10, 15, 20)},
     "equal-mass ECE, 15 bins": lambda of: confidence_metrics(of.confidence, of.correct.astype(bool), 15)["ada_ece"],
@@ -101,9 +102,10 @@ class Judgement:
 
     Attributes:
         estimator: its name in ESTIMATORS.
-        means: of the first and of the second side, over the seeds compared.
-        deviations: standard deviations of both over seeds, NaN of one seed.
-        verdict: on first minus second, negative where the first is better; None of one seed, which says nothing.
+        means: mean of the first and of the second side over the compared seeds.
+        deviations: standard deviations of both over seeds; NaN for one seed.
+        verdict: verdict on first minus second, negative if the first is better; None for one seed, which decides
+            nothing.
     """
 
     estimator: str
@@ -119,14 +121,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Measured:
-    """One estimator on both sides, seed by seed: what `judged_together` judges."""
+    """One estimator on both sides, seed by seed; the input of `judged_together`."""
 
     estimator: str
     pair: Pair
 
     def judgement(self, verdict: Verdict | None) -> Judgement:
-        """Return the pair's means and its verdict."""
+        """Return the pair's means together with its verdict."""
         sides = [np.array([*values.values()]) for values in (self.pair.b, self.pair.a)]
+        # Equal values have no spread to test, but are certainly no difference.
         if verdict is None and len(self.pair.a) > 1 and self.pair.a == self.pair.b:
             verdict = Verdict(NO_DIFFERENCE, 0.0, (0.0, 0.0), 0.0, 0.0, len(self.pair.a))
         first, second = (float(side.std(ddof=1)) if len(side) > 1 else math.nan for side in sides)
@@ -134,12 +137,13 @@ class Measured:
 
 
 def measured(estimator: str, first: Networks, second: Networks) -> Measured | None:
-    """Return one estimator of both sides; None where it has no value.
+    """Return one estimator of both sides; None if it has no value.
 
-    Seeds in common are compared with each other, the rest left out; without two of them any two are, in order.
+    Common seeds are compared with each other and the others are left out. With fewer than two common seeds, seeds are
+    paired in order.
     """
     common = sorted(first.keys() & second.keys())
-    if len(common) < 2:
+    if len(common) < 2:  # seeds are then unrelated: any pairing is as good as another
         second = dict(zip(first, second.values(), strict=False))
         common = [seed for seed in first if seed in second]
     measure = ESTIMATORS[estimator]
@@ -147,19 +151,21 @@ def measured(estimator: str, first: Networks, second: Networks) -> Measured | No
     if not common or not np.isfinite([*a.values(), *b.values()]).all():
         return None
     samples = len(first[common[0]].targets)
+    # A fixed seed, so that a report made twice states the same intervals. The same groups for all seeds of both sides:
+    # a sample's difficulty is common to them.
     group = np.random.default_rng(0).permutation(samples) % min(GROUPS, samples)
-    kept = [np.flatnonzero(group != each) for each in range(group.max() + 1)]
+    kept = [np.flatnonzero(group != left_out_group) for left_out_group in range(group.max() + 1)]
     left_out = [[measure(first[s].at(rows)) - measure(second[s].at(rows)) for s in common] for rows in kept]
     return Measured(estimator, Pair(a, b, sample_parts(np.array(left_out)), samples))
 
 
 def judged(estimator: str, first: Networks, second: Networks, margin: float = MARGIN) -> Judgement | None:
-    """Return what one estimator says of `first` against `second`; None where it has no value."""
-    found = measured(estimator, first, second)
-    return None if found is None else found.judgement(equivalence(found.pair, margin))
+    """Return one estimator's judgement of `first` minus `second`; None if it has no value."""
+    values = measured(estimator, first, second)
+    return None if values is None else values.judgement(equivalence(values.pair, margin))
 
 
 def judged_together(rows: Sequence[Measured], margin: float) -> list[Judgement]:
-    """Return the same of the rows of one table, which learn from each other how far seeds spread."""
+    """Return the judgements of one table's rows; they share their estimate of how far seeds spread."""
     verdicts = equivalences([row.pair for row in rows], margin)
     return [row.judgement(verdict) for row, verdict in zip(rows, verdicts, strict=True)]

@@ -1,4 +1,4 @@
-"""The final stage of a sweep as its search space asks for it: questions, lines, and the judge of fresh seeds."""
+"""Build a sweep's final stage from its search space: the questions, the lines, and the judge of fresh seeds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from sweeper.space.spec import SweepSpec
 
 
 def final_stage(spec: SweepSpec) -> FinalStage | None:
-    """Return what chooses the seeds of a sweep's final stage; `None` for a sweep without one."""
+    """Return the sweep's final stage, which chooses fresh seeds; None if the sweep has none."""
     if spec.replicates.at_most is None:
         return None
     mode, margin = spec.objective.mode, spec.objective.margin
-    if not spec.objective.metric.endswith("ece"):  # a margin is one of calibration error
+    # `objective.margin` is a difference in ECE; for another objective it would be in the wrong unit.
+    if not spec.objective.metric.endswith("ece"):
         margin = None
 
     def judge(values: Values, groups: Groups, first: int) -> Collection[str]:
@@ -27,6 +28,7 @@ def final_stage(spec: SweepSpec) -> FinalStage | None:
         spec.replicate_seeds,
         spec.replicates.at_most,
         judge,
+        # A part with a single component has nothing to compare.
         [part for part in PARTS if part in spec.space.nodes and len(named_components(spec.space.nodes[part])) > 1],
-        {name: {loss: found[name] for loss, found in domains.items() if name in found} for name in spec.which},
+        {name: {loss: domain[name] for loss, domain in domains.items() if name in domain} for name in spec.which},
     )

@@ -1,7 +1,7 @@
 """The leaderboard: one row per configuration, replicates as mean ± standard deviation.
 
-The command line's summary and the report both read from here, so they cannot disagree. Where there are several
-objectives or constraints: who is on the Pareto front, and who must not be called the best.
+The command line's summary and the report both use this module, so they cannot disagree. For several objectives it also
+computes the Pareto front, and for constraints the trials that must not be called the best.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ FINISHED = COMPLETED
 
 @dataclass(frozen=True)
 class Front:
-    """The trials that no other dominates beyond the replicates' standard errors.
+    """The trials that no other trial dominates beyond the replicates' standard errors.
 
     Attributes:
         goals: the objectives.
-        trials: on the front, by their values of the first objective, best first.
-        values: trial → a mean and its standard error for each objective.
-        finished: how many trials were compared.
-        course: epochs spent, and the hypervolume by then, as trials finished.
+        trials: trials on the front, best by the first objective first.
+        values: trial → mean and standard error for each objective.
+        finished: number of trials compared.
+        course: (epochs spent, hypervolume) each time a trial finished.
     """
 
     goals: tuple[Objective, ...]
@@ -55,26 +55,27 @@ class Front:
     def lines(self) -> list[str]:
         """Return the front in sentences: a heading, a line for each trial, and the hypervolume."""
         names = ", ".join(goal.metric for goal in self.goals)
-        errors = " (mean ± standard error)" if any(error for each in self.values.values() for _, error in each) else ""
-        found = [f"Pareto front by {names}: {len(self.trials)} of {self.finished} finished trials{errors}"]
+        replicated = any(error for of_trial in self.values.values() for _, error in of_trial)
+        errors = " (mean ± standard error)" if replicated else ""
+        text = [f"Pareto front by {names}: {len(self.trials)} of {self.finished} finished trials{errors}"]
         for trial in self.trials:
             shown = (
                 f"{goal.metric} {mean:.4g}" + (f" ± {error:.2g}" if error else "")
                 for goal, (mean, error) in zip(self.goals, self.values[trial], strict=True)
             )
-            found.append(f"  {trial}: {', '.join(shown)}")
+            text.append(f"  {trial}: {', '.join(shown)}")
         if self.course and self.course[-1][1] > 0:
             total = self.course[-1][1]
             half = next(epochs for epochs, volume in self.course if volume >= total / 2)
-            found.append(
+            text.append(
                 f"  hypervolume {total:.4g} of 1, in shares of each objective's range over finished trials, after "
                 f"{self.course[-1][0]:,} epochs; half of it after {half:,}"
             )
-        return found
+        return text
 
 
 def final_values(results: Results, metric: str) -> dict[str, tuple[float, float]]:
-    """Return a metric of each finished trial at its end: its mean over replicates, and the standard error or 0."""
+    """Return each finished trial's final value of a metric: mean over replicates, and standard error (0 for one)."""
     try:
         rows = results.rows(final_sql(results, metric))
     except NotMeasuredError:
@@ -83,7 +84,10 @@ def final_values(results: Results, metric: str) -> dict[str, tuple[float, float]
 
 
 def final_sql(results: Results, metric: str) -> str:
-    """Return the query of `final_values`: rows `trial mean error`. Raises NotMeasuredError."""
+    """Return the query of `final_values`: rows `trial mean error`.
+
+    Raises NotMeasuredError if the sweep did not measure the metric.
+    """
     return (
         "SELECT trial, avg(value) AS mean, stddev_samp(value) / sqrt(count(value)) AS error\n"
         f"FROM ({measured_sql(results, metric)}) AS measured JOIN trials USING (trial, replicate)\n"
@@ -97,7 +101,7 @@ def constraints_of(results: Results) -> list[Constraint]:
 
 
 def against_constraints(results: Results) -> set[str]:
-    """Return the finished trials that break one of the sweep's constraints."""
+    """Return the finished trials that break any of the sweep's constraints."""
     constraints = constraints_of(results)
     measured: dict[str, dict[str, float]] = {}
     for metric in {constraint.goal.metric for constraint in constraints}:
@@ -107,15 +111,16 @@ def against_constraints(results: Results) -> set[str]:
 
 
 def front(results: Results) -> Front | None:
-    """Return the Pareto front of a sweep with several objectives; `None` for one, or where nothing has finished."""
+    """Return the Pareto front of a sweep with several objectives; None for one objective, or if no trial finished."""
     written = results.specification.get("objectives", ())
-    goals = tuple(Objective(each["metric"], each["mode"]) for each in written)
+    goals = tuple(Objective(goal["metric"], goal["mode"]) for goal in written)
     if len(goals) < 2:
         return None
     measured = [final_values(results, goal.metric) for goal in goals]
-    kept = set.intersection(*(set(each) for each in measured)) - against_constraints(results)
-    values = {trial: [each[trial] for each in measured] for trial in sorted(kept)}
-    values = {trial: found for trial, found in values.items() if all(math.isfinite(mean) for mean, _ in found)}
+    kept = set.intersection(*map(set, measured)) - against_constraints(results)
+    values = {trial: [by_trial[trial] for by_trial in measured] for trial in sorted(kept)}
+    # A diverged trial has no place on the front, and an infinite cost would make every share of the range NaN.
+    values = {trial: pairs for trial, pairs in values.items() if all(math.isfinite(mean) for mean, _ in pairs)}
     trials = [*values]
     if not trials:
         return None
@@ -126,9 +131,10 @@ def front(results: Results) -> Front | None:
 
 
 def _course(results: Results, trials: list[str], costs: Any) -> list[tuple[int, float]]:
-    """Return epochs spent and hypervolume at the end of each trial, objectives in shares of their range."""
+    """Return epochs spent and hypervolume at the end of each trial, with objectives scaled to [0, 1]."""
     width = np.ptp(costs, axis=0)
-    shares = (costs - costs.min(axis=0)) / np.where(width > 0, width, 1.0)
+    shares = (costs - costs.min(axis=0)) / np.where(width > 0, width, 1.0)  # an objective may be constant
+    # `lag` gives the epochs of each rung alone: a decision's `epoch` counts from the start of its trial.
     rows = results.rows(
         "SELECT trial, epoch - coalesce(lag(epoch) OVER (PARTITION BY trial ORDER BY epoch), 0) AS epochs, kind "
         "FROM decisions WHERE rung IS NOT NULL ORDER BY decided_at, trial, epoch"
@@ -143,61 +149,62 @@ def _course(results: Results, trials: list[str], costs: Any) -> list[tuple[int, 
     return course
 
 
-#: Marks the configurations that break a constraint.
+#: Mark of a configuration that breaks a constraint.
 MARK = "†"
 
 
 @dataclass(frozen=True)
 class Goal(Objective):
-    """The objective, and what readers call it."""
+    """An objective with its name for readers."""
 
     @property
     def label(self) -> str:
-        """In words, e.g. `validation NLL`."""
+        """Name for readers, e.g. `validation NLL`."""
         return f"{label(self.split)} {label(self.column)}"
 
 
 class FittedGoal(Goal):
-    """A metric after a post-hoc method that was fitted on the same validation data."""
+    """A metric after a post-hoc method that was fitted on the same validation data (not cross-fitted)."""
 
     @property
     def column(self) -> str:
-        """The column of `evaluations` that holds it."""
+        """The metric's column in `evaluations`."""
         return self.metric.removeprefix("val_")
 
 
 def objective(results: Results) -> Goal:
-    """Return what the sweep optimised; validation NLL where the search space is missing.
+    """Return the sweep's objective; validation NLL if the search space is missing.
 
-    Raises SweeperError where a stranger's search space has no metric's name in its place.
+    Raises SweeperError if the file names an objective that no sweep can have.
     """
     written = results.specification.get("objective", {})
     metric = str(written.get("metric", "val_nll"))
+    # The name goes into SQL unquoted, and another program may have written the file.
     if not PLAIN.fullmatch(metric):
         raise SweeperError(f"the sweep's objective is {metric!r}, which no sweep has", CHANGED)
     return Goal(metric, "max" if written.get("mode") == "max" else "min")
 
 
 def searcher(results: Results) -> Mapping[str, object]:
-    """Return the searcher and its options; empty where they were drawn at random or from grids."""
+    """Return the searcher and its options; empty for random and grid search."""
     written = results.specification.get("searcher")
     return written if isinstance(written, dict) and written_method(written).learns else {}
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Configurations with an evaluation, best first: completed ones, then stopped ones, then failed ones.
+    """Evaluated configurations, best first: completed, then stopped, then failed ones.
 
-    The order is that of `sweeper.journal.best`, which works on the journal where this works on the tables.
+    The order equals that of `sweeper.journal.best`, which reads the journal instead of the tables.
 
     Attributes:
-        rows: dictionaries: `trial status epochs loss architecture replicates`, `judged` (the objective),
+        rows: dictionaries with `trial status epochs loss architecture replicates`, `judged` (the objective),
             `<split>_<metric>` and `hessian_<loss>_<field>` with a `…_sd` each (None below two replicates), and the
             varying `config_…`.
-        varying: the columns of hyperparameters with more than one value in the sweep.
-        sql: the query that gives the rows.
-        objective: what they are ordered by.
-        against: finished trials that break a constraint; they come after those that keep all.
+        varying: columns of the hyperparameters that have more than one value in the sweep.
+        sql: the query that returns the rows.
+        objective: the objective that orders the rows.
+        against: finished trials that break a constraint; they follow those that meet all.
         constraints: the sweep's constraints in words.
     """
 
@@ -210,12 +217,12 @@ class Leaderboard:
 
     @cached_property
     def finished(self) -> list[Row]:
-        """The configurations that ran to the end, best first."""
+        """Configurations that ran to the end, best first."""
         return [row for row in self.rows if row["status"] == FINISHED]
 
     @property
     def best(self) -> Row | None:
-        """The best configuration that ran to the end; if none did, the best so far; None where all failed or none was
+        """The best finished configuration, or the best so far if none finished; None if all failed or none was
         evaluated.
         """
         return next((row for row in self.rows if row["status"] != FAILED), None)
@@ -225,25 +232,28 @@ class Leaderboard:
         return row["trial"] in self.against
 
     def legend(self, rows: Rows) -> str | None:
-        """Return what MARK means, where one of the rows has it; else None."""
+        """Return the explanation of MARK if one of the rows has it, else None."""
         if not any(map(self.breaks_constraint, rows)):
             return None
         return f"{MARK} breaks a constraint: {', '.join(self.constraints)}"
 
     def describe(self, row: Row) -> str:
-        """Return a configuration in a few words, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
+        """Return a short description of a configuration, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
         return describe(row, self.varying)
 
     def value(self, row: Row, column: str = "judged", scale: float = 1.0) -> str:
         """Return a column as `mean ± standard deviation`."""
         mean, deviation = float_or_none(row, column), float_or_none(row, f"{column}_sd")
-        return "–" if mean is None or mean != mean else spread_text(mean, deviation, scale=scale)
+        return "–" if mean is None or math.isnan(mean) else spread_text(mean, deviation, scale=scale)
 
 
 def chosen_by(results: Results, metric: str) -> Goal:
-    """Return a metric as an objective, e.g. `val_posthoc_temperature_ece`. Raises NotMeasuredError.
+    """Return a metric as an objective, e.g. `val_posthoc_temperature_ece`.
 
-    After a post-hoc method it is cross-fitted where the sweep measured that, else of the fit on the same data.
+    A metric after a post-hoc method is the cross-fitted one if the sweep measured it, else that of the fit on the same
+    data.
+
+    Raises NotMeasuredError if the sweep measured neither.
     """
     goal = Goal(metric, "max" if larger_is_better(measured_as(metric)[1]) else "min")
     fitted = metric.removeprefix("val_")
@@ -254,11 +264,12 @@ def chosen_by(results: Results, metric: str) -> Goal:
 
 
 def leaderboard(results: Results, most: int | None = None, by: str | None = None) -> Leaderboard:
-    """Return the configurations of a sweep, best first by its objective or the metric `by`; at most `most`.
+    """Return at most `most` configurations of a sweep, best first by its objective or by the metric `by`.
 
-    Raises QueryError where the tables cannot be read, NotMeasuredError for a metric that was not measured.
+    Raises QueryError if the tables cannot be read, NotMeasuredError for a metric that was not measured.
     """
     goal = objective(results) if by is None else chosen_by(results, by)
+    # A searched hyperparameter is shown although only one value was drawn so far: the reader expects its column.
     asked = {*searched(results.specification.get("space", {}))} & {*results.columns("trials")}
     varying = in_order(dict.fromkeys([*varying_columns(results), *sorted(asked)]))
     against = against_constraints(results)
@@ -269,10 +280,10 @@ def leaderboard(results: Results, most: int | None = None, by: str | None = None
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:
-    """Return the `config_…` columns that tell trials apart: those of the loss, of the architecture, the rest.
+    """Return the `config_…` columns that distinguish trials: the loss's, the architecture's, then the others.
 
-    A hyperparameter that has one value (absence counted as one) for each loss, architecture … follows from that name
-    and is left out: the width of the only `resnet8` says nothing, though an `mlp` has another.
+    A hyperparameter with a single value per component (absence counts as a value) is left out, since it follows from
+    the component's name: the width of the only `resnet8` is no choice, even if `mlp` has another width.
     """
     names = [name for name in results.columns("trials") if name.startswith("config_") and name != "config_hash"]
     if not names:
@@ -282,10 +293,10 @@ def varying_columns(results: Results) -> tuple[str, ...]:
 
 
 def searched(space: Mapping[str, object], path: str = "config") -> Iterator[str]:
-    """Yield the columns of hyperparameters that a search space draws from several values, however few were drawn."""
+    """Yield the columns of hyperparameters for which the search space has several values, drawn or not."""
     for key, value in space.items():
         parts = value.get("one_of", [value]) if isinstance(value, Mapping) else ()
-        for part in (each for each in parts if isinstance(each, Mapping)):
+        for part in (branch for branch in parts if isinstance(branch, Mapping)):
             if len(part) == 1 and (limits := next(iter(part.values()))) and isinstance(limits, list):
                 drawn = len(limits) > 1 and not isinstance(limits[0], Mapping)
                 yield from (f"{path}_{key}", f"{path}_{key}_name") if drawn else ()  # `choice: [mlp, …]` draws names
@@ -294,7 +305,8 @@ def searched(space: Mapping[str, object], path: str = "config") -> Iterator[str]
 
 
 def value_count(column: str, names: Sequence[str]) -> str:
-    """Return the SQL of how many values a column takes at most for one name of its component."""
+    """Return the SQL of the largest number of values that a column takes for one name of its component."""
+    # `coalesce`: `count(DISTINCT …)` skips NULL, but a hyperparameter that some trials lack does vary.
     owner = f"config_{group(column)}_name"
     by = f" GROUP BY {owner}" if owner in names and owner != column else ""
     counted = f"SELECT count(DISTINCT coalesce({column}::VARCHAR, '')) AS n FROM trials{by}"
@@ -307,8 +319,8 @@ METRICS = (
 )  # fmt: skip
 
 
-#: The view `final` with what `counts` for the objective: a trial with fresh seeds is judged by these. One that was
-#: stopped before it got them is among those that finished.
+#: The view `final` with a column `counts`: the replicates by which a trial is judged. With fresh seeds it is judged
+#: by these alone, since its first seeds selected it. A trial stopped before it got them counts as finished.
 FRESH = (
     "SELECT *, stage = 'final' OR NOT bool_or(stage = 'final') OVER each AS counts FROM final\n"
     f"WINDOW each AS (PARTITION BY trial) QUALIFY status = '{FINISHED}' OR NOT bool_or(stage = 'final') OVER each"
@@ -318,8 +330,8 @@ FRESH = (
 def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], against: set[str]) -> str:
     """Return the query of the leaderboard, for the columns that this sweep's tables have.
 
-    The trials `against` constraints finished, but are not the best however good their objective is. Those with fresh
-    seeds come before others that finished, by these seeds alone: their own picked them.
+    Finished trials that break a constraint (`against`) follow those that break none, whatever their objective. Trials
+    with fresh seeds precede other finished trials and are ordered by these seeds alone, since the first selected them.
     """
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
@@ -332,10 +344,12 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], agains
     parts = [f"{named}, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
     for split in ("val", "test"):
         parts += [spread_sql(name, f"{split}_{name}", f" FILTER (split = '{split}')") for name in metrics]
+    # Curvature is measured on validation data alone; its column is null on test data.
     parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in headline_columns() if name in present]
     parts += [f"any_value({name}) AS {name}" for name in varying]
     columns = ",\n  ".join(parts)
     last = f"trial IN ({', '.join(map(literal, sorted(against)))}), " if against else ""
+    # NaN has to be sorted explicitly: DuckDB treats it as the largest number, so it would be best in descending order.
     return (
         f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM ({FRESH}) AS final\nGROUP BY trial, status, epoch\n"
         f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', {last}bool_or(stage = 'final') DESC, "
@@ -346,15 +360,15 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str], agains
 def objective_sql(goal: Goal, present: set[str]) -> str:
     """Return the SQL of the objective's mean and standard deviation over replicates.
 
-    The training loss and its like are epoch measurements: they are looked up in `epochs` at the evaluation's epoch.
+    A metric that only `epochs` has, such as the training loss, is read there at the evaluation's epoch.
     """
     if goal.column in present and goal.split in ("val", "test"):
         return spread_sql(goal.column, "judged", f" FILTER (split = '{goal.split}' AND counts)")
-    found = (
+    epoch_value = (
         f"(SELECT any_value(epochs.{goal.metric}) FROM epochs WHERE epochs.trial = final.trial "
         "AND epochs.replicate = final.replicate AND epochs.epoch = final.epoch)"
     )
-    return spread_sql(found, "judged", " FILTER (split = 'val' AND counts)")
+    return spread_sql(epoch_value, "judged", " FILTER (split = 'val' AND counts)")
 
 
 def spread_sql(expression: str, name: str, condition: str = "") -> str:

@@ -1,7 +1,6 @@
-"""A sweep at a glance, and its configurations as a table that fits its terminal.
+"""A sweep's headline and counts, and its configurations as a table that fits the terminal.
 
-The best configuration with its uncertainty, what the sweep did and saved; the best trials of a summary, and what
-`sweeper results` prints.
+Used by the summary at the end of a run, by notebooks and by `sweeper results`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
     from sweeper.results.results import Results
 
 
-#: Configurations that `sweeper results` prints: a screenful with the headings.
+#: Number of configurations that `sweeper results` prints by default: a screenful with the headings.
 TOP = 10
 
-#: Characters of a configuration below which another column gives way, or it stands on a line of its own.
+#: Least width of a configuration in characters: below it, spare columns are dropped, then the configuration moves to a
+#: line of its own.
 LEAST_WORDS = 30
 
 #: A trial's status in one word.
@@ -50,10 +50,10 @@ class Heading:
     """A column of the table.
 
     Attributes:
-        column: its name among the leaderboard's.
-        words: what stands above it.
-        scale: what its values are multiplied by.
-        spare: whether it gives way to the configuration where there is little room.
+        column: name of the leaderboard's column.
+        words: heading.
+        scale: factor by which values are multiplied.
+        spare: whether the column is dropped in a narrow terminal.
     """
 
     column: str
@@ -64,20 +64,22 @@ class Heading:
 
 @dataclass(frozen=True)
 class TrialsTable:
-    """Rows of a leaderboard; numbers are never cut, a configuration is shortened or moves to a line of its own."""
+    """Rows of a leaderboard. Numbers are never cut; a configuration is shortened or moves to a line of its own."""
 
     board: Leaderboard
     rows: Rows
     headings: Sequence[Heading]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table in this width."""
+        """Yield the table for the terminal's width."""
 
+        # Rich would cut numbers to make a table fit, so the natural width is measured first, in 10,000 characters.
         def width(headings: Sequence[Heading], status: bool) -> int:
             table = self._table(headings, status=status, words=False)
             return Measurement.get(console, options.update(width=10_000), table).maximum
 
         mixed = len({row["status"] for row in self.rows}) > 1
+        # Three attempts: all columns, without spare ones, and the configurations below the table.
         kept = [heading for heading in self.headings if not heading.spare]
         for headings in (self.headings, kept):
             if options.max_width - width(headings, mixed) >= LEAST_WORDS:
@@ -108,14 +110,14 @@ class TrialsTable:
 
 
 def usual_headings(board: Leaderboard) -> list[Heading]:
-    """Return the columns of a summary, those that were measured."""
+    """Return the columns of a summary that were measured."""
     headings = (
         Heading("judged", board.objective.label),
         Heading("test_accuracy", "test accuracy %", scale=100.0),
         Heading("test_ece", "test ECE"),
         Heading("test_posthoc_temperature_ece", "ECE after T", spare=True),
     )
-    return [each for each in headings if any(row.get(each.column) is not None for row in board.rows)]
+    return [heading for heading in headings if any(row.get(heading.column) is not None for row in board.rows)]
 
 
 def listed(
@@ -130,10 +132,10 @@ def listed(
 
     Args:
         results: the sweep.
-        columns: names among the leaderboard's, such as `test_nll` or `config_loss_gamma`; the summary's by default.
-        sort: one of them to sort by, the largest first after a `-`; the leaderboard's order by default.
-        by: the metric that decides what is best; the sweep's objective by default.
-        everything: all rows, not the first TOP.
+        columns: columns of the leaderboard, such as `test_nll` or `config_loss_gamma`; the summary's by default.
+        sort: column to sort by, with a leading `-` for largest first; the leaderboard's order by default.
+        by: metric that decides which configuration is best; the sweep's objective by default.
+        everything: return all rows, not only the first TOP.
 
     Raises:
         SweeperError: an unknown column; the message has the nearest names.
@@ -146,31 +148,32 @@ def listed(
 
 
 def count_of_listed(results: Results) -> int:
-    """Return how many configurations `listed` shows if it shows everything."""
+    """Return the number of configurations that `listed` shows with `everything`."""
     return int_of(results.rows("SELECT count(DISTINCT trial) AS n FROM final")[0], "n")
 
 
 def chosen(board: Leaderboard, columns: Sequence[str]) -> list[str]:
-    """Return the columns asked for, each checked; names may be separated by commas and leave `config_` out."""
+    """Return the requested columns after checking them; names can be separated by commas and omit `config_`."""
     known = names_of(board)
-    found = []
+    names = []
     for name in (part.strip() for text in columns for part in text.split(",") if part.strip()):
-        match = next((each for each in (name, f"config_{name}") if each in known), None)
-        if match is None and board.rows:
+        match = next((candidate for candidate in (name, f"config_{name}") if candidate in known), None)
+        if match is None and board.rows:  # without rows the columns are not known
             near = nearest(name, known)
             raise SweeperError(f"there is no column {name!r}{near}", f"columns: {', '.join(known)}")
-        found.append(match or name)
-    return found
+        names.append(match or name)
+    return names
 
 
 def names_of(board: Leaderboard) -> list[str]:
-    """Return the columns that can be asked for: without standard deviations, which are printed with their means."""
+    """Return the columns that can be requested; standard deviations are printed with their means."""
     first = board.rows[0] if board.rows else {}
     return [name for name in first if not name.endswith("_sd") and name not in ("trial",)]
 
 
 def sorted_sql(board: Leaderboard, sort: str) -> str:
-    """Return the query of the board by one column; missing values come last. Raises SweeperError for an unknown one."""
+    """Return the board's query sorted by one column, missing values last. Raises SweeperError for an unknown column."""
+    # NaN is turned into NULL by its text, since `isnan` refuses columns of text.
     (name,) = chosen(board, [sort.removeprefix("-")]) or ("trial",)
     direction = "DESC" if sort.startswith("-") else "ASC"
     return (
@@ -185,7 +188,7 @@ def missing(value: Value) -> bool:
 
 
 def heading_of(board: Leaderboard, name: str) -> str:
-    """Return what stands above a column."""
+    """Return the heading of a column."""
     if name == "judged":
         return board.objective.label
     if name.startswith("config_"):
@@ -195,7 +198,7 @@ def heading_of(board: Leaderboard, name: str) -> str:
 
 
 def cell(board: Leaderboard, row: Row, heading: Heading) -> str:
-    """Return a value: a mean with its standard deviation where it has one, else four significant digits."""
+    """Return a cell's text: mean ± standard deviation if there is one, else four significant digits."""
     value = row.get(heading.column)
     if row.get(f"{heading.column}_sd") is not None:
         return board.value(row, heading.column, heading.scale)
@@ -213,13 +216,13 @@ TESTED = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece
 def best_trials(
     results: Results, columns: Sequence[str] = (), sort: str | None = None, by: str | None = None
 ) -> pa.Table:
-    """Return every evaluated configuration, best first, as data: what `sweeper results` writes but for a table.
+    """Return every evaluated configuration, best first, as data: `sweeper results --format csv` and similar.
 
     Args:
         results: the sweep.
-        columns: as of `listed`; by default status, objective, hyperparameters that vary, and metrics on test data.
-        sort: as of `listed`.
-        by: the metric that decides what is best; the sweep's objective by default.
+        columns: as in `listed`; by default status, objective, varying hyperparameters and metrics on test data.
+        sort: as in `listed`.
+        by: metric that decides which configuration is best; the sweep's objective by default.
 
     Raises:
         SweeperError: an unknown column, or a metric that was not measured.
@@ -230,25 +233,26 @@ def best_trials(
     wanted = ["trial", *chosen(board, columns)] if columns else usual
     table = results.sql(board.sql if sort is None or not board.rows else sorted_sql(board, sort))
     table = table.select([*dict.fromkeys(wanted)]) if wanted else table
-    if results.rehearsed:
+    if results.rehearsed:  # a file outlives the terminal's notice, so the mark goes into every row
         table = table.append_column(REHEARSAL, pa.array([True] * table.num_rows))
     return table
 
 
-#: Ends of columns that are about another.
+#: Suffix of a column that describes another column → beginning of its meaning.
 ENDINGS = {"_se": "standard error of ", "_unavailable": "why it could not be measured: "}
 
 
 def columns_table(results: Results) -> pa.Table:
-    """Return a row for each column of each table of a sweep, and of the view `final`: `table column type meaning`."""
+    """Return one row per column of a sweep's tables and the view `final`: `table column type meaning`."""
     rows = []
     for table in VIEWS:
         try:
             schema = results.sql(f"SELECT * FROM {table} LIMIT 0", trials=()).schema
-        except QueryError:  # a table that this sweep does not have
+        except QueryError:  # this sweep does not have the table
             continue
         rows += [
             {"table": table, "column": field.name, "type": str(field.type), "meaning": meaning(field.name)}
+            # `fragility` is in no schema, because it is simulated when a query names it.
             for field in [*schema, *([pa.field(FRAGILITY, pa.float64())] if table == "decisions" else [])]
         ]
     return pa.Table.from_pylist(rows)
@@ -256,7 +260,7 @@ def columns_table(results: Results) -> pa.Table:
 
 @functools.cache
 def column_words() -> dict[str, str]:
-    """Return what columns hold that are no metric, method, statistic or hyperparameter, by name."""
+    """Return the meanings of the columns that are no metric, method, statistic or hyperparameter, by name."""
     words: dict[str, str] = yaml.safe_load(
         resources.files("sweeper.results").joinpath("columns.yaml").read_text("utf-8")
     )
@@ -264,7 +268,7 @@ def column_words() -> dict[str, str]:
 
 
 def meaning(column: str) -> str:
-    """Return what a column holds, e.g. `expected calibration error, in [0, 1]; smaller is better`."""
+    """Return the meaning of a column, e.g. `expected calibration error, in [0, 1]; smaller is better`."""
     if (known := column_words().get(column)) is not None:
         return known
     for ending, words in ENDINGS.items():
@@ -273,8 +277,8 @@ def meaning(column: str) -> str:
     if column.startswith("config_"):
         part, _, rest = column.removeprefix("config_").partition("_")
         return f"name of the {part}" if rest == "name" else f"hyperparameter {rest} of the {part}"
-    if (found := statistic_of(column)) is not None:
-        return f"{label(column)}: {found[1].summary}" if found[1].summary else label(column)
+    if (statistic := statistic_of(column)) is not None:
+        return f"{label(column)}: {statistic[1].summary}" if statistic[1].summary else label(column)
     metric = metric_of(column)
     if metric is None:
         return label(column)
@@ -283,12 +287,13 @@ def meaning(column: str) -> str:
     return f"{after}{metric.summary or metric.words}, in {metric.range_text}{better}"
 
 
-#: A trial of which only some replicates failed counts by those that did not.
+#: A trial with only some failed replicates has the status of the others, so failed rows sort last.
 STATUS_SQL = (
     "SELECT status, count(*) AS trials FROM (SELECT DISTINCT ON (trial) trial, status FROM trials ORDER BY trial, "
     "status = 'failed', replicate) GROUP BY status ORDER BY trials DESC"
 )
 
+#: `wall_seconds` is each replicate's share of its trial's time, so the sum over rows is the time spent in trials.
 SUMS_SQL = (
     "SELECT count(*) AS replicates, coalesce(sum(epochs), 0)::BIGINT AS trained,\n"
     "  coalesce(sum({limit} - epochs) FILTER (status = 'early_stopped'), 0)::BIGINT AS saved,\n"
@@ -300,8 +305,6 @@ RUNGS_SQL = (
     "FROM decisions WHERE rung IS NOT NULL AND kind IN ('stop', 'continue') GROUP BY rung ORDER BY rung"
 )
 
-#: `wall_seconds` is each replicate's share of its trial's, so the sum over rows is the time spent in trials.
-
 
 @dataclass(frozen=True)
 class Overview:
@@ -310,14 +313,14 @@ class Overview:
     Attributes:
         statuses: status → number of trials.
         trials: number of trials.
-        replicates: number of trial × replicate.
+        replicates: number of replicates of all trials.
         trained: epochs trained, summed over replicates.
-        saved: epochs that early stopping saved, of the maximum for each replicate.
-        full: epochs that all replicates trained to the maximum would take.
-        rungs: `rung judged stopped`, one per rung.
-        limit: the maximum of epochs.
+        saved: epochs that early stopping saved, summed over replicates.
+        full: epochs if every replicate were trained to the maximum.
+        rungs: one row per rung, `rung judged stopped`.
+        limit: maximum number of epochs of a replicate.
         worked: seconds spent in trials, summed.
-        elapsed: seconds from the sweep's start to its last decision; None before one.
+        elapsed: seconds from the sweep's start to its last decision; None before the first.
     """
 
     statuses: Mapping[str, int]
@@ -332,7 +335,7 @@ class Overview:
     elapsed: float | None
 
     def count(self, *names: str) -> int:
-        """Return how many trials have one of these statuses."""
+        """Return the number of trials with one of these statuses."""
         return sum(self.statuses.get(name, 0) for name in names)
 
 
@@ -357,18 +360,19 @@ def overview(results: Results) -> Overview:
 
 
 def epoch_limit(results: Results) -> int:
-    """Return the sweep's maximum number of epochs; without its search space, the most that any trial trained."""
+    """Return the sweep's maximum number of epochs; without a search space, the largest that any trial trained."""
     longest = int_of(results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0], "epochs")
     return int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
 
 
 def elapsed(created: object, last: Value) -> float | None:
-    """Return the seconds between the manifest's time of creation and the last decision, where both are known."""
+    """Return the seconds from the manifest's time of creation to the last decision; None if either is unknown."""
     if not isinstance(last, datetime) or not isinstance(created, str):
         return None
     began = datetime.fromisoformat(created)
-    # Times of the tables are in UTC, and a manifest may say so or leave it out.
+    # Tables store UTC; a manifest may have a time zone or not, and Python subtracts only times of one kind.
     both = [moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in (began, last)]
+    # Not below 0: the clocks of two machines may differ by more than a short sweep took.
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
@@ -389,7 +393,7 @@ def headline(board: Leaderboard) -> str:
     return f"{'; '.join(parts)}.{caution}"
 
 
-#: What is said of the best configuration on test data: column, in words, by which factor.
+#: Test metrics of the best configuration: column, sentence, factor.
 SAID = (
     ("test_accuracy", "accuracy {} %", 100),
     ("test_nll", "NLL {}", 1),
@@ -399,7 +403,7 @@ SAID = (
 
 
 def details(board: Leaderboard) -> list[str]:
-    """Return the sentences below the headline: test metrics of the best."""
+    """Return the sentences below the headline: test metrics of the best configuration."""
     best = board.best
     if best is None:
         return []
@@ -408,7 +412,7 @@ def details(board: Leaderboard) -> list[str]:
     return [f"On test data, not used for selection ({best['trial']}): {measured}."] if measured else []
 
 
-#: Trials listed below a headline in a notebook.
+#: Number of trials below the headline in a notebook.
 BEST = 5
 
 

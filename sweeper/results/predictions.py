@@ -1,4 +1,4 @@
-"""The stored predictions of a sweep, read one evaluation at a time with bounded memory."""
+"""Read a sweep's stored predictions one evaluation at a time, with bounded memory."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from trainables.posthoc import fit
 from trainables.registry import HyperparameterValue
 from trainables.worker.trial_tables import part_name
 
-#: Rows read at once: of 1,000 classes in float32 these are 64 MiB.
+#: Rows read at once: 64 MiB for 1,000 classes in float32.
 ROWS_A_BATCH = 16_384
 
-#: So often the tables may be replaced by a new generation while one file is being opened.
+#: Attempts to open a file while the tables are replaced by a new generation. Compactions are minutes apart, so the
+#: second attempt usually succeeds; the limit only prevents an endless loop on a faulty file system.
 MOVES = 8
 
 FITTED_ON, MEASURED_ON = "val", "test"
 
 Key = tuple[str, int, int]
 
-#: Rows of one evaluation and split that follow each other: key, split, logits [n, K], targets [n].
+#: Consecutive rows of one evaluation and split: key, split, logits [n, K], targets [n].
 Piece = tuple[Key, str, np.ndarray, np.ndarray]
 
 
@@ -46,7 +47,7 @@ class StoredPredictions:
     """The logits of one evaluation of one replicate.
 
     Attributes:
-        trial, replicate, epoch: which evaluation.
+        trial, replicate, epoch: the evaluation.
         logits: split → float32 [N, K].
         targets: split → int64 [N].
     """
@@ -59,13 +60,13 @@ class StoredPredictions:
 
     @property
     def samples(self) -> int:
-        """Rows of all splits together."""
+        """Number of rows of all splits."""
         return sum(len(values) for values in self.targets.values())
 
     def probabilities(self, split: str, method: str | None = None, **options: HyperparameterValue) -> Floats:
-        """Return a split's probabilities [N, K] after a post-hoc method fitted on validation data; None for no method.
+        """Return a split's probabilities, [N, K], after a post-hoc method fitted on validation data; None: no method.
 
-        Raises PosthocUnavailable: validation data do not allow it.
+        Raises PosthocUnavailable if the method cannot be fitted to the validation data.
         """
         if method is None:
             return softmax64(self.logits[split])
@@ -75,23 +76,25 @@ class StoredPredictions:
 class PredictionFiles:
     """The current files of the table `predictions`.
 
-    A running sweep may publish a new generation at any time; names that were visible once stay visible in it.
+    A running sweep may publish a new generation at any time. File names stay the same in it, so the names are listed
+    once and each file is opened in the generation that is current then.
     """
 
     def __init__(self, paths: SweepPaths, trials: Collection[str] | None = None) -> None:
-        """List the files; from a sweep in a store they are fetched first.
+        """List the files; those of a sweep in a store are fetched first.
 
         Args:
-            paths: of the sweep.
-            trials: leave out files in which none of these is; all trials by default.
+            paths: the sweep's files.
+            trials: skip files that hold none of these trials; all trials by default.
 
-        Raises SweeperError when no sample's logits are stored in them, StoreError when they cannot be fetched.
+        Raises SweeperError if no predictions are stored, StoreError if they cannot be fetched.
         """
         self._paths = paths
         self._seen: set[Key] = set()
         bring_predictions(paths, trials)
         folder = current_generation(paths.root) / "predictions"
         names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
+        # A compacted file holds several trials and its name tells none, so it is always kept.
         self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
         self.rows = sum(self._rows_of(name) for name in self._names)
         if not self.rows:
@@ -104,23 +107,25 @@ class PredictionFiles:
     def evaluations(self) -> Iterator[StoredPredictions]:
         """Yield every evaluation, in the order of the files.
 
-        Raises SweeperError for a damaged file, and where an evaluation's rows do not lie together.
+        Raises SweeperError if a file is damaged or an evaluation's rows are not contiguous.
         """
+        # Only one evaluation is held at a time, so a second run of its rows cannot be joined to the first, and would
+        # count as another evaluation.
         self._seen.clear()
-        for found in _whole(self._pieces()):
-            key = (found.trial, found.replicate, found.epoch)
+        for predictions in _whole(self._pieces()):
+            key = (predictions.trial, predictions.replicate, predictions.epoch)
             if key in self._seen:
                 raise SweeperError(
                     f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
                     f"repair the table with `sweeper resume {self._paths.in_commands}`",
                 )
             self._seen.add(key)
-            yield found
+            yield predictions
 
     def missing(self) -> list[str]:
-        """Return the names of the evaluations in the tables that `evaluations` has not yielded; call it afterwards.
+        """Return the names of the evaluations without stored predictions; call it after `evaluations`.
 
-        Those whose predictions a running sweep is about to publish are none of them.
+        Evaluations whose predictions a running sweep is about to publish do not count.
         """
         measured = Results(self._paths.root).sql("SELECT DISTINCT trial, replicate, epoch FROM evaluations")
         keys = sorted({*zip(*(column.to_pylist() for column in measured.columns), strict=True)} - self._seen)
@@ -128,7 +133,7 @@ class PredictionFiles:
         return [Path(name).stem for key in keys if not (coming / (name := part_name(*key))).exists()]
 
     def _pieces(self) -> Iterator[Piece]:
-        """Yield runs of rows of one evaluation and split: key, split, logits [n, K], targets [n]."""
+        """Yield runs of rows of one evaluation and split."""
         for name in self._names:
             try:
                 with self._open(name) as file:
@@ -147,7 +152,7 @@ class PredictionFiles:
             try:
                 require_sound(generation / "predictions" / name)
                 return pq.ParquetFile(generation / "predictions" / name)
-            except FileNotFoundError as error:
+            except FileNotFoundError as error:  # only damage if the generation is still the current one
                 if generation == current_generation(self._paths.root):
                     raise self._damaged(name, error) from error
             except (OSError, ValueError) as error:
@@ -163,23 +168,23 @@ class PredictionFiles:
 
 
 def predictions_in(path: Path) -> StoredPredictions:
-    """Return the one evaluation that a file holds, as a trial writes it. Raises OSError or ValueError."""
+    """Return the single evaluation of a file that a trial wrote. Raises OSError or ValueError."""
     require_sound(path)
     with pq.ParquetFile(path) as file:
         return next(_whole(run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)))
 
 
 def _whole(pieces: Iterable[Piece]) -> Iterator[StoredPredictions]:
-    """Yield the evaluations of which pieces follow each other."""
+    """Join consecutive pieces into evaluations."""
     for key, of_one in groupby(pieces, key=lambda piece: piece[0]):
         gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for _, split, logits, targets in of_one:
             gathered.setdefault(split, []).append((logits, targets))
-        found = StoredPredictions(*key)
+        predictions = StoredPredictions(*key)
         for split, parts in gathered.items():
-            found.logits[split] = np.concatenate([logits for logits, _ in parts])
-            found.targets[split] = np.concatenate([targets for _, targets in parts])
-        yield found
+            predictions.logits[split] = np.concatenate([logits for logits, _ in parts])
+            predictions.targets[split] = np.concatenate([targets for _, targets in parts])
+        yield predictions
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
@@ -190,17 +195,18 @@ def _runs(batch: pa.RecordBatch) -> Iterator[Piece]:
     ends = {end for column in columns for end in pc.run_end_encode(column).run_ends.to_pylist()}
     for first, end in pairwise([0, *sorted(ends)]):
         trial, replicate, epoch, split = (column[first].as_py() for column in columns)
+        # `flatten` respects the slice; `values` would return the whole batch's numbers.
         logits = batch.column("logits").slice(first, end - first)
         values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)
         yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
 
 
 def finished_members(results: Results, most: int) -> list[StoredPredictions]:
-    """Return the networks of the best configurations that ran to the end, configuration by configuration.
+    """Return the networks of the best finished configurations, configuration by configuration.
 
     Args:
-        results: of the sweep.
-        most: configurations; of more, the best by the sweep's objective.
+        results: the sweep.
+        most: largest number of configurations, the best by the sweep's objective.
 
     Raises:
         SweeperError: none finished with predictions of both splits, or they were measured on different samples.
@@ -210,27 +216,33 @@ def finished_members(results: Results, most: int) -> list[StoredPredictions]:
 
 
 def members_of(results: Results, trials: Sequence[str]) -> list[StoredPredictions]:
-    """Return the networks of these trials at their last evaluation, trial by trial. Raises as `finished_members`."""
+    """Return the networks of these trials at their last evaluation, trial by trial.
+
+    Raises what `finished_members` raises.
+    """
     last = results.rows("SELECT trial, replicate, max(epoch) AS epoch FROM final GROUP BY trial, replicate")
     wanted = {(row["trial"], row["replicate"], row["epoch"]) for row in last if row["trial"] in trials}
     files = PredictionFiles(results.paths, trials)
     both = (FITTED_ON, MEASURED_ON)
-    found = []
-    for each in files.evaluations():
-        if (each.trial, each.replicate, each.epoch) in wanted and set(both) <= set(each.logits):
-            kept = ({split: part[split] for split in both} for part in (each.logits, each.targets))
-            found.append(StoredPredictions(each.trial, each.replicate, each.epoch, *kept))
-    if not found:
+    members = []
+    for predictions in files.evaluations():
+        if (predictions.trial, predictions.replicate, predictions.epoch) in wanted and set(both) <= set(
+            predictions.logits
+        ):
+            # Further splits, such as shifted ones, are dropped: they may be many times as large.
+            kept = ({split: part[split] for split in both} for part in (predictions.logits, predictions.targets))
+            members.append(StoredPredictions(predictions.trial, predictions.replicate, predictions.epoch, *kept))
+    if not members:
         raise SweeperError(
             f"the sweep {results.name!r} has no finished trial with predictions on validation and test data",
             "wait until one finishes, or resume the sweep",
         )
-    require_same_samples(found)
-    return sorted(found, key=lambda member: (trials.index(member.trial), member.replicate))
+    require_same_samples(members)
+    return sorted(members, key=lambda member: (trials.index(member.trial), member.replicate))
 
 
 def require_same_samples(members: Sequence[StoredPredictions]) -> None:
-    """Raise SweeperError where networks were measured on different samples."""
+    """Raise SweeperError if networks were measured on different samples: they cannot be averaged or paired."""
     for member in members:
         for split, targets in member.targets.items():
             if not np.array_equal(targets, members[0].targets[split]):

@@ -1,12 +1,12 @@
-"""What the stored predictions of finished networks give without training: ensembles and conformal sets.
+"""Ensembles and conformal sets from the stored predictions of finished networks, without training.
 
 An ensemble's probabilities are the mean of its members'. Greedy selection adds, with replacement, the network that
 lowers the ensemble's validation NLL most (Caruana, Niculescu-Mizil, Crew & Ksikes 2004, Ensemble selection from
-libraries of models). An ensemble of calibrated networks is underconfident, so where its temperature is fitted matters:
-before averaging, one for each member, or after, one for the ensemble (Rahaman & Thiery 2021, Uncertainty quantification
-and deep ensembles, arXiv:2007.08792).
+libraries of models). An ensemble of calibrated networks is underconfident, so it matters where the temperature is
+fitted: before averaging, one per member, or after averaging, one for the ensemble (Rahaman & Thiery 2021, Uncertainty
+quantification and deep ensembles, arXiv:2007.08792).
 
-Conformal sets are those of a sweep's best configuration: how large they are, and whom they hold.
+Conformal sets are computed for a sweep's best configuration: their size and their coverage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trainables.posthoc.conformal import (
 )
 
 NONE, BEFORE, AFTER = "none", "before", "after"
-#: Where a temperature is fitted: nowhere, on each member, on the mean.
+#: Where the temperature is fitted: nowhere, on each member, on the mean.
 TEMPERATURES = (NONE, BEFORE, AFTER)
 
 SHOWN = ("accuracy", "nll", "brier", "ece")
@@ -55,11 +55,11 @@ class EnsembleRow:
 
     Attributes:
         ensemble: SINGLE, REPLICATES or GREEDY.
-        members: how many networks, each counted as often as it was chosen.
-        configurations: how many different configurations are among them.
-        temperature: of TEMPERATURES.
-        metrics: on test data, by name.
-        validation_nll: what was selected by.
+        members: number of networks, each counted as often as it was chosen.
+        configurations: number of different configurations among them.
+        temperature: one of TEMPERATURES.
+        metrics: metric → value on test data.
+        validation_nll: NLL on validation data, the criterion of selection.
     """
 
     ensemble: str
@@ -71,17 +71,23 @@ class EnsembleRow:
 
 
 def greedy_members(of_target: Floats, size: int) -> list[int]:
-    """Return which of M networks to average, in the order chosen, with replacement.
+    """Return the networks to average, out of M, in the order chosen, with replacement.
 
-    Each step adds the network that leaves the smallest mean NLL. All `size` are returned, even where a step raises it.
+    Each step adds the network that gives the smallest mean NLL. All `size` are returned, even if a step raises the NLL.
 
     Args:
-        of_target: [M, N] each network's validation probability of the target.
-        size: how many to choose.
+        of_target: each network's validation probability of the target, [M, N].
+        size: number of networks to choose.
+
+    Example:
+        >>> import numpy as np
+        >>> greedy_members(np.array([[0.9, 0.2], [0.3, 0.8], [0.4, 0.4]]), 3)
+        [1, 0, 1]
     """
     chosen: list[int] = []
     total = np.zeros(of_target.shape[1])
     for step in range(1, size + 1):
+        # A probability of 0 would make the NLL infinite for every candidate and the choice arbitrary.
         losses = -np.log(np.maximum((total + of_target) / step, SMALLEST_PROBABILITY)).mean(axis=1)
         best = int(losses.argmin())
         chosen.append(best)
@@ -90,21 +96,21 @@ def greedy_members(of_target: Floats, size: int) -> list[int]:
 
 
 def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list[EnsembleRow]:
-    """Return the single best network, the ensemble of its configuration's replicates, and greedy ensembles of 1 … size.
+    """Return the best single network, the ensemble of the best configuration's replicates, and greedy ensembles.
 
     Args:
-        results: of the sweep.
-        size: members of the largest greedy ensemble.
-        candidates: configurations to choose from; of more, the best by the sweep's objective.
+        results: the sweep.
+        size: members of the largest greedy ensemble; one ensemble of each size from 1 is returned.
+        candidates: largest number of configurations to choose from, the best by the sweep's objective.
 
     Raises:
-        SweeperError: as `finished_members`, or a network's logits take no temperature.
+        SweeperError: as `finished_members`, or no temperature can be fitted to a network.
     """
     members = finished_members(results, candidates)
     targets = members[0].targets
     plain = [{split: softmax64(logits) for split, logits in member.logits.items()} for member in members]
     scaled = [_scaled(member) for member in members]
-    loss = [_nll(each[FITTED_ON], targets[FITTED_ON]) for each in plain]
+    loss = [_nll(probabilities[FITTED_ON], targets[FITTED_ON]) for probabilities in plain]
     best = int(np.argmin(loss))
     same = [at for at, member in enumerate(members) if member.trial == members[0].trial]
     rows = _measured(SINGLE, [best], members, plain, scaled)
@@ -124,7 +130,7 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
 def _scaled(member: StoredPredictions) -> dict[str, Floats]:
     """Return a member's probabilities by split with its own temperature.
 
-    Raises SweeperError where none can be fitted: an ensemble that is called calibrated must not hold others in silence.
+    Raises SweeperError if none can be fitted: a calibrated ensemble must not silently hold an uncalibrated member.
     """
     calibrator = _temperature(member.logits[FITTED_ON], member.targets[FITTED_ON], member.trial)
     return {split: calibrator(logits) for split, logits in member.logits.items()}
@@ -152,10 +158,11 @@ def _measured(
         parts = scaled if where == BEFORE else plain
         mean = {split: np.mean([parts[at][split] for at in chosen], axis=0) for split in (FITTED_ON, MEASURED_ON)}
         if where == AFTER:
-            logits = {split: np.log(np.maximum(each, SMALLEST_PROBABILITY)) for split, each in mean.items()}
+            # A mean of probabilities has no logits of its own; its logarithm is one choice up to a constant.
+            logits = {split: np.log(np.maximum(values, SMALLEST_PROBABILITY)) for split, values in mean.items()}
             calibrator = _temperature(logits[FITTED_ON], targets[FITTED_ON], f"the ensemble {name!r}")
-            mean = {split: calibrator(each) for split, each in logits.items()}
-        bins = min(15, len(targets[MEASURED_ON]))
+            mean = {split: calibrator(values) for split, values in logits.items()}
+        bins = min(15, len(targets[MEASURED_ON]))  # equal-mass bins need a sample each
         measured = evaluate_probabilities(mean[MEASURED_ON], targets[MEASURED_ON], bins)
         configurations = len({members[at].trial for at in chosen})
         shown = {metric: measured[metric] for metric in SHOWN}
@@ -187,7 +194,7 @@ def ensembles_view(rows: Sequence[EnsembleRow]) -> RenderableType:
     return plain_table(headings, cells, left=("ensemble", "temperature"), note=note)
 
 
-#: What is shown of sets, and its heading.
+#: Measure of the sets → heading of its column.
 MEASURES = {
     "coverage": "coverage",
     "size": "mean size",
@@ -204,7 +211,7 @@ class ConformalRow:
     Attributes:
         score: `thr`, `aps` or `raps`.
         by_class: whether each class has its own threshold.
-        measures: name → one value a replicate.
+        measures: name → one value per replicate.
     """
 
     score: str
@@ -217,19 +224,19 @@ class Conformal:
     """The conformal sets of a configuration.
 
     Attributes:
-        trial, replicates: whose, and of how many networks.
-        alpha: the miscoverage rate that was asked for.
-        rows: one a score and kind of threshold.
-        method: the post-hoc method that was applied first; None for none.
-        crosswise: whether it was fitted on the other folds of every sample, not on one half.
-        samples: of validation data.
-        promised: the coverage of new samples that are exchangeable with these is at least this, for a network that was
-            fixed before they were looked at.
-        classes: K.
-        always: classes that every set holds, with one threshold and with one a class, because fewer than 1/α − 1
-            samples give no threshold.
-        candidates: finished configurations, of which this one was chosen by these very samples if the objective is a
-            validation metric.
+        trial, replicates: the configuration and its number of networks.
+        alpha: requested miscoverage rate.
+        rows: one per score and kind of threshold.
+        method: post-hoc method applied first; None for none.
+        crosswise: whether the method was fitted on the other folds of every sample (CV+), not on one half.
+        samples: number of validation samples.
+        promised: lower bound of the coverage on new samples exchangeable with these, for a network fixed before they
+            were seen.
+        classes: number of classes K.
+        always: numbers of classes that every set contains, with one threshold and with one per class, because fewer
+            than 1/α − 1 samples set no threshold.
+        candidates: number of finished configurations; if the objective is a validation metric, these same samples
+            chose this one among them.
     """
 
     trial: str
@@ -251,19 +258,19 @@ def conformal_sets(
     """Return the sets of the best finished configuration, fitted on validation data and measured on test data.
 
     Args:
-        results: of the sweep.
+        results: the sweep.
         alpha: miscoverage rate, in (0, 1).
-        method: a post-hoc method applied first, with its default options; None for the network's own probabilities. It
-            is fitted on one half of validation data, thresholds on the other.
-        crosswise: instead, fit it to all folds but one in turn, and use all validation data for the sets (CV+).
+        method: post-hoc method applied first, with its default options; None for the network's own probabilities. It
+            is fitted on one half of the validation data, the thresholds on the other.
+        crosswise: fit the method to all folds but one in turn instead, and use all validation data for the sets (CV+).
 
     Raises:
-        SweeperError: as `finished_members`, and where the method or alpha cannot be used.
+        SweeperError: as `finished_members`, or the method or alpha cannot be used.
     """
     members = finished_members(results, most=1)
     candidates = len(leaderboard(results).finished)
     samples = len(members[0].targets[FITTED_ON])
-    crosswise = crosswise and method is not None
+    crosswise = crosswise and method is not None  # without a method nothing is fitted to the folds
     try:
         fits = [
             None
@@ -275,11 +282,17 @@ def conformal_sets(
         ]
         rows = []
         for by_class, score in product((False, True), SCORES):
-            found = [_set_measured(*each, score, alpha, by_class) for each in zip(members, fits, strict=True)]
-            rows.append(ConformalRow(score, by_class, {name: [each[name] for each in found] for name in MEASURES}))
+            measured = [
+                _set_measured(*fitted_member, score, alpha, by_class)
+                for fitted_member in zip(members, fits, strict=True)
+            ]
+            rows.append(
+                ConformalRow(score, by_class, {name: [measures[name] for measures in measured] for name in MEASURES})
+            )
     except ValueError as error:
         raise SweeperError(str(error)) from error
     promised = promised_coverage(alpha, samples, crosswise=crosswise)
+    # Fold −1 holds the samples that the method was fitted on: they set no threshold.
     scored = members[0].targets[FITTED_ON] if fits[0] is None else fits[0].targets[fits[0].fold >= 0]
     classes = members[0].logits[FITTED_ON].shape[1]
     counts, needed = np.bincount(scored, minlength=classes), samples_needed(alpha)
@@ -301,43 +314,43 @@ def _set_measured(
     return set_measures(plain(softmax64(logits[MEASURED_ON])), targets[MEASURED_ON])
 
 
-def conformal_view(found: Conformal) -> RenderableType:
+def conformal_view(sets: Conformal) -> RenderableType:
     """Return the sets as a table for a terminal: means over replicates with their standard deviations."""
     cells = [
         (row.score, "per class" if row.by_class else "one", *(spread(row.measures[name]).text() for name in MEASURES))
-        for row in found.rows
+        for row in sets.rows
     ]
     note = (
-        f"{found.trial}, {plural(found.replicates, 'replicate')}: sets from {found.samples} validation samples, "
-        f"measured on test data. {guarantee(found)} {too_few(found)}Worst class: lowest coverage of a class; class "
+        f"{sets.trial}, {plural(sets.replicates, 'replicate')}: sets from {sets.samples} validation samples, "
+        f"measured on test data. {guarantee(sets)} {too_few(sets)}Worst class: lowest coverage of a class; class "
         "gap: mean absolute difference between a class's coverage and the overall coverage."
     )
     return plain_table(("score", "thresholds", *MEASURES.values()), cells, left=("score", "thresholds"), note=note)
 
 
-def too_few(found: Conformal) -> str:
-    """Return a warning where sets hold classes for want of validation samples; empty where none do."""
+def too_few(sets: Conformal) -> str:
+    """Return a warning if sets contain classes only because validation samples are too few; else an empty string."""
     lacking = [
-        f"every set by {kind} holds {count} of {found.classes} classes"
-        for kind, count in zip(("one threshold", "thresholds per class"), found.always, strict=True)
+        f"every set by {kind} holds {count} of {sets.classes} classes"
+        for kind, count in zip(("one threshold", "thresholds per class"), sets.always, strict=True)
         if count
     ]
     if not lacking:
         return ""
-    needed = samples_needed(found.alpha)
+    needed = samples_needed(sets.alpha)
     return f"Warning: {'; '.join(lacking)}, because fewer than {needed} validation samples set no threshold. "
 
 
-def guarantee(found: Conformal) -> str:
-    """Return what is promised of the sets, on which conditions, and how their method was fitted."""
-    promise = f"Coverage is at least {found.promised:.3g} on average over samples exchangeable with these"
+def guarantee(sets: Conformal) -> str:
+    """Return the coverage guarantee, its conditions, and how the post-hoc method was fitted, in words."""
+    promise = f"Coverage is at least {sets.promised:.3g} on average over samples exchangeable with these"
     condition = "for a network fixed before they were seen"
-    if found.candidates > 1:
-        condition += f"; that they chose it among {found.candidates} finished configurations is not covered by this"
-    if found.method is None:
+    if sets.candidates > 1:
+        condition += f"; that they chose it among {sets.candidates} finished configurations is not covered by this"
+    if sets.method is None:
         return f"{promise}, {condition}."
-    if found.crosswise:
-        how = f"{found.method} was fitted to four folds in turn (CV+: 1 − 2α and less; in simulations about 1 − α)"
+    if sets.crosswise:
+        how = f"{sets.method} was fitted to four folds in turn (CV+: 1 − 2α and less; in simulations about 1 − α)"
     else:
-        how = f"{found.method} was fitted on one half, the thresholds on the other"
+        how = f"{sets.method} was fitted on one half, the thresholds on the other"
     return f"{how}. {promise}, {condition}."

@@ -1,4 +1,4 @@
-"""DuckDB over a sweep's Parquet files: the tables, the view `final`, and queries that can only read."""
+"""Query a sweep's Parquet files with DuckDB: the tables, the view `final`, and read-only queries."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ READ_TABLES = (*TABLES, RECALIBRATIONS)
 
 VIEWS = (*READ_TABLES, "final")
 
-#: The column of `decisions` that is computed when it is asked for: how fragile a stop was.
+#: The column of `decisions` that is simulated when a query names it: how fragile a stop was.
 FRAGILITY = "fragility"
 
-#: Tables with many rows an evaluation: a snapshot leaves them in their files and reads only what a query asks for.
+#: Tables with many rows per evaluation. A snapshot leaves them in their files and reads only what a query needs.
 LARGE_TABLES = frozenset({"reliability", "predictions", "spectra", "blocks"})
 
-#: A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
-#: like fewer rows: a query during which the link moved restarts. Compactions are minutes apart, so one is enough.
+#: Opening a sweep may remove the generation that a query is reading, and removed files look like fewer rows. So a query
+#: restarts if the link moved meanwhile. Compactions are minutes apart, so the second attempt usually succeeds.
 READ_ATTEMPTS = 8
 
-#: Bytes of address space without which no query begins: DuckDB's threads and Arrow's buffers take 150 MiB of it.
+#: Least address space in bytes for a query: DuckDB's threads and Arrow's buffers take 150 MiB.
 ADDRESS_SPACE = 256 * 2**20
 
+#: `QUALIFY` keeps each replicate's last evaluation; `EXCLUDE` drops the columns that both tables have, so that `trial`
+#: is not ambiguous.
 _FINAL = """
 CREATE VIEW final AS
 SELECT evaluations.*, trials.* EXCLUDE ({shared})
@@ -53,57 +55,59 @@ FROM (
 JOIN trials ON {same}
 """
 
-#: A name that needs no quotes in SQL.
+#: A name that needs no quotes in SQL. Names go into queries unquoted, and an unquoted column name that calls
+#: `read_text` reads any file, so a column of a foreign table must not reach the parser unchecked.
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-CHANGED = "its files were changed by something else than the sweeper; use its own copy"
+CHANGED = "another program changed the sweep's files; use an unchanged copy"
 
-#: Share of the machine's memory that one query may take, and the seconds after which it is interrupted.
+#: Percentage of the machine's memory that one query may take: `SELECT * FROM range(1e10)` would take all of it and the
+#: kernel would kill the process.
 MEMORY_PERCENT = 50
 
+#: Seconds after which a query is interrupted, so that an accidental cross join does not run forever.
 DEADLINE_SECONDS = 600.0
 
+#: Words, not parsed table names: a false match only costs a checksum or a fetch, a missed one would skip them.
 _NAMED_TABLES = re.compile(rf"\b(?:{'|'.join(VIEWS)})\b", re.IGNORECASE)
 
+#: DuckDB reports EXPLAIN as one statement type whatever it explains, and EXPLAIN ANALYZE executes it.
 EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
 
 
 class QueryError(SweeperError):
-    """A query that DuckDB refuses, or one that would do more than read."""
+    """DuckDB refused the query, or it is not read-only."""
 
 
 def current_generation(folder: Path) -> Path:
-    """Return the folder of files that `tables` points to at this moment.
+    """Return the folder that the link `tables` points to now.
 
-    Raises SweeperError where the link is gone and files of trials are beside it, which would look like none at all, and
-    where it leads out of the sweep's folder.
+    Raises SweeperError if the link is missing although files of trials exist, or if it leads out of the sweep's folder.
     """
     tables = folder / "tables"
+    # A copy without symbolic links would otherwise read as a sweep without any trials.
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
         raise SweeperError(
             f"{tables} is no longer a link to the tables: the folder was probably copied without symbolic links",
             f"`sweeper resume {SweepPaths(folder).in_commands}` restores it from the files in {folder / 'generations'}",
         )
-    target = Path(os.path.realpath(tables))  # takes a link to itself, where `resolve` does not
+    target = Path(os.path.realpath(tables))  # `Path.resolve` raises RuntimeError for a link to itself
     if not target.is_relative_to(os.path.realpath(folder)):
         raise SweeperError(f"{tables} leads out of the sweep's folder, to {target}", CHANGED)
     return target
 
 
 def open_database() -> duckdb.DuckDBPyConnection:
-    """Return a connection to a database in memory.
-
-    DuckDB 2.0 starts eight more threads to fetch files over a network, 576 MB of address space that batch systems count
-    and local files do not need; releases before it do not know the setting.
-
-    Raises QueryError where a limit leaves too little address space: a library that is refused some ends the process.
-    """
+    """Return a connection to a database in memory. Raises QueryError if too little address space is left."""
+    # DuckDB aborts the process if an allocation is refused, so the limit (`ulimit -v`) is checked first.
     left = _address_space_left()
     if left < ADDRESS_SPACE:
         raise QueryError(
             f"{left / 2**20:.0f} MiB of address space are left, and a query needs {ADDRESS_SPACE / 2**20:.0f} MiB",
             "raise the limit (ulimit -v)",
         )
+    # DuckDB 2.0 starts eight threads to fetch files over a network: 576 MB of address space, which batch systems count
+    # and local files do not need. Earlier releases refuse the unknown setting.
     try:
         return duckdb.connect(config={"async_threads": 0})
     except duckdb.Error:
@@ -111,7 +115,7 @@ def open_database() -> duckdb.DuckDBPyConnection:
 
 
 def _address_space_left() -> float:
-    """Return the bytes of address space that this process may still take."""
+    """Return the bytes of address space that this process can still allocate."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return math.inf
@@ -123,16 +127,16 @@ def _address_space_left() -> float:
 def connect(
     generations: Mapping[str, Path], query: str = "", *, in_memory: bool = False, named: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a connection with one view a table, the union over sweeps by column name, and the view `final`.
+    """Yield a connection with one view per table, the union over sweeps by column name, and the view `final`.
 
-    A folder may be a stranger's, with anything in its names and cells: a query reads no other file and no address, and
-    column names that would need quotes in SQL are refused.
+    The folder is not trusted: a query can read no other file and no address, and column names that would need quotes
+    in SQL are refused.
 
     Args:
-        generations: the folder of each sweep's files.
-        query: a statement; the files of the tables that it names are compared with their checksums first.
-        in_memory: copies all but the large tables, so that later queries do not open the files again.
-        named: gives every row the name of its sweep in the first column, `sweep`.
+        generations: sweep name → folder of its files.
+        query: the statement to run; the files of the tables that it names are first compared with their checksums.
+        in_memory: copy all but the large tables, so that later queries do not open the files again.
+        named: add the name of its sweep to every row, as the first column `sweep`.
     """
     tables = {*READ_TABLES} - LARGE_TABLES if in_memory else tables_of(query)
     connection = open_database()
@@ -144,6 +148,7 @@ def connect(
         for name in READ_TABLES:
             empty, parts = empty_table(name), []
             for sweep, generation in generations.items():
+                # DuckDB raises for a pattern without files; a new sweep has no decisions yet.
                 if next((generation / name).glob("**/*.parquet"), None) is not None:
                     files = literal(f"{generation}/{name}/**/*.parquet")
                     parts.append((sweep, f"read_parquet({files}, hive_partitioning = false)"))
@@ -158,12 +163,14 @@ def connect(
             connection.execute(f"CREATE {kind} {name} AS {' UNION ALL BY NAME '.join(rows)}")
         create_final_view(connection, ("sweep", "trial", "replicate") if named else ("trial", "replicate"))
         _require_plain_columns(connection)
+        # The order matters: the directories cannot be set once external access is closed, and the last setting forbids
+        # further ones. `python_enable_replacements` would let a query read this process's variables by name.
         folders = ", ".join(literal(str(_sweep_of(generation))) for generation in generations.values())
         connection.execute(f"SET allowed_directories = [{folders}]; SET memory_limit = '{MEMORY_PERCENT}%'")
         connection.execute("SET python_enable_replacements = false; SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
-    except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
+    except (duckdb.Error, OSError) as error:  # OSError: a generation was removed while its folders were listed
         owner = "the sweeps' tables could not be read together" if named else "the sweep's tables could not be read"
         raise QueryError(first_line(error), owner) from error
     finally:
@@ -171,20 +178,20 @@ def connect(
 
 
 def tables_of(query: str) -> set[str]:
-    """Return the tables that a query names, those of the view `final` among them."""
+    """Return the tables that a query names; `final` names `evaluations` and `trials`."""
     named = {name.lower() for name in _NAMED_TABLES.findall(query)}
     return (named - {"final"}) | ({"evaluations", "trials"} if "final" in named else set())
 
 
 def require_files(generation: Path) -> None:
-    """Raise QueryError where a table has a link, pipe or device among its files: opening it may read or wait."""
+    """Raise QueryError if a table's files include a link, pipe or device: a link may lead anywhere, a pipe blocks."""
     for path in (path for name in READ_TABLES for path in (generation / name).glob("**/*.parquet")):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise QueryError(f"{path} is not a regular file", CHANGED)
 
 
 def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
-    """Raise QueryError naming the first file of these tables that is damaged; DuckDB compares no checksums."""
+    """Raise QueryError naming the first damaged file of these tables; DuckDB does not verify checksums."""
     for path in (path for name in sorted(tables) for path in sorted((generation / name).glob("**/*.parquet"))):
         try:
             require_sound(path)
@@ -195,13 +202,15 @@ def require_sound_files(generation: Path, tables: Iterable[str]) -> None:
 
 
 def _sweep_of(generation: Path) -> Path:
-    """Return the sweep's folder: DuckDB follows links, and `recalibrations` links to a folder beside generations."""
+    """Return the sweep's folder of a generation."""
+    # DuckDB checks paths after following links, and `recalibrations` links to a folder next to `generations`, so the
+    # allowed directory has to be the sweep's.
     folder = Path(os.path.realpath(generation))
     return folder.parents[1] if folder.parent.name == "generations" else folder.parent
 
 
 def _require_plain_columns(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise QueryError for a column whose name would need quotes in SQL: no sweep writes any."""
+    """Raise QueryError if a column's name needs quotes in SQL; no sweep writes such a column."""
     known = connection.execute("SELECT table_name, column_name FROM duckdb_columns() ORDER BY ALL").fetchall()
     odd = [(table, column) for table, column in known if not PLAIN.fullmatch(column)]
     if odd:
@@ -210,77 +219,78 @@ def _require_plain_columns(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def literal(value: object) -> str:
-    """Return a cell's value as SQL, whatever a stranger's table holds."""
+    """Return a cell's value as a SQL literal, safe for any text."""
     return repr(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
 
 
 def read_steadily(folders: Mapping[str, Path], query: str, most: int | None = None, *, named: bool = False) -> pa.Table:
-    """Return a query's rows from one generation of each sweep's files, however often they are replaced meanwhile.
+    """Return a query's rows from one generation of each sweep's files, even if they are replaced meanwhile.
 
     Args:
-        folders: of the sweeps, by name.
-        query: one statement that reads.
-        most: rows.
-        named: as `connect`.
+        folders: sweep name → its folder.
+        query: one read-only statement.
+        most: largest number of rows; all by default.
+        named: add the column `sweep`.
 
     Raises:
-        QueryError: DuckDB refuses it.
+        QueryError: DuckDB refuses the query, or the files were replaced READ_ATTEMPTS times.
     """
     for _ in range(READ_ATTEMPTS):
         before = {name: current_generation(folder) for name, folder in folders.items()}
-        found: pa.Table | QueryError
+        outcome: pa.Table | QueryError
         try:
             with connect(before, query, named=named) as connection:
-                found = execute(connection, query, most)
-        except QueryError as error:
-            found = error
+                outcome = execute(connection, query, most)
+        except QueryError as error:  # perhaps only because files vanished: raised below if the link stayed
+            outcome = error
         if before == {name: current_generation(folder) for name, folder in folders.items()}:
-            if isinstance(found, QueryError):
-                raise found
-            return found
+            if isinstance(outcome, QueryError):
+                raise outcome
+            return outcome
     raise QueryError("the tables kept being replaced while they were read", "try again")
 
 
 def bring_what_is_read(paths: SweepPaths, query: str, trials: Collection[str] | None = None) -> None:
-    """Fetch the predictions of a sweep whose copy from a store lacks them, if a query reads any. Raises StoreError.
+    """Fetch predictions that the sweep's local copy lacks, if the query names them. Raises StoreError.
 
     Args:
-        paths: of the sweep.
-        query: any text with the table's name counts as one that reads it.
-        trials: whose predictions it reads; those of all trials by default.
+        paths: the sweep's files.
+        query: the statement; any text with the table's name counts.
+        trials: trials whose predictions are fetched; all by default.
     """
-    if "predictions" in tables_of(query):
+    if "predictions" in tables_of(query):  # gigabytes, so a copy from a store leaves them there until needed
         from sweeper.storage.places import bring_predictions
 
         bring_predictions(paths, trials)
 
 
 def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str]) -> None:
-    """Create the view `final`: each replicate's last evaluation, every split, with its configuration and status.
+    """Create the view `final`: each replicate's last evaluation per split, with its configuration and status.
 
-    What both tables have is given once. Of two stages at one epoch, `end` sorts before `rung`.
+    Columns that both tables have occur once. If one epoch was evaluated twice, stage `end` wins over `rung`.
 
     Args:
-        connection: has the tables `evaluations` and `trials`.
-        key: the columns that together name a replicate.
+        connection: a connection with the tables `evaluations` and `trials`.
+        key: the columns that identify a replicate.
     """
     same = " AND ".join(f"trials.{column} = evaluations.{column}" for column in key)
     columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
-    shared = ", ".join(name for name in columns[1] if name in columns[0])  # a rehearsal's mark is younger than some
+    # Looked up, not listed: a foreign or older sweep may lack a column such as `rehearsal`.
+    shared = ", ".join(name for name in columns[1] if name in columns[0])
     connection.execute(_FINAL.format(key=", ".join(key), same=same, shared=shared))
 
 
 def empty_table(name: str) -> pa.Table:
-    """Return a table of the columns that every sweep has, without rows: what a table without files reads as."""
+    """Return a table without rows but with the columns of every sweep: a table without files reads as this."""
     if name == RECALIBRATIONS:
         return RECALIBRATIONS_SCHEMA.empty_table()
     return table_schemas({}, classes=1, evaluation_columns=())[name].empty_table()
 
 
 def check_reads_only(query: str) -> None:
-    """Raise QueryError unless `query` is exactly one statement that reads.
+    """Raise QueryError unless `query` is exactly one read-only statement.
 
-    EXPLAIN ANALYZE runs the statement it explains, so that one has to read too.
+    EXPLAIN ANALYZE runs the statement it explains, so that statement has to be read-only too.
     """
     try:
         statements = duckdb.extract_statements(query)
@@ -300,12 +310,12 @@ def check_reads_only(query: str) -> None:
 
 
 def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None = None) -> pa.Table:
-    """Return a query's rows as Arrow, the first `most` of them at most.
+    """Return a query's rows as Arrow, at most the first `most`.
 
-    Raises QueryError with DuckDB's message alone, or after DEADLINE_SECONDS.
+    Raises QueryError with DuckDB's message, or after DEADLINE_SECONDS.
     """
-    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)
-    alarm.daemon = True
+    alarm = threading.Timer(DEADLINE_SECONDS, connection.interrupt)  # DuckDB itself has no timeout
+    alarm.daemon = True  # a waiting timer must not keep the process alive
     alarm.start()
     try:
         rows = connection.sql(query)
@@ -313,35 +323,35 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str, most: int | None 
     except duckdb.InterruptException as error:
         rule = f"the query took longer than {DEADLINE_SECONDS:.0f} s"
         raise QueryError(rule, "read fewer rows, or aggregate them in the query") from error
-    except (duckdb.Error, UnicodeDecodeError) as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:  # a damaged file may hold text that is not UTF-8
         raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
     finally:
         alarm.cancel()
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, without the query it repeats."""
+    """Return DuckDB's error message without the query that it repeats."""
     return str(error).split("\n\nLINE", 1)[0].strip()
 
 
 class NotMeasuredError(SweeperError):
-    """A metric that a sweep did not measure."""
+    """The sweep did not measure the metric."""
 
 
-#: Of rows of epochs: a replicate diverged in any other, and a trial's mean leaves it out from there
-#: (`trainables.worker.trial_reports.non_finite`). Evaluations of it there are none.
+#: Condition on rows of `epochs` that counted: a replicate diverged in any other row, and the trial's mean leaves it out
+#: from there (`trainables.worker.trial_reports.non_finite`). A diverged replicate has no evaluations.
 SOUND = "isfinite(train_loss) AND isfinite(val_nll)"
 
 
 def measured_sql(results: Results, metric: str) -> str:
-    """Return the query of a metric as an objective's value: rows `trial replicate epoch value`.
+    """Return the query of a metric as the scheduler saw it: rows `trial replicate epoch value`.
 
-    The evaluation at a trial's end counts before the epoch's own measurement, see
-    `trainables.worker.trial_reports.of_kept_weights`: with `checkpoint: best_val_nll` it is of the weights that are
-    kept, and the last epoch's are gone.
+    The evaluation at a trial's end takes precedence over the epoch's own measurement (see
+    `trainables.worker.trial_reports.of_kept_weights`): with `checkpoint: best_val_nll` it measures the kept weights,
+    and the last epoch's weights are gone.
 
     Raises:
-        NotMeasuredError: the sweep did not measure it.
+        NotMeasuredError: the sweep did not measure the metric.
     """
     split, column = measured_as(metric)
     known = results.columns("evaluations")

@@ -1,8 +1,8 @@
-"""Recalibrating a trained sweep: post-hoc methods and their metrics from stored predictions.
+"""Recalibrate a trained sweep: apply post-hoc methods to stored predictions and measure them.
 
-Each evaluation's logits are read once, a method is fitted on the validation split and applied to both splits, and one
-row an evaluation, split and request goes into the table `recalibrations`. Nothing is trained, and nothing but that
-table is written.
+Each evaluation's logits are read once. A method is fitted on the validation split and applied to every split, and one
+row per evaluation, split and request goes into the table `recalibrations`. Nothing is trained, and no other table is
+written.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from trainables.posthoc import Calibrator, fit_many
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
 
-#: Rows become Arrow after so many: a dictionary takes ten times the memory.
+#: Number of rows after which they are converted to Arrow: a dictionary takes ten times the memory.
 ROWS_A_BATCH = 1000
 
-#: Logits of evaluations that are fitted together, 16 MiB in float64: small ones cost more in calls than in sums.
+#: Logits of evaluations that are fitted together, 16 MiB in float64: for small ones, calls cost more than arithmetic.
 BATCH_VALUES = 2**21
 
-#: Called with the samples done, all samples, and the evaluations done.
+#: Callback: samples done, samples in all, evaluations done.
 Progress = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True)
 class Recalibrated:
-    """What a recalibration did.
+    """The result of a recalibration.
 
     Attributes:
-        requests: what was asked for, in order.
-        evaluations: how many evaluations were read.
-        samples: how many predictions these had.
-        unavailable: per request, the evaluations it could not be fitted on.
-        reasons: per request, one reason why, or None.
-        seconds: how long it took.
-        missing: the names of evaluations without stored predictions, which were left out.
-        effects: what each method did to ECE and NLL on test data, over the trials' last evaluations.
+        requests: the requests, in order.
+        evaluations: number of evaluations read.
+        samples: number of predictions in them.
+        unavailable: per request, the number of evaluations on which it could not be fitted.
+        reasons: per request, one reason for that, or None.
+        seconds: duration.
+        missing: names of the evaluations that were left out because their predictions are not stored.
+        effects: effect of each method on test ECE and NLL, over the trials' last evaluations.
     """
 
     requests: Sequence[Request]
@@ -73,7 +73,7 @@ class Recalibrated:
     effects: Sequence[Effect] = ()
 
     def lines(self) -> list[str]:
-        """Return what was done: the whole in one line, the effect of each method, and what was not always possible."""
+        """Return the result in lines: a summary, the effect of each method, and warnings."""
         what = "; ".join(request.label for request in self.requests)
         said = [f"{self.evaluations:,} evaluations, {self.samples:,} predictions, {self.seconds:.1f} s: {what}"]
         if self.missing:
@@ -92,19 +92,19 @@ class Recalibrated:
 def recalibrate(
     sweep: Sweep, requests: Sequence[Request], progress: Progress | None = None, metrics: Metrics = ()
 ) -> Recalibrated:
-    """Measure every evaluation of a sweep under `requests` and write the answers into its table `recalibrations`.
+    """Measure every evaluation of a sweep under `requests` and write the rows to its table `recalibrations`.
 
-    The sweep may be running or interrupted: what is in its tables is used. The same request made again replaces its
-    rows. Memory holds the logits of some evaluations, `BATCH_VALUES` or one, and the rows of the answer.
+    The sweep may be running or interrupted; the evaluations in its tables are used. Repeating a request replaces its
+    rows. Memory holds `BATCH_VALUES` logits, or those of one evaluation, and the rows of the answer.
 
     Args:
-        sweep: as opened from its folder.
+        sweep: an open sweep.
         requests: see `sweeper.results.recalibration.read_requests`.
-        progress: called after each evaluation.
-        metrics: what is measured besides, name and options: see `trainables.metrics.base.METRICS`.
+        progress: called after each batch of evaluations.
+        metrics: names and options of optional metrics, see `trainables.metrics.base.METRICS`.
 
     Raises:
-        SweeperError: no predictions, a damaged file, another recalibration at work, or a folder not to be written to.
+        SweeperError: no predictions, a damaged file, another recalibration is running, or the folder is read-only.
     """
     began = time.monotonic()
     paths = sweep.paths
@@ -114,17 +114,17 @@ def recalibrate(
         samples = evaluations = 0
         for batch in _batches(files.evaluations()):
             losses = [_training_loss(sweep, predictions.trial) for predictions in batch]
-            for found in measure_all(batch, requests, losses, metrics):
-                for answer, rows in zip(answers, found, strict=True):
+            for answers_of_one in measure_all(batch, requests, losses, metrics):
+                for answer, rows in zip(answers, answers_of_one, strict=True):
                     answer.add(rows)
-            samples, evaluations = samples + sum(each.samples for each in batch), evaluations + len(batch)
+            samples, evaluations = samples + sum(predictions.samples for predictions in batch), evaluations + len(batch)
             if progress is not None:
                 progress(samples, files.rows, evaluations)
-        missing = files.missing()
+        missing = files.missing()  # only now does `files` know what it has read
         for request, answer in zip(requests, answers, strict=True):
             write_part(paths, request.part, answer.batches())
         with writing_to(f"the tables in {paths.tables}", "make the folder writable"):
-            # a driver links them into later generations
+            # Readers look below `tables`. A driver makes the same link in each later generation.
             link_recalibrations(paths, current_generation(paths.root))
     return Recalibrated(
         requests,
@@ -139,16 +139,16 @@ def recalibrate(
 
 
 def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
-    """Return what the methods of `requests` did to the trials that finished, or to all where none has."""
+    """Return the effects of the requested methods on the finished trials, or on all trials if none finished."""
     results = Results(paths.root)
     rows = results.rows(
         "SELECT recalibrations.*, seed, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
         "WHERE split = 'test' ORDER BY trial, replicate"
     )
     finished = [row for row in rows if row["status"] == COMPLETED] or rows
-    order = {(each.method, each.options_text, each.bins): at for at, each in enumerate(requests)}
-    found = [effect for effect in effects(finished) if effect.key in order]
-    return sorted(found, key=lambda effect: order[effect.key])
+    order = {(request.method, request.options_text, request.bins): at for at, request in enumerate(requests)}
+    requested = [effect for effect in effects(finished) if effect.key in order]
+    return sorted(requested, key=lambda effect: order[effect.key])
 
 
 def recalibrate_sweep(
@@ -162,20 +162,20 @@ def recalibrate_sweep(
     *,
     trust: bool = False,
 ) -> Recalibrated:
-    """Recalibrate the sweep `name` as a command asks for it.
+    """Recalibrate the sweep `name` as the command does.
 
     Args:
-        name: of a sweep on this machine, or its folder.
-        output: where it is.
+        name: name of a sweep on this machine, or its folder.
+        output: the folder of sweeps.
         methods: names of post-hoc methods.
         options: `key=value` or `method.key=value`.
-        bins: of the calibration errors; the sweep's where none are given.
-        metrics: names of metrics to measure besides, with the options that the sweep's file gives them, if any.
-        showing: returns, for the sweep's name, the callback for progress.
-        trust: run the code that came with the sweep's folder, though this user has not run it before.
+        bins: numbers of bins of the calibration errors; the sweep's by default.
+        metrics: names of optional metrics; their options are those in the sweep's file, if any.
+        showing: returns the progress callback for a sweep's name.
+        trust: run code that came with the sweep's folder even if this user has not run it before.
 
     Raises:
-        SweeperError: with every fault of what is asked for; and as `recalibrate`.
+        SweeperError: an error in a request (the message lists all), or as `recalibrate`.
     """
     sweep = open_sweep(name, output)
     refuse_odd_files(sweep.paths)
@@ -184,6 +184,7 @@ def recalibrate_sweep(
             "no post-hoc method, number of bins or metric was given",
             "give --method temperature, or --bins 10, or --metric smooth_ece, or several of them",
         )
+    # Before requests are read: their methods and metrics may be defined in the code kept with the sweep.
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
     chosen = read_metrics(metrics, sweep.spec.evaluation.metrics)
@@ -192,7 +193,7 @@ def recalibrate_sweep(
 
 
 def _batches(evaluations: Iterable[StoredPredictions]) -> Iterator[list[StoredPredictions]]:
-    """Yield evaluations in lists of about `BATCH_VALUES` logits, one at least."""
+    """Yield evaluations in lists of about `BATCH_VALUES` logits, at least one each."""
     batch: list[StoredPredictions] = []
     size = 0
     for predictions in evaluations:
@@ -211,53 +212,58 @@ def measure_all(
     losses: Sequence[Mapping[str, object]],
     metrics: Metrics = (),
 ) -> list[list[list[dict[str, Value]]]]:
-    """Return, for each evaluation and request, the rows: one per split.
+    """Return the rows of each evaluation and request, one per split.
 
-    A method is fitted once for all of its numbers of bins, which stand next to each other, and on all evaluations at
-    once where it can. What cannot be fitted or measured leaves its reason in `unavailable`.
+    A method is fitted once for all of its numbers of bins, and on all evaluations at once if it supports that. If a
+    method cannot be fitted or measured, the column `unavailable` has the reason.
 
     Args:
-        batch: the logits and targets of the splits of each evaluation.
-        requests: what to measure; requests of one method and options in a row.
-        losses: the training losses, name and hyperparameters: the focal map takes its γ from there.
-        metrics: what is measured besides.
+        batch: logits and targets by split of each evaluation.
+        requests: the requests; those of one method with the same options must be adjacent.
+        losses: each evaluation's training loss, name and hyperparameters; the focal map uses its γ.
+        metrics: names and options of optional metrics.
     """
-    found: list[list[list[dict[str, Value]]]] = [[] for _ in batch]
+    rows_of: list[list[list[dict[str, Value]]]] = [[] for _ in batch]
+    # A fit does not depend on the number of bins, and costs most of the time.
     for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
         same = list(group)
         asked = hyperparameter_values(same[0].options)
         options = [with_training_gamma(method, asked, loss) for loss in losses]
         calibrators = fitted(batch, method, options)
-        for predictions, given, calibrator, rows in zip(batch, options, calibrators, found, strict=True):
+        for predictions, given, calibrator, rows in zip(batch, options, calibrators, rows_of, strict=True):
             outcome, gamma = _applied(predictions, calibrator), given.get("gamma")
             stated: dict[str, Value] = {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
             rows += [
-                [_row(predictions, each, split, outcome, metrics) | stated for split in predictions.logits]
-                for each in same
+                [_row(predictions, request, split, outcome, metrics) | stated for split in predictions.logits]
+                for request in same
             ]
-    return found
+    return rows_of
 
 
-#: A calibrator, why there is none, or nothing for softmax alone.
+#: A calibrator, the reason why there is none, or None for softmax alone.
 Fitted = Calibrator | UnusablePredictions | None
 
 
 def fitted(
     batch: Sequence[StoredPredictions], method: str, options: Sequence[Mapping[str, HyperparameterValue]]
 ) -> list[Fitted]:
-    """Return a method fitted on the validation split of each evaluation, with its options."""
+    """Return the calibrator of each evaluation: a method fitted on its validation split, with its options."""
     if method == UNCALIBRATED:
         return [None] * len(batch)
-    found: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(batch)
+    calibrators: list[Fitted] = [UnusablePredictions("there are no predictions on validation data to fit on")] * len(
+        batch
+    )
     usable = [at for at, predictions in enumerate(batch) if FITTED_ON in predictions.logits]
+    # `fit_many` takes one set of options; these differ between evaluations where they follow the training loss.
     for places in grouped(usable, lambda at: repr(sorted(options[at].items()))).values():
         data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
         for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
-            found[at] = calibrator
-    return found
+            calibrators[at] = calibrator
+    return calibrators
 
 
-#: Fitted parameters, and by split calibrated probabilities and the logits of those that underflowed; or why not.
+#: Fitted parameters and, by split, calibrated probabilities with the logits of those that underflowed to 0 (their NLL
+#: needs logits); or the reason why there are none.
 Applied = tuple[Mapping[str, float], dict[str, tuple[Floats, Floats | None]]] | UnusablePredictions
 
 
@@ -268,10 +274,10 @@ def _applied(predictions: StoredPredictions, calibrator: Fitted) -> Applied:
     if calibrator is None:
         return {}, {split: (softmax64(logits), logits) for split, logits in splits.items()}
     try:
-        found = {split: calibrator(logits) for split, logits in splits.items()}
+        calibrated = {split: calibrator(logits) for split, logits in splits.items()}
     except UnusablePredictions as error:
         return error
-    exact = {split: (values, calibrator.underflowed(splits[split], values)) for split, values in found.items()}
+    exact = {split: (values, calibrator.underflowed(splits[split], values)) for split, values in calibrated.items()}
     return calibrator.parameters, exact
 
 
@@ -305,13 +311,13 @@ def _row(
 
 
 def _as_json(values: Mapping[str, float | str]) -> str:
-    """Return values as JSON, numbers that are not finite as null."""
+    """Return values as JSON, with null for numbers that are not finite (JSON has no NaN; DuckDB refuses it)."""
     known = {key: value if isinstance(value, str) or math.isfinite(value) else None for key, value in values.items()}
     return json.dumps(known)
 
 
 class _Answer:
-    """The rows of one request, most of them as Arrow already."""
+    """The rows of one request, most of them already converted to Arrow."""
 
     def __init__(self) -> None:
         self.unavailable = 0
@@ -320,7 +326,7 @@ class _Answer:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, rows: Rows) -> None:
-        """Take in the rows of one evaluation."""
+        """Add the rows of one evaluation."""
         reasons = [text_of(row, "unavailable") for row in rows if row["unavailable"]]
         if reasons:
             self.unavailable += 1
@@ -330,7 +336,7 @@ class _Answer:
             self._pack()
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Return everything taken in."""
+        """Return all rows added."""
         self._pack()
         return self._batches
 

@@ -1,4 +1,4 @@
-"""A request for recalibration: a post-hoc method with options, and the number of bins."""
+"""Requests for recalibration (a post-hoc method, its options, a number of bins), and the effects of the methods."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trainables.metrics.base import Metrics, further_metrics
 from trainables.registry import Component, column_label, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
-#: The method that leaves the network's own probabilities as they are: what the others are compared with.
+#: The method that leaves the network's probabilities unchanged; the others are compared with it.
 UNCALIBRATED = "none"
 
-#: As in a search space's `evaluation.bins`.
+#: Largest number of bins, as for a search space's `evaluation.bins`.
 MOST_BINS = 1000
 
 
@@ -32,9 +32,13 @@ class Request:
     """One post-hoc method to fit and measure.
 
     Attributes:
-        method: a name of the post-hoc registry, or `UNCALIBRATED`.
-        bins: of the calibration errors.
+        method: name of a post-hoc method, or `UNCALIBRATED`.
+        bins: number of bins of the calibration errors.
         options: the method's options that differ from its defaults.
+
+    Example:
+        >>> Request("temperature", 15, {"objective": "ece"}).label
+        'temperature (objective=ece), 15 bins'
     """
 
     method: str
@@ -48,7 +52,9 @@ class Request:
 
     @property
     def part(self) -> str:
-        """The name of the file that holds the answer: the same request always has the same."""
+        """Name of the file that holds the answer; equal requests have equal names, so they replace each other."""
+        # Only the options are hashed if the method's name can be a file name, else a user's `module:Class` as well,
+        # which `column_label` shortens.
         label = column_label(self.method)
         asked = self.options_text if label == self.method else f"{self.method} {self.options_text}"
         digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
@@ -56,30 +62,34 @@ class Request:
 
     @property
     def label(self) -> str:
-        """In words, e.g. `temperature (objective=ece), 15 bins`; `uncalibrated` for no method."""
+        """Name for readers, e.g. `temperature (objective=ece), 15 bins`; `uncalibrated` for no method."""
         method = "uncalibrated" if self.method == UNCALIBRATED else method_label(self.method, self.options)
         return f"{method}, {self.bins} {'bin' if self.bins == 1 else 'bins'}"
 
 
 def method_label(method: str, options: Mapping[str, object]) -> str:
-    """Return a method with its options in words, e.g. `temperature (objective=ece)`."""
+    """Return a method with its options, e.g. `temperature (objective=ece)`."""
     written = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in sorted(options.items())}
     words = ", ".join(f"{key}={value}" for key, value in written.items())
     return f"{method} ({words})" if words else method
 
 
 def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence[int]) -> list[Request]:
-    """Return what the command line asks for: every method at every number of bins, each once.
+    """Return the requests of a command line: every method with every number of bins, each once.
 
-    The uncalibrated probabilities are always measured too, so that before and after stand in one table.
+    The uncalibrated probabilities are always measured too, so that before and after are in one table.
 
     Args:
         methods: names of post-hoc methods.
-        options: `key=value`, for every one of `methods` that takes it, or `method.key=value` for one of them.
+        options: `key=value` for every method in `methods` that has the option, or `method.key=value` for one method.
         bins: numbers of bins, 1 to 1000.
 
     Raises:
-        SweeperError: with every unknown name, misplaced option and value out of range at once.
+        SweeperError: the message lists every unknown name, misplaced option and value out of range.
+
+    Example:
+        >>> [request.label for request in read_requests(["temperature"], ["objective=ece"], [15])]
+        ['uncalibrated, 15 bins', 'temperature (objective=ece), 15 bins']
     """
     from trainables.posthoc import POSTHOC
 
@@ -88,6 +98,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
     faults += [f"--bins {count} is outside 1 … {MOST_BINS}" for count in bins if not 1 <= count <= MOST_BINS]
     chosen = {name: POSTHOC[name] for name in wanted if name in POSTHOC}
     values: dict[str, dict[str, object]] = {name: {} for name in chosen}
+    # With an unknown method, every option for it would be reported as a second, misleading error.
     for text in options if len(chosen) == len(wanted) else ():
         faults += _assign(text, chosen, values)
     for name, component in chosen.items():
@@ -104,7 +115,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
 
 
 def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[str, object]]) -> list[str]:
-    """Put one `--option` into `values` of the methods it is for; return its faults."""
+    """Store one `--option` in `values` for the methods that have it; return its errors."""
     place, equals, written = text.partition("=")
     owner, dot, key = place.strip().rpartition(".")
     if not equals or not key:
@@ -131,32 +142,33 @@ def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
 
 
 def options_that_differ(component: Component, values: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that are not at their defaults, numbers of one value written one way (`3` is `3.0`).
+    """Return the options that differ from their defaults, with equal numbers written equally (`3` becomes `3.0`).
 
-    Raises SweeperError where the component has no such option, as of a damaged `sweep.yaml`.
+    Raises SweeperError for an option that the component does not have, e.g. from a damaged `sweep.yaml`.
     """
-    found: dict[str, object] = {}
+    differing: dict[str, object] = {}
     for key, value in values.items():
         description = component.hyperparameter(key)
         if description is None:
-            known = tuple(each.name for each in component.hyperparameters)
+            known = tuple(hyperparameter.name for hyperparameter in component.hyperparameters)
             raise SweeperError(
                 f"{component.name} takes no option {key!r}{did_you_mean(key, known)}", "see `sweep.yaml`"
             )
+        # `3` and `3.0` are one request: they must have one file and be equal to one default.
         if description.kind == "number" and isinstance(value, (int, float)):
             value = float(value)
         elif description.kind == "integer" and isinstance(value, (int, float)):
             value = int(value)
         if value != description.default:
-            found[key] = value
-    return found
+            differing[key] = value
+    return differing
 
 
 def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) -> Metrics:
-    """Return further metrics by name, each with its options in `given`, `{name: …, option: value}`, or its defaults.
+    """Return optional metrics by name, each with its options from `given` (`{name: …, option: value}`) or its defaults.
 
     Raises:
-        SweeperError: with every name that no further metric has.
+        SweeperError: the message lists every name that is no optional metric.
     """
     measured = [f"--metric {name} is always measured: omit it" for name in names if name in METRIC_NAMES]
     others = [name for name in dict.fromkeys(names) if name not in METRIC_NAMES]
@@ -164,10 +176,11 @@ def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) ->
     faults = [*measured, *(f"--metric {fault}" for name in others if (fault := known.fault(name)))]
     if faults:
         raise SweeperError("\n".join(["recalibrate:", *faults]), "see `sweeper spaces --metrics`")
-    options = {str(each["name"]): {key: value for key, value in each.items() if key != "name"} for each in given}
+    options = {str(metric["name"]): {key: value for key, value in metric.items() if key != "name"} for metric in given}
     return tuple((name, hyperparameter_values(options.get(name, {}))) for name in others)
 
 
+#: The metrics whose change is judged: a calibration error, and a proper score that shows what the method costs.
 METRICS = ("ece", "nll")
 
 
@@ -177,12 +190,12 @@ class Change:
 
     Attributes:
         metric: `ece` or `nll`.
-        before: mean over units.
-        after: mean over units.
-        difference: after − before, paired by unit; units with equal values before and after are one.
-        better: units whose metric fell.
-        unit: `trial`, or `seed` where trials share their seeds.
-        trials: how many there are.
+        before: mean over units before the method.
+        after: mean over units after the method.
+        difference: after − before, paired by unit; units with the same pair of values count once.
+        better: number of units whose metric fell.
+        unit: `trial`, or `seed` if trials share their seeds.
+        trials: number of trials.
     """
 
     metric: str
@@ -198,9 +211,9 @@ class Change:
         return f"{self.before:.4f} → {self.after:.4f}"
 
     def verdict(self) -> str:
-        """Return `lower` or `higher` where the difference's 95 % interval excludes 0, else `no clear change`.
+        """Return `lower` or `higher` if the difference's 95 % interval excludes 0, else `no clear change`.
 
-        Fewer than two units that differ have no interval: `cannot be judged`.
+        With fewer than two differing units there is no interval: `cannot be judged`.
         """
         limits = self.difference.interval
         if limits is None:
@@ -211,36 +224,44 @@ class Change:
 
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
-        found = self.difference
-        counted = f"better in {self.better} of {plural(found.n, self.unit)}"
-        return f"{label(self.metric)} {self.arrow()}, {signed(found.mean)}{self.limits()}, {counted}"
+        difference = self.difference
+        counted = f"better in {self.better} of {plural(difference.n, self.unit)}"
+        return f"{label(self.metric)} {self.arrow()}, {signed(difference.mean)}{self.limits()}, {counted}"
 
     def limits(self) -> str:
-        """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`, narrow ones in more digits; or nothing."""
-        found = self.difference.interval
-        if found is None:
+        """Return the difference's interval, e.g. ` (95 % −0.02 … −0.008)`, or an empty string if there is none."""
+        interval = self.difference.interval
+        if interval is None:
             return ""
-        digits = next((digits for digits in range(2, 9) if signed(found[0], digits) != signed(found[1], digits)), 2)
-        return f" (95 % {' … '.join(signed(end, digits) for end in found)})"
+        # A narrow interval gets as many digits as it takes to print two different limits.
+        digits = next(
+            (digits for digits in range(2, 9) if signed(interval[0], digits) != signed(interval[1], digits)), 2
+        )
+        return f" (95 % {' … '.join(signed(end, digits) for end in interval)})"
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """Return a change with its sign in so many digits, large ones in whole numbers."""
+    """Return a change with its sign and this many significant digits; from 100 on as a whole number.
+
+    Example:
+        >>> signed(-0.0143), signed(1234.5)
+        ('−0.014', '+1,234')
+    """
     return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{digits}g}").replace("-", "−")
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What one method did.
+    """The effect of one method.
 
     Attributes:
-        method: as recalibrations name it.
-        options: JSON of what differs from its defaults.
-        bins: of the ECE.
-        changes: of each metric that both have.
-        fits: how many fits there were.
-        at_bound: how many of them their validation data do not determine: a search ended at an end of its range, or a
-            class had no sample.
+        method: name in the table `recalibrations`.
+        options: JSON of the options that differ from the defaults.
+        bins: number of bins of the ECE.
+        changes: change of each metric that was measured before and after.
+        fits: number of fits.
+        at_bound: number of fits that the validation data do not determine: the search ended at an end of its range, or
+            a class had no sample.
     """
 
     method: str
@@ -252,22 +273,22 @@ class Effect:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What the request is known by: method, options and bins."""
+        """Method, options and bins, which identify the request."""
         return self.method, self.options, self.bins
 
     @property
     def words(self) -> str:
-        """The method as it is called in a sentence, e.g. `focal temperature (objective=ece)`."""
+        """The method's name in a sentence, e.g. `focal temperature (objective=ece)`."""
         return method_label(self.method.replace("_", " "), json.loads(self.options))
 
     @property
     def label(self) -> str:
-        """In words, e.g. `focal_temperature (objective=ece), 15 bins`."""
+        """Name for readers, e.g. `focal_temperature (objective=ece), 15 bins`."""
         return f"{method_label(self.method, json.loads(self.options))}, {plural(self.bins, 'bin')}"
 
     @property
     def warning(self) -> str:
-        """That validation data do not determine some fits; empty where they determine all."""
+        """A warning if validation data do not determine some fits; else an empty string."""
         if not self.at_bound:
             return ""
         return (
@@ -281,39 +302,40 @@ class Effect:
 
 
 def effects(rows: Rows) -> list[Effect]:
-    """Return what each method did, in the order of the rows.
+    """Return the effect of each method, in the order of the rows.
 
     Args:
         rows: one per trial, replicate (with its `seed`), split, method, options and bins, with METRICS and
-            `parameters`; the uncalibrated ones among them.
+            `parameters`; includes the uncalibrated ones.
     """
     tested = grouped(
         (row for row in rows if row["split"] == "test"),
         lambda row: (text_of(row, "method"), text_of(row, "options"), int_of(row, "bins")),
     )
-    found = []
+    method_effects = []
     for (method, options, bins), after in tested.items():
         before = [] if method == UNCALIBRATED else tested.get((UNCALIBRATED, "{}", bins), [])
         changes = [_over_units(name, before, after) for name in METRICS]
         if any(changes):
             bounds = [at_bound(row) for row in after]
             known = [change for change in changes if change is not None]
-            found.append(Effect(method, options, bins, known, len(bounds), sum(bounds)))
-    return found
+            method_effects.append(Effect(method, options, bins, known, len(bounds), sum(bounds)))
+    return method_effects
 
 
 def at_bound(row: Row) -> bool:
-    """Return whether the `parameters` of a row say that validation data do not determine the fit."""
+    """Return whether a row's `parameters` state that validation data do not determine the fit."""
     return bool(json.loads(str(row.get("parameters") or "{}")).get("at_bound"))
 
 
 def seed_of(row: Row) -> object:
-    """Return a row's seed; without one its replicate is a seed of its own."""
+    """Return a row's seed; without one, its trial and replicate stand for a seed that no other row shares."""
     return row.get("seed", (row["trial"], row["replicate"]))
 
 
 def _over_units(metric: str, before: Rows, after: Rows) -> Change | None:
-    """Return a metric's change over what is independent: trials, or the seeds that they share."""
+    """Return a metric's change over independent units: trials, or the seeds that they share."""
+    # Trials on common seeds move together, so an interval over trials would be too narrow.
     sides = [
         {(row["trial"], seed_of(row)): value for row in rows if (value := measured_or_none(row, metric)) is not None}
         for rows in (before, after)
@@ -330,9 +352,9 @@ def _over_units(metric: str, before: Rows, after: Rows) -> Change | None:
 
 
 def changed(metric: str, before: Mapping[Any, list[float]], after: Mapping[Any, list[float]]) -> Change | None:
-    """Return a metric's change over the units that have it before and after; None where none has.
+    """Return a metric's change over the units that have it before and after; None if there are none.
 
-    Units with the same values before and after are one: a trial of a configuration that has no effect is no evidence.
+    Units with equal pairs of values count once: repeating a deterministic training adds no evidence.
     """
     units = [unit for unit in before if unit in after]
     pairs = sorted({(spread(before[unit]).mean, spread(after[unit]).mean) for unit in units})

@@ -1,17 +1,17 @@
-"""Reading a sweep: SQL, Arrow, pandas and Polars over its Parquet tables.
+"""Read a sweep: SQL, Arrow, pandas and Polars over its Parquet tables.
 
-Everything here reads `<sweep>/tables/<table>/**/*.parquet` and writes nothing. It may be used while the sweep runs:
-`tables` is a symbolic link to a generation of files, and each query resolves it once, so that a query sees one
-generation from beginning to end even when the link is swapped meanwhile.
+This module reads `<sweep>/tables/<table>/**/*.parquet` and writes nothing. It works while the sweep runs: `tables` is a
+symbolic link to a generation of files, and each query resolves the link once, so a query sees one generation from
+beginning to end even if the link is swapped meanwhile.
 
     from sweeper.results import load
     results = load("quickstart")
     results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
     results.pandas("final")
 
-Several sweeps read as one: every table is a union with a column `sweep` that names the source. A column that only
-some sweeps have is null in the rows of the others; the view `final` is each replicate's last evaluation within its own
-sweep.
+Several sweeps can be read as one: every table is a union with a column `sweep` that names the source. A column that
+only some sweeps have is null in the rows of the others. The view `final` holds each replicate's last evaluation within
+its own sweep.
 """
 
 from __future__ import annotations
@@ -57,6 +57,22 @@ class Results:
         folder: the sweep's results folder.
         frozen: a connection that already holds the tables (see `snapshot`); None reads the files at each query.
         generation: the folder of files that the connection reads.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> folder = Path("results/example")  # a finished sweep has more tables and columns
+        >>> (folder / "tables/trials").mkdir(parents=True, exist_ok=True)
+        >>> table = pa.table({"trial": ["c00000", "c00001"], "replicate": [0, 0], "epochs": [3, 9]})
+        >>> pq.write_table(table, folder / "tables/trials/part.parquet")
+        >>> results = Results(folder)
+        >>> results.columns("trials")
+        ['trial', 'replicate', 'epochs']
+        >>> results.rows("SELECT trial FROM trials WHERE epochs > 3")
+        [{'trial': 'c00001'}]
+        >>> with results.snapshot() as frozen:  # several queries over the same rows
+        ...     frozen.table("trials").num_rows
+        2
     """
 
     folder: Path
@@ -74,22 +90,24 @@ class Results:
         return SweepPaths(self.folder)
 
     def sql(self, query: str, *, trials: Collection[str] | None = None, most: int | None = None) -> pa.Table:
-        """Return the rows of one reading SQL statement over the tables and the view `final`.
+        """Return the rows of one read-only SQL statement over the tables and the view `final`.
 
         Args:
             query: the statement.
-            trials: whose predictions it reads, where these are still in a store; those of all trials by default.
-            most: rows to read; all by default.
+            trials: trials whose predictions are fetched if they are still in a store; all by default.
+            most: largest number of rows to read; all by default.
 
         Raises:
-            QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
-            StoreError: when predictions have to be fetched and cannot be.
+            QueryError: DuckDB refuses the query, or it is not exactly one read-only statement.
+            StoreError: the predictions have to be fetched, and the store does not answer.
         """
         queries.check_reads_only(query)
         queries.bring_what_is_read(self.paths, query, trials)
         if self.generation is not None:
+            # A snapshot checked the small tables when it copied them; the large ones are still read from their files.
             queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
         if NAMED.search(query):
+            # The simulation and the query must see the same rows, also if the tables are replaced between them.
             with nullcontext(self) if self.frozen is not None else self.snapshot() as held:
                 return with_fragility(held, query, most)
         if self.frozen is not None:
@@ -102,43 +120,45 @@ class Results:
         return rows
 
     def table(self, name: str) -> pa.Table:
-        """Return a whole table, or the view `final`, as Arrow. Raises QueryError when there is none of that name."""
+        """Return a whole table, or the view `final`, as Arrow. Raises QueryError for an unknown name."""
         if name not in VIEWS:
             raise QueryError(f"there is no table {name!r}", f"tables: {', '.join(VIEWS)}{nearest(name, VIEWS)}")
         return self.sql(f"SELECT * FROM {name}")
 
     def columns(self, name: str) -> list[str]:
-        """Return the column names of a table. Raises as `table` does."""
+        """Return the column names of a table. Raises QueryError for an unknown name."""
+        # `trials=()`: only the schema is read, so no predictions are fetched from a store.
         names: list[str] = self.sql(f"SELECT * FROM {name} LIMIT 0", trials=()).column_names
         return names
 
     def pandas(self, name: str = "final") -> pandas.DataFrame:
-        """Return a whole table as a pandas data frame (pandas must be installed). Raises as `table` does."""
+        """Return a whole table as a pandas data frame (needs pandas). Raises QueryError for an unknown name."""
         return self.table(name).to_pandas()
 
     def polars(self, name: str = "final") -> polars.DataFrame:
-        """Return a whole table as a Polars data frame (Polars must be installed). Raises as `table` does."""
+        """Return a whole table as a Polars data frame (needs Polars). Raises QueryError for an unknown name."""
         import polars
 
         frame = polars.from_arrow(self.table(name))
-        assert isinstance(frame, polars.DataFrame)
+        assert isinstance(frame, polars.DataFrame)  # `from_arrow` returns a Series for a single array
         return frame
 
     def _repr_html_(self) -> str:
-        """The best trials and what became of all of them, for a notebook."""
+        """Show the best trials and the number of trials by status in a notebook."""
+        # `listing` imports this package, so it is imported when first needed.
         from sweeper.results.listing import overview, overview_table
 
         try:
             with self.snapshot() as snapshot:
                 return as_html(overview_table(leaderboard(snapshot), overview(snapshot)))
-        except QueryError as error:
+        except QueryError as error:  # a notebook would print a traceback and no value
             return f"<p>{html.escape(f'{self.name}: {error}')}</p>"
 
     @contextmanager
     def snapshot(self) -> Iterator[Results]:
         """Yield a snapshot of these results: every query in the block sees the same rows, read once.
 
-        The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
+        The small tables are copied into memory; `LARGE_TABLES` are read from the files of the current generation.
         """
         generation = queries.current_generation(self.folder)
         with queries.connect({self.name: generation}, in_memory=True) as connection:
@@ -146,28 +166,28 @@ class Results:
 
     @cached_property
     def specification(self) -> dict[str, Any]:
-        """What was run: the resolved search space. Empty where the file is missing. Raises SweeperError if damaged."""
+        """The resolved search space; empty if its file is missing. Raises SweeperError if the file is damaged."""
         return read_specification(self.paths.sweep_file)
 
     @property
     def posthoc(self) -> list[dict[str, Any]]:
-        """The post-hoc methods of the sweep's own evaluations: each its name and the options that were written."""
+        """The post-hoc methods that the sweep's evaluations use, each with its name and the options given."""
         written = self.specification.get("evaluation", {}).get("posthoc") or ()
-        return [{"name": each} if isinstance(each, str) else dict(each) for each in written]
+        return [{"name": method} if isinstance(method, str) else dict(method) for method in written]
 
     @property
     def rehearsed(self) -> list[str]:
-        """What a rehearsal changed, a sentence each; empty for the real thing."""
+        """One sentence for each setting that a rehearsal changed; empty for a real sweep."""
         return list(self.specification.get("rehearsed") or ())
 
     @property
     def marks(self) -> list[str]:
-        """What goes with every number: that it is a rehearsal's."""
+        """The notices that every figure and table must show: that the numbers are a rehearsal's."""
         return [rehearsal_notice(self.rehearsed)] if self.rehearsed else []
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """With what it was run: versions, commit, seeds, hardware, command. Empty and raises as `specification`."""
+        """Versions, commit, seeds, hardware and command of the sweep; empty or SweeperError as `specification`."""
         return read_manifest(self.paths.manifest)
 
 
@@ -176,28 +196,50 @@ def load(name_or_path: str | Path, output: str | Path = "results", *, table: Non
 @overload
 def load(name_or_path: str | Path, output: str | Path = "results", *, table: str) -> pa.Table: ...
 def load(name_or_path: str | Path, output: str | Path = "results", *, table: str | None = None) -> Results | pa.Table:
-    """Open a sweep, or read one table of it as Arrow (`.to_pandas()`, `polars.from_arrow`).
+    """Open a sweep, or read one of its tables as Arrow (then `.to_pandas()` or `polars.from_arrow`).
 
     Args:
-        name_or_path: its name (a folder of `output`), the path of its results folder, or its address in a store, from
-            where it is copied first.
-        output: where sweeps are.
-        table: a table, or the view `final`; the whole sweep if unset.
+        name_or_path: name of the sweep (a folder in `output`), path of its results folder, or its address in a store,
+            from which it is copied first.
+        output: the folder of sweeps, or a store.
+        table: name of a table, or the view `final`; the whole sweep if unset.
 
     Raises:
-        UnknownSweepError: when there is none, with the nearest names of `output`.
-        QueryError: when it has no such table.
+        UnknownSweepError: there is no such sweep; the message has the nearest names.
+        QueryError: the sweep has no such table.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> Path("results/example/tables/trials").mkdir(parents=True, exist_ok=True)
+        >>> table = pa.table({"trial": ["c00000", "c00001"], "replicate": [0, 0], "epochs": [3, 9]})
+        >>> pq.write_table(table, "results/example/tables/trials/part.parquet")
+        >>> load("example").name
+        'example'
+        >>> load("example", table="trials").column("epochs").to_pylist()
+        [3, 9]
     """
     if is_store_address(name_or_path) or is_store_address(output):
-        from sweeper.storage.places import local_copy  # brings along what checks search spaces
+        # Imported here because it also imports the checks of search spaces, which reading local tables does not need.
+        from sweeper.storage.places import local_copy
 
         name_or_path, output = local_copy(str(name_or_path), output)
-    found = Results(find_sweep(name_or_path, output).root)
-    return found if table is None else found.table(table)
+    results = Results(find_sweep(name_or_path, output).root)
+    return results if table is None else results.table(table)
 
 
 def sql(name_or_path: str | Path, query: str, output: str | Path = "results") -> pa.Table:
-    """Return the rows of one reading SQL statement as Arrow. Raises as `load` and `Results.sql` do."""
+    """Return the rows of one read-only SQL statement as Arrow. Raises what `load` and `Results.sql` raise.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> Path("results/example/tables/trials").mkdir(parents=True, exist_ok=True)
+        >>> table = pa.table({"trial": ["c00000", "c00001"], "replicate": [0, 0], "epochs": [3, 9]})
+        >>> pq.write_table(table, "results/example/tables/trials/part.parquet")
+        >>> sql("example", "SELECT max(epochs) AS longest FROM trials").to_pylist()
+        [{'longest': 9}]
+    """
     return load(name_or_path, output).sql(query)
 
 
@@ -206,21 +248,21 @@ class SeveralResults:
     """The tables of several sweeps.
 
     Attributes:
-        members: each sweep's own results, by name.
+        members: sweep name → its results.
     """
 
     members: Mapping[str, Results]
 
     def sql(self, query: str, *, most: int | None = None) -> pa.Table:
-        """Return the rows of one reading SQL statement over the united tables and the view `final`, at most `most`.
+        """Return the rows of one read-only SQL statement over the united tables and the view `final`, at most `most`.
 
         Raises:
-            QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
+            QueryError: DuckDB refuses the query, or it is not exactly one read-only statement.
         """
         queries.check_reads_only(query)
         for member in self.members.values():
             queries.bring_what_is_read(member.paths, query)
-        folders = {name: found.folder for name, found in self.members.items()}
+        folders = {name: member.folder for name, member in self.members.items()}
         return queries.read_steadily(folders, query, most, named=True)
 
 
@@ -228,24 +270,25 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
     """Open several sweeps by name or path.
 
     Raises:
-        UnknownSweepError: where there is none of a name.
-        SweeperError: where two of them have the same name, so that their rows could not be distinguished.
+        UnknownSweepError: there is no sweep with one of the names.
+        SweeperError: two sweeps have the same name, so the column `sweep` could not distinguish their rows.
     """
     members: dict[str, Results] = {}
     for name in names:
-        found = load(name, output)
-        if found.name in members:
+        results = load(name, output)
+        if results.name in members:
             raise SweeperError(
-                f"{members[found.name].folder} and {found.folder} have the same name, {found.name!r}",
+                f"{members[results.name].folder} and {results.folder} have the same name, {results.name!r}",
                 "name each sweep once; rename one of two folders with the same name",
             )
-        members[found.name] = found
+        members[results.name] = results
     return SeveralResults(members)
 
 
-#: What a query says that reads the column.
+#: Matches a query that reads the column `fragility`. The simulation takes seconds, so it runs only for such a query.
 NAMED = re.compile(rf"\b{FRAGILITY}\b", re.IGNORECASE)
 
+#: Only a stop can be fragile: the trials of other decisions went on.
 _DECISIONS = (
     "CREATE TEMP TABLE decisions AS SELECT written.*, CASE kind WHEN 'stop' THEN chance END AS fragility\n"
     "FROM memory.main.decisions AS written LEFT JOIN stop_chances USING (trial) ORDER BY trial, epoch, decided_at"
@@ -255,33 +298,37 @@ _DECISIONS = (
 def with_fragility(results: Results, query: str, most: int | None = None) -> pa.Table:
     """Return the rows of a query that names `decisions.fragility`. `results` is a snapshot. Raises QueryError.
 
-    The column is in no file: what it says follows from values that are there.
+    The column is in no file; it is simulated from the stored values of all trials.
     """
     assert results.frozen is not None
-    found = stop_chances(results)
-    columns = {"trial": pa.array(found, pa.string()), "chance": pa.array([c.finishes for c in found.values()])}
+    chances_of_trials = stop_chances(results)
+    columns = {
+        "trial": pa.array(chances_of_trials, pa.string()),
+        "chance": pa.array([c.finishes for c in chances_of_trials.values()]),
+    }
     connection = results.frozen
     connection.register("stop_chances", pa.table(columns))
-    connection.execute(_DECISIONS)  # a temporary table hides the one of its name
+    connection.execute(_DECISIONS)  # a temporary table hides the permanent one of the same name
     try:
         return queries.execute(connection, query, most)
-    finally:
+    finally:  # later queries of the snapshot must see the stored table again
         connection.execute("DROP TABLE temp.main.decisions")
         connection.unregister("stop_chances")
 
 
 def stop_chances(results: Results) -> dict[str, Chances]:
-    """Return the chances of every trial, by name, that it finishes and that it wins by other seeds in another order.
+    """Return each trial's chances to finish and to win with other seeds in another order, by trial name.
 
-    None where trials are not compared by one objective, or nothing says how far seeds spread.
+    Empty if trials are not compared by one objective, or if nothing shows how far seeds spread.
     """
     scheduler = _scheduler(results)
     if scheduler is None:
         return {}
     try:
         measured = queries.measured_sql(results, scheduler.metric)
-    except SweeperError:
+    except SweeperError:  # the objective is in no table, e.g. because another program wrote the sweep
         return {}
+    # A failed trial has no comparable value, and a diverged replicate would make every simulated mean infinite.
     rows = results.rows(
         "SELECT trial, stratum, epoch, seed, value\nFROM decisions\n"
         f"JOIN ({measured}) AS measured USING (trial, epoch)\n"
@@ -295,17 +342,17 @@ def stop_chances(results: Results) -> dict[str, Chances]:
         trial = configuration_index(text_of(row, "trial"))
         rungs[int_of(row, "epoch")].setdefault(trial, {})[int_of(row, "seed")] = float_of(row, "value")
         pools.setdefault(row["stratum"], {})[trial] = None
-    found = chances([(scheduler, [*pool]) for pool in pools.values()], [*rungs.values()])
-    return {trial_name(trial): each for trial, each in found.items()}
+    chances_of_trials = chances([(scheduler, [*pool]) for pool in pools.values()], [*rungs.values()])
+    return {trial_name(trial): of_trial for trial, of_trial in chances_of_trials.items()}
 
 
 def _scheduler(results: Results) -> Scheduler | None:
-    """Return what decides within a stratum; None where it is not known here, or compares several objectives or none."""
+    """Return the scheduler of one stratum; None if it is unknown here or does not compare exactly one objective."""
     written, goal = results.specification, objective(results)
     if written.get("objectives") or written.get("constraints"):
         return None
     try:
-        found = SchedulerSettings.model_validate(written.get("scheduler", {})).built(goal.metric, goal.mode)
-    except (SweeperError, ValueError):
+        scheduler = SchedulerSettings.model_validate(written.get("scheduler", {})).built(goal.metric, goal.mode)
+    except (SweeperError, ValueError):  # an extension's scheduler that is not installed here, or a damaged sweep.yaml
         return None
-    return found if found.compares and len(found.rungs) > 1 else None
+    return scheduler if scheduler.compares and len(scheduler.rungs) > 1 else None

@@ -1,6 +1,6 @@
-"""What a sweep's best configuration is worth: who may be as good, and where its true value lies.
+"""The configurations that may be the best, and the interval of the winner's true value.
 
-Reads tables; the statistics are `sweeper.core.statistics.best_set`.
+This module reads tables; the statistics are in `sweeper.core.statistics.best_set`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from sweeper.results.leaderboard import FINISHED, Leaderboard
 
 
 def selected(results: Results, board: Leaderboard) -> tuple[list[str], BestSet] | None:
-    """Return the trials of the configurations that may be the best, best first, and what is known of the winner.
+    """Return the trials that may be the best, best first, with the statistics of the winner.
 
-    Those that finished are compared, and of these only what keeps the constraints. None where there are fewer than two,
-    or no spread: one replicate each, or an objective of which replicates' values are not in `evaluations`.
+    Only finished configurations that meet the constraints are compared. None if there are fewer than two, or if no
+    spread is known: one replicate each, or an objective whose values per replicate are not in `evaluations`.
     """
     measured = _values(results, board)
     if len(measured) < 2:
         return None
-    found = best_set(
+    # `entered` counts the stopped ones too: the winner was selected among all that were evaluated.
+    best = best_set(
         list(measured.values()), board.objective.mode, entered=sum(row["status"] != FAILED for row in board.rows)
     )
-    return None if found is None else ([list(measured)[place] for place in found.members], found)
+    return None if best is None else ([list(measured)[place] for place in best.members], best)
 
 
 def _values(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]:
-    """Return seed → value of the finished trials that keep the constraints; none where replicates are not stored."""
+    """Return trial → seed → value of the finished trials that meet the constraints; empty if not stored."""
     goal = board.objective
     if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
         return {}
@@ -42,12 +43,13 @@ def _values(results: Results, board: Leaderboard) -> dict[str, dict[int, float]]
 
 
 def _kept(board: Leaderboard) -> list[str]:
-    """Return the finished trials that keep the constraints, best first."""
+    """Return the finished trials that meet the constraints, best first."""
     return [text_of(row, "trial") for row in board.finished if not board.breaks_constraint(row)]
 
 
 def replicates_sql(goal: Objective) -> str:
-    """Return the query of every finished replicate's value of an objective; of a sweep with fresh seeds, theirs."""
+    """Return the query of the objective of every finished replicate, or of fresh seeds only if there are any."""
+    # Fresh seeds selected nothing, so their values are unbiased; mixing them with the others would bring the bias back.
     return (
         f"SELECT trial, coalesce(seed, replicate) AS seed, {goal.column} AS value FROM final\n"
         f"WHERE split = '{goal.split}' AND status = '{FINISHED}' AND isfinite({goal.column})\n"
@@ -55,19 +57,19 @@ def replicates_sql(goal: Objective) -> str:
     )
 
 
-def winners_interval(found: BestSet) -> str:
+def winners_interval(best: BestSet) -> str:
     """Return e.g. `Allowing for having picked the best of 48: 0.047 (95 % 0.031 … 0.086)`.
 
-    Where two or three seeds leave that wider than a factor of ten, it says that, and what would measure it.
+    If two or three seeds leave an interval wider than a factor of ten, the sentence names the remedy instead.
     """
-    picked = f"Allowing for having picked the best of {found.entered:,}"
-    if not found.is_bounded:
-        few = plural(found.replicates, "seed")
+    picked = f"Allowing for having picked the best of {best.entered:,}"
+    if not best.is_bounded:
+        few = plural(best.replicates, "seed")
         return f"{picked}, {few} are too few to say its true value (fresh seeds measure it)"
-    return f"{picked}: {interval_text(found)}"
+    return f"{picked}: {interval_text(best)}"
 
 
-def interval_text(found: BestSet) -> str:
+def interval_text(best: BestSet) -> str:
     """Return the winner's value with its interval, e.g. `0.047 (95 % 0.031 … 0.086)`."""
-    low, high = found.interval
-    return f"{found.value:.3g} (95 % {low:.2g} … {high:.2g})"
+    low, high = best.interval
+    return f"{best.value:.3g} (95 % {low:.2g} … {high:.2g})"

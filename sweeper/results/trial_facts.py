@@ -1,4 +1,4 @@
-"""Everything about one trial as text in tables, for the terminal (`trial_view`) and for a page of its own."""
+"""Gather everything about one trial as text and small tables, for the terminal (`trial_view`) and the trial's page."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 SPLITS = ("val", "test")
 
-#: Columns of metrics: the last evaluations on validation data, and the one on test data.
+#: Largest number of metric columns: the last evaluations on validation data, and the one on test data. With a column of
+#: names, more do not fit 80 characters.
 MOST_EVALUATIONS = 3
 
-#: Columns of metrics in words, which are no metric of their own.
+#: Names of columns that `label` does not know, because they are no metric.
 NAMES = {"posthoc_temperature_temperature": "fitted temperature"}
 
 
@@ -42,9 +43,9 @@ class Grid:
     """A small table of text.
 
     Attributes:
-        headings: of the columns.
-        rows: as many cells as there are headings.
-        left: columns whose text is aligned to the left.
+        headings: column headings.
+        rows: rows, each with one cell per heading.
+        left: numbers of the columns that are aligned to the left.
     """
 
     headings: Sequence[str]
@@ -57,15 +58,15 @@ class TrialFacts:
     """One trial of a sweep.
 
     Attributes:
-        sweep: its sweep's name.
-        trial: its name.
+        sweep: name of the sweep.
+        trial: name of the trial.
         ended: status, epochs and time, in one line.
         remarks: seeds, why replicates failed, and whether the trial breaks a constraint.
-        configuration: each component with its hyperparameters.
-        decisions: the scheduler's; None before the first.
+        configuration: (component, its hyperparameters) in words.
+        decisions: the scheduler's decisions; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
-        posthoc: what each method did on test data; None where none was measured.
-        files: that belong to it alone, within the sweep's folder.
+        posthoc: test metrics after each post-hoc method; None if none was measured.
+        files: files that belong to this trial alone, relative to the sweep's folder.
     """
 
     sweep: str
@@ -83,8 +84,8 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     """Gather everything about one trial.
 
     Args:
-        results: its sweep, or better a snapshot of it.
-        asked: its name, `c00039`, or its number; None for the best.
+        results: the sweep, preferably a snapshot of it: this makes a dozen queries.
+        asked: the trial's name, `c00039`, or its number; None for the best.
 
     Raises:
         SweeperError: there is no such trial; the message has the nearest name.
@@ -101,7 +102,7 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
 
 
 def chosen_name(results: Results, asked: str | None) -> str:
-    """Return the trial's name, checked, or the best trial's. Raises SweeperError where there is none."""
+    """Return the name of an existing trial, by default the best. Raises SweeperError if there is none."""
     if asked is None:
         if (best := leaderboard(results).best) is None:
             raise SweeperError(f"{results.name} has no finished trial yet", "name one, e.g. c00000")
@@ -115,7 +116,8 @@ def chosen_name(results: Results, asked: str | None) -> str:
 
 
 def state_of(replicates: Rows) -> tuple[str, list[str]]:
-    """Return status, epochs and time in one line, and remarks: seeds and errors."""
+    """Return status, epochs and time in one line, and remarks on seeds and errors."""
+    # Replicates of one trial usually fail for one reason and end in one status: each is stated once.
     first = replicates[0]
     statuses = list(dict.fromkeys(STATUS_WORDS[text_of(row, "status")] for row in replicates))
     seconds = sum(float_or_none(row, "wall_seconds") or 0.0 for row in replicates)
@@ -127,7 +129,7 @@ def state_of(replicates: Rows) -> tuple[str, list[str]]:
 
 
 def broken_constraints(results: Results, trial: str) -> list[str]:
-    """Return a sentence where a trial finished and breaks a constraint of its sweep."""
+    """Return a sentence if the trial finished and breaks a constraint of its sweep."""
     if trial not in against_constraints(results):
         return []
     guards = ", ".join(constraint.text for constraint in constraints_of(results))
@@ -135,7 +137,7 @@ def broken_constraints(results: Results, trial: str) -> list[str]:
 
 
 def same_configuration(results: Results, trial: str) -> list[str]:
-    """Return a sentence where other trials have the same values on other seeds, as a grid with several samples has."""
+    """Return a sentence if other trials have this configuration on other seeds, as in a grid with several samples."""
     known = f"(SELECT any_value(config_hash) FROM trials WHERE trial = {literal(trial)})"
     where = f"config_hash = {known} AND trial != {literal(trial)}"
     rows = results.rows(f"SELECT DISTINCT trial FROM trials WHERE {where} ORDER BY 1")
@@ -144,21 +146,22 @@ def same_configuration(results: Results, trial: str) -> list[str]:
 
 
 def fragile(results: Results, trial: str, replicates: Rows) -> list[str]:
-    """Return a sentence on how fragile the stop of a trial was, where it was stopped and that is known."""
+    """Return a sentence on how fragile the trial's stop was; nothing if it was not stopped or this is unknown."""
+    # Checked first, because the chances are simulated, which takes seconds.
     stopped = any(row["status"] == "early_stopped" for row in replicates)
-    found = stop_chances(results).get(trial) if stopped else None
-    if found is None:
+    odds = stop_chances(results).get(trial) if stopped else None
+    if odds is None:
         return []
-    return [f"by other seeds in another order: finished in {found.finishes:.0%}, won in {found.wins:.0%} of sweeps"]
+    return [f"by other seeds in another order: finished in {odds.finishes:.0%}, won in {odds.wins:.0%} of sweeps"]
 
 
 def configuration(row: Row) -> list[tuple[str, str]]:
-    """Return the hyperparameters, those of one component in a line."""
+    """Return the hyperparameters, one line per component."""
     groups: dict[str, list[str]] = {}
-    for column, found in row.items():
-        if column.startswith("config_") and column != "config_hash" and found is not None:
+    for column, value in row.items():
+        if column.startswith("config_") and column != "config_hash" and value is not None:
             part, _, rest = column.removeprefix("config_").partition("_")
-            groups.setdefault(part, []).append(str(found) if rest == "name" else f"{label(rest)} {number(found)}")
+            groups.setdefault(part, []).append(str(value) if rest == "name" else f"{label(rest)} {number(value)}")
     return [(part, " · ".join(words)) for part, words in groups.items()]
 
 
@@ -184,6 +187,7 @@ def metrics(results: Results, trial: str) -> Grid | None:
     )
     if not rows:
         return None
+    # Test data are shown for the last evaluation only: the earlier ones are of no finished network.
     last = max(int_of(row, "epoch") for row in rows)
     shown = [(split, epoch) for split in SPLITS for epoch in sorted({int_of(row, "epoch") for row in rows})]
     shown = [key for key in shown if key[0] == "val" or key[1] == last][-MOST_EVALUATIONS:]
@@ -195,7 +199,7 @@ def metrics(results: Results, trial: str) -> Grid | None:
 
 
 def posthoc(results: Results, trial: str) -> Grid | None:
-    """Return what each post-hoc method did on test data at the last evaluation."""
+    """Return ECE and NLL on test data after each post-hoc method, at the last evaluation."""
     present = results.columns("evaluations")
     methods = [re.sub(r"^posthoc_|_nll$", "", name) for name in present if re.fullmatch(r"posthoc_.*_nll", name)]
     methods = [name for name in methods if f"posthoc_{name}_ece" in present]
@@ -212,13 +216,13 @@ def posthoc(results: Results, trial: str) -> Grid | None:
 
 
 def files(folder: Path, trial: str) -> list[Path]:
-    """Return the files that belong to the trial alone, within the sweep's folder."""
-    found = (path for part in ("checkpoints", "tables") for path in sorted((folder / part).glob(f"**/*{trial}*")))
-    return [path.relative_to(folder) for path in found]
+    """Return the files that belong to the trial alone, relative to the sweep's folder."""
+    paths = (path for part in ("checkpoints", "tables") for path in sorted((folder / part).glob(f"**/*{trial}*")))
+    return [path.relative_to(folder) for path in paths]
 
 
 def value(row: Row, column: str) -> str:
-    """Return a mean with its deviation, in percent for accuracies."""
+    """Return mean ± standard deviation, in percent for accuracies."""
     mean, deviation = float_or_none(row, column), float_or_none(row, f"{column}_sd")
     if mean is None:
         return "–"
@@ -227,37 +231,37 @@ def value(row: Row, column: str) -> str:
 
 
 def number_of(row: Row, column: str) -> str:
-    """Return a number in four digits; nothing for NULL."""
-    found = float_or_none(row, column)
-    return "" if found is None else f"{found:.4g}"
+    """Return a number with four significant digits; an empty string for NULL."""
+    value = float_or_none(row, column)
+    return "" if value is None else f"{value:.4g}"
 
 
-#: Files that are named; there is one of predictions for each replicate and evaluation.
+#: Largest number of files listed; each replicate and evaluation has one of predictions.
 MOST_FILES = 8
 
 
-def trial_view(found: TrialFacts, folder: Path) -> RenderableType:
-    """Return everything about one trial of the sweep in `folder`, in the width of a terminal."""
+def trial_view(facts: TrialFacts, folder: Path) -> RenderableType:
+    """Return everything about one trial of the sweep in `folder`, for a terminal."""
     settings = Table.grid(padding=(0, 2))
-    for part, words in found.configuration:
+    for part, words in facts.configuration:
         settings.add_row(Text(part, style="dim"), words)
-    parts: list[RenderableType] = [settings, drawn(found.decisions, "no decision yet")]
-    parts.append(drawn(found.metrics, "not evaluated yet"))
-    if found.posthoc is not None:
-        parts.append(drawn(found.posthoc, ""))
-    parts.append(Group(*listed(found.files, folder)))
-    parts.append(Text(f"SQL: trial = '{found.trial}' in every table", style="dim"))
-    heading = Text(f"{found.sweep} · {found.trial} · {found.ended}", style="bold")
-    return Group(heading, *map(Text, found.remarks), *(each for part in parts for each in (Text(), part)))
+    parts: list[RenderableType] = [settings, drawn(facts.decisions, "no decision yet")]
+    parts.append(drawn(facts.metrics, "not evaluated yet"))
+    if facts.posthoc is not None:
+        parts.append(drawn(facts.posthoc, ""))
+    parts.append(Group(*listed(facts.files, folder)))
+    parts.append(Text(f"SQL: trial = '{facts.trial}' in every table", style="dim"))
+    heading = Text(f"{facts.sweep} · {facts.trial} · {facts.ended}", style="bold")
+    return Group(heading, *map(Text, facts.remarks), *(line for part in parts for line in (Text(), part)))
 
 
 def drawn(grid: Grid | None, absent: str) -> RenderableType:
-    """Return a table, or a sentence where there is none."""
+    """Return a grid as a table, or the sentence `absent` if there is none."""
     if grid is None:
         return Text(absent, style="dim")
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for at, heading in enumerate(grid.headings):
-        # Only a sentence may be broken over lines.
+        # Only the reason, a sentence, may wrap: a wrapped number would be misread.
         table.add_column(heading, justify="left" if at in grid.left else "right", no_wrap=heading != "reason")
     for row in grid.rows:
         table.add_row(*row)
@@ -265,7 +269,7 @@ def drawn(grid: Grid | None, absent: str) -> RenderableType:
 
 
 def listed(files: Sequence[Path], folder: Path) -> list[RenderableType]:
-    """Return the first files' names."""
+    """Return the names of the first MOST_FILES files, one per line."""
     if not files:
         words = f"files: {folder}/tables (its rows are in files of all trials; no checkpoint is kept)"
         return [Text(words, style="dim")]

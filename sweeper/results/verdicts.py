@@ -1,7 +1,7 @@
-"""Losses, configurations and sweeps compared by every estimator, before and after post-hoc methods.
+"""Compare losses, configurations and sweeps by every estimator, before and after post-hoc methods.
 
-All from stored logits; nothing is trained. A loss stands for its best finished configuration on each network. Seeds of
-the final stage are used where there are any, since they chose nothing; else all seeds.
+Everything is computed from stored logits; nothing is trained. A loss stands for its best finished configuration on each
+network. Seeds of the final stage are used if there are any, because they selected nothing; else all seeds.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as FITTED_ON_SPLIT, LABEL, hyperparameter_values
 from trainables.registry.names import did_you_mean
 
-#: Logits of all finalists up to which the first screen judges them, 80 MB: some seconds of a core.
+#: Largest number of logits of all finalists for which the first screen judges them: 80 MB, a few seconds of a core.
 MOST_VALUES = 20_000_000
 
-#: A post-hoc method and its options; the methods of a comparison.
+#: A post-hoc method and its options.
 Method = tuple[str, Mapping[str, object]]
 
 BEFORE: Method = (UNCALIBRATED, {})
@@ -49,15 +49,15 @@ TEMPERATURE: Method = ("temperature", {})
 
 
 def fresh_replicates(results: Results) -> set[tuple[str, int]]:
-    """Return (trial, replicate) of the seeds that were trained in the final stage, after everything was chosen."""
-    if "stage" not in results.columns("evaluations"):
+    """Return (trial, replicate) of the seeds that were trained in the final stage, after the selection."""
+    if "stage" not in results.columns("evaluations"):  # tables copied from elsewhere need not have the column
         return set()
     rows = results.rows("SELECT DISTINCT trial, replicate FROM evaluations WHERE stage = 'final'")
     return {(text_of(row, "trial"), int_of(row, "replicate")) for row in rows}
 
 
 def astray(results: Results, board: Leaderboard) -> Outliers:
-    """Return the finished trainings that ended far from the others of their configuration, by the objective."""
+    """Return the finished seeds whose objective is far from the other seeds' of their configuration."""
     goal = board.objective
     if goal.split not in ("val", "test") or goal.column not in results.columns("evaluations"):
         return Outliers((), 0)
@@ -67,37 +67,37 @@ def astray(results: Results, board: Leaderboard) -> Outliers:
 
 
 class Trained:
-    """The stored networks of some finished trials of one sweep; those of seeds that ended far from the others left out.
+    """The stored networks of some finished trials of one sweep, without seeds that ended far from the others.
 
     Attributes:
-        members: trial → seed → the predictions that count.
+        members: trial → seed → predictions.
     """
 
     def __init__(self, results: Results, trials: Sequence[str]) -> None:
-        """Read them. Raises SweeperError: no predictions, or of different samples."""
+        """Read the predictions. Raises SweeperError if there are none, or if they are of different samples."""
         rows = results.rows("SELECT DISTINCT trial, replicate, coalesce(seed, replicate) AS seed FROM trials")
         seeds = {(text_of(row, "trial"), int_of(row, "replicate")): int_of(row, "seed") for row in rows}
         fresh, self.members = fresh_replicates(results), dict[str, dict[int, StoredPredictions]]()
         flagged = astray(results, leaderboard(results)).flagged
-        for trial, every in grouped(members_of(results, trials), lambda each: each.trial).items():
-            kept = [each for each in every if (trial, each.replicate) in fresh]
-            used = kept if len(kept) > 1 else every
-            of_seed = {seeds[trial, each.replicate]: each for each in used}
-            self.members[trial] = {seed: each for seed, each in of_seed.items() if (trial, seed) not in flagged}
+        for trial, every in grouped(members_of(results, trials), lambda member: member.trial).items():
+            kept = [member for member in every if (trial, member.replicate) in fresh]
+            used = kept if len(kept) > 1 else every  # one fresh seed alone has no spread to judge by
+            of_seed = {seeds[trial, member.replicate]: member for member in used}
+            self.members[trial] = {seed: member for seed, member in of_seed.items() if (trial, seed) not in flagged}
 
     @cached_property
     def samples(self) -> int:
-        """Test samples."""
+        """Number of test samples."""
         return len(next(self.all()).targets[MEASURED_ON])
 
     def all(self) -> Iterator[StoredPredictions]:
-        """Return every network."""
-        return (each for of_one in self.members.values() for each in of_one.values())
+        """Yield every network."""
+        return (network for of_one in self.members.values() for network in of_one.values())
 
     def after(self, row: Row, method: Method) -> Networks:
-        """Return a trial's test predictions after a method fitted on validation data; none where it cannot be fitted.
+        """Return a trial's test predictions after a method fitted on validation data; empty if it cannot be fitted.
 
-        The focal map takes its γ from the trial's loss.
+        The focal map uses the γ of the trial's loss.
         """
         name, options = method
         loss = {"name": row["loss"], "gamma": row.get("config_loss_gamma")}
@@ -110,13 +110,13 @@ class Trained:
                 else:
                     calibrated = fit(name, of.logits[FITTED_ON], of.targets[FITTED_ON], **given)(logits)
                     scored[seed] = Scored.of(calibrated, targets)
-        except UnusablePredictions:
+        except UnusablePredictions:  # for one seed, so for the method: means over other seeds are not comparable
             return {}
         return scored
 
 
 def margin_of(results: Results) -> float:
-    """Return the largest difference that counts as none: `objective.margin`, or MARGIN."""
+    """Return the largest difference that counts as no difference: `objective.margin`, or MARGIN."""
     asked = (results.specification.get("objective") or {}).get("margin")
     return MARGIN if asked is None else float(asked)
 
@@ -126,8 +126,8 @@ class Calibration:
     """The test ECE of some configurations, before and after temperature scaling.
 
     Attributes:
-        changes: trial → after minus before.
-        between: (first, second) → the differences before and after of two configurations.
+        changes: trial → judgement of after minus before.
+        between: judgements of the first minus the second configuration, before and after.
     """
 
     changes: Mapping[str, Judgement]
@@ -135,22 +135,23 @@ class Calibration:
 
 
 def calibration(results: Results, rows: Sequence[Row], *, between: bool = False) -> Calibration:
-    """Return what temperature scaling does to the test ECE of each of `rows`, finished configurations.
+    """Return the effect of temperature scaling on the test ECE of finished configurations.
 
-    Nothing of them without stored predictions, or where these are more than a report can read.
+    Empty without stored predictions, or if there are more than MOST_VALUES logits.
 
     Args:
         results: the sweep.
-        rows: of its leaderboard.
-        between: also compare the first with the second.
+        rows: rows of its leaderboard.
+        between: also compare the first row with the second.
     """
     try:
+        # One trial is read first: its size times the number of rows decides whether to read the others.
         trained, margin = Trained(results, [text_of(rows[0], "trial")]), margin_of(results)
-        size = sum(logits.size for each in trained.all() for logits in each.logits.values())
+        size = sum(logits.size for network in trained.all() for logits in network.logits.values())
         if size * len(rows) > MOST_VALUES:
             return Calibration({})
         trained = Trained(results, [text_of(row, "trial") for row in rows])
-    except (SweeperError, IndexError):  # predictions were deleted, or never written
+    except (SweeperError, IndexError):  # predictions were deleted or never written; IndexError: no rows
         return Calibration({})
     stages = {
         text_of(row, "trial"): [trained.after(row, method) for method in (BEFORE, TEMPERATURE)]
@@ -170,12 +171,12 @@ class Estimates:
 
     Attributes:
         network: the architecture.
-        sides: what was asked for, and the configuration that stands for it.
-        stages: `uncalibrated`, then each post-hoc method in words → the judgements of first minus second.
-        changes: each side after a method, in words → the judgements of after minus before.
-        seeds: of either side.
-        samples: of test data.
-        margin: what counts as no difference.
+        sides: for each side the requested name and the configuration that stands for it.
+        stages: `uncalibrated`, then each post-hoc method in words → judgements of first minus second.
+        changes: each side after a method, in words → judgements of after minus before.
+        seeds: number of seeds of each side.
+        samples: number of test samples.
+        margin: largest difference that counts as no difference.
     """
 
     network: str
@@ -187,28 +188,28 @@ class Estimates:
     margin: float
 
     def shown(self, stage: str) -> Judgement | None:
-        """Return what the first screen's estimator says at a stage."""
+        """Return the judgement of the first screen's estimator at a stage; None if the stage has none."""
         return next((one for one in self.stages.get(stage, ()) if one.estimator == SHOWN), None)
 
 
-#: A sweep, and the loss or trial of it that is compared; `None` for its best finished configuration.
+#: A sweep and its loss or trial to compare; None stands for its best finished configuration.
 Side = tuple[Results, str | None]
 
 
 def estimates(
     first: Side, second: Side, network: str | None = None, known: Mapping[str, Judgement] = MappingProxyType({})
 ) -> list[Estimates]:
-    """Return how the two sides compare on each network on which both have a finished configuration.
+    """Return the comparison of two sides on each network on which both have a finished configuration.
 
-    Methods are temperature scaling and those of the first sweep that were fitted on validation data.
+    The methods are temperature scaling and those of the first sweep that were fitted on validation data.
 
     Args:
-        first, second: a loss stands for its best finished configuration on each network.
-        network: only this one.
-        known: trial → what the first screen says of temperature scaling, which stands in its row.
+        first, second: the sides; a loss stands for its best finished configuration on each network.
+        network: compare on this network only.
+        known: trial → the first screen's judgement of temperature scaling, which replaces the one computed here.
 
     Raises:
-        SweeperError: a side that no finished configuration has, or no predictions of the same samples to compute from.
+        SweeperError: no finished configuration matches a side, or there are no predictions of the same samples.
     """
     chosen = [_finished(*side) for side in (first, second)]
     names = [asked or results.name for results, asked in (first, second)]
@@ -233,12 +234,14 @@ def estimates(
             after = [side.after(row, method) for side, row in zip(sides, rows, strict=True)]
             words = "uncalibrated" if method == BEFORE else f"after {method_label(*method)}"
             before = before or after
-            if not all(after):
+            if not all(after):  # the method could not be fitted on one side
                 continue
             stages[words] = _by_every(after[0], after[1], margin)
             if method != BEFORE:
                 for side, trial, own, raw in zip(names, trials, after, before, strict=True):
                     rows_of = _by_every(own, raw, margin)
+                    # The first screen judged all finalists together, which knows the seeds' spread better: the page
+                    # must not state two verdicts on one question.
                     said = known.get(trial) if method == TEMPERATURE else None
                     changes[f"{side} {words}"] = [said if said and row.estimator == SHOWN else row for row in rows_of]
         named = (names[0], trials[0]), (names[1], trials[1])
@@ -253,11 +256,11 @@ def _by_every(first: Networks, second: Networks, margin: float) -> list[Judgemen
 
 
 def _finished(results: Results, asked: str | None) -> dict[str, Row]:
-    """Return network → the best finished configuration that `asked`, a loss or a trial, names; `None` names all."""
+    """Return network → best finished configuration of the loss or trial `asked`; None means any configuration."""
     finished, best = leaderboard(results).finished, dict[str, Row]()
     for row in finished:
         if asked in (None, row["trial"], row["loss"]):
-            best.setdefault(str(row["architecture"]), row)
+            best.setdefault(str(row["architecture"]), row)  # rows are best first
     if not best:
         known = sorted({str(row["loss"]) for row in finished})
         named = "" if asked is None else f" has the loss, or is the trial, {asked!r}{did_you_mean(asked, tuple(known))}"
@@ -269,12 +272,15 @@ def _finished(results: Results, asked: str | None) -> dict[str, Row]:
 
 
 def _methods(results: Results) -> list[Method]:
-    """Return no method, temperature scaling, and what else of ours the sweep fitted on `val`, each with its options."""
+    """Return the methods to compare, with their options: none, temperature scaling, the sweep's own fitted on `val`.
+
+    A user's own method is left out: its code may not be present where the sweep is read.
+    """
     ours = [BEFORE, TEMPERATURE]
-    for each in results.posthoc:
-        name, fitted_on = str(each.pop("name")), each.pop(FITTED_ON_SPLIT, FITTED_ON)
-        each.pop(LABEL, None)
+    for options in results.posthoc:
+        name, fitted_on = str(options.pop("name")), options.pop(FITTED_ON_SPLIT, FITTED_ON)
+        options.pop(LABEL, None)
         if fitted_on == FITTED_ON and not POSTHOC.is_own(name):
-            method = (name, options_that_differ(POSTHOC[name], each))
+            method = (name, options_that_differ(POSTHOC[name], options))
             ours += [method] if method not in ours else []
     return ours
