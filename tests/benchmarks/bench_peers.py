@@ -219,7 +219,7 @@ def make_environment(contender: Contender, environments: Path) -> None:
 
 def plan_of(samples: int) -> Plan:
     """Draw the configurations."""
-    settings = [f"samples={samples}", "replicates=1", "evaluation.curvature=false", f"scheduler={ONE_POOL}"]
+    settings = [f"samples={samples}", "replicates=1", "which=[]", "evaluation.curvature=false", f"scheduler={ONE_POOL}"]
     spec = load_spec(SPACE, settings)
     chosen = [
         {"values": values, "seed": spec.replicate_seeds.of(index)[0]}

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_timings [--runs 5] [--executor auto] [--full] [--against FOLDER]
 
-The quickstart as `bench_peers` runs it: 48 configurations, one replicate, no curvature; `--full` runs it as it ships.
+The quickstart's space as `bench_peers` runs it: 48 configurations, one replicate, no curvature; `--full` runs it as it ships.
 `--against` names another checkout: both take turns, and what that one does not print is left out. Everything is on:
 tables, report, MLflow. Fixed cost is what passes before the first report and after the last.
 """
@@ -23,7 +23,11 @@ from sweeper.storage.metadata import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_POOL = "scheduler={name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
-LIGHT = ("--set", "replicates=1", "--set", "evaluation.curvature=false", "--set", ONE_POOL)
+LIGHT = tuple(
+    word
+    for setting in ("samples=48", "replicates=1", "which=[]", "evaluation.curvature=false", ONE_POOL)
+    for word in ("--set", setting)
+)
 LINE = re.compile(r"^ (?P<phase>\S.*?)\s+(?P<took>[\d.]+)\s+(?P<at>[\d.]+)\s*$")
 PHASES = ("first report", "last report")
 
@@ -63,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--executor", default="auto", choices=("auto", "local", "ray"))
-    parser.add_argument("--full", action="store_true", help="two replicates and curvature, as the quickstart ships")
+    parser.add_argument("--full", action="store_true", help="fresh seeds and curvature, as the quickstart ships")
     parser.add_argument("--against", type=Path, help="another checkout, run in turns")
     options = parser.parse_args()
     arguments = ["--executor", options.executor, *(() if options.full else LIGHT)]
