@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_timings [--runs 5] [--executor auto] [--full] [--against FOLDER]
 
-48 configurations of the quickstart's space, one replicate, no curvature, as in `bench_peers`; `--full` runs it as it ships.
+48 configurations of the quickstart's space, one replicate, no curvature, as `bench_peers`; `--full`: as it ships.
 `--against` names another checkout: both take turns, and what that one does not print is left out. Everything is on:
 tables, report, MLflow. Fixed cost is what passes before the first report and after the last.
 """
