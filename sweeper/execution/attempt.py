@@ -192,6 +192,7 @@ class Attempt:
         """Write tables and report, and give the tracker a bounded time; return things to know."""
         options, state, mirror = self._options, self.state, self.mirror
         self.progress.stage("writing tables and report")
+        self.follower.hurry()
         mirror.collect()
         self._tables.close()
         lacking = _report_lacking(self.sweep)

@@ -17,12 +17,12 @@ from sweeper.core.statistics.basics import Spread
 from sweeper.core.statistics.best_set import Comparisons, most_lost
 from sweeper.core.statistics.racing import needed_seeds
 from sweeper.core.statistics.spreads import spreads
-from sweeper.reporting.figures.posthoc_temperature import posthoc_sql
 from sweeper.reporting.matrix import Key, Matrix, matrix
 from sweeper.results import Results
 from sweeper.results.estimators import Judgement
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, leaderboard
 from sweeper.results.listing import Overview, overview
+from sweeper.results.posthoc import posthoc_sql
 from sweeper.results.queries import literal
 from sweeper.results.recalibration import Effect, effects
 from sweeper.results.verdicts import Calibration, calibration

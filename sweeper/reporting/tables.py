@@ -16,10 +16,10 @@ from sweeper.core.schemas import REHEARSAL
 from sweeper.core.statistics.basics import decimals, spread, spread_text
 from sweeper.core.statistics.best_set import SURE
 from sweeper.journal.reasons import row_text
-from sweeper.reporting.figures.posthoc_temperature import Posthoc, Variant, posthoc_measurements
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, MARK, Goal, Leaderboard, leaderboard, varying_columns
+from sweeper.results.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.results.recalibration import at_bound
 from trainables.curvature.statistics.base import headline_columns
 from trainables.metrics.base import larger_is_better

@@ -19,7 +19,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     import polars
 
 
+#: A snapshot keeps the rows of a query that take at most this many bytes: a page asks hundreds of small ones.
+MOST_KEPT = 2**16
+
+
 @dataclass(frozen=True)
 class Results:
     """One sweep's tables.
@@ -57,6 +61,7 @@ class Results:
         folder: the sweep's results folder.
         frozen: a connection that already holds the tables (see `snapshot`); None reads the files at each query.
         generation: the folder of files that the connection reads.
+        answers: small results of a snapshot's queries; a report asks a hundred of its queries twice or more.
 
     Example:
         >>> from pathlib import Path
@@ -78,6 +83,7 @@ class Results:
     folder: Path
     frozen: duckdb.DuckDBPyConnection | None = field(default=None, repr=False, compare=False)
     generation: Path | None = field(default=None, repr=False, compare=False)
+    answers: dict[tuple[str, int | None], pa.Table] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -101,18 +107,25 @@ class Results:
             QueryError: DuckDB refuses the query, or it is not exactly one read-only statement.
             StoreError: the predictions have to be fetched, and the store does not answer.
         """
+        if (answer := self.answers.get((query, most))) is not None:
+            return answer
         queries.check_reads_only(query)
         queries.bring_what_is_read(self.paths, query, trials)
         if self.generation is not None:
             # A snapshot checked the small tables when it copied them; the large ones are still read from their files.
             queries.require_sound_files(self.generation, queries.tables_of(query) & queries.LARGE_TABLES)
-        if NAMED.search(query):
+        if self.frozen is None:
+            if not NAMED.search(query):
+                return queries.read_steadily({self.name: self.folder}, query, most)
             # The simulation and the query must see the same rows, also if the tables are replaced between them.
-            with nullcontext(self) if self.frozen is not None else self.snapshot() as held:
-                return with_fragility(held, query, most)
-        if self.frozen is not None:
-            return queries.execute(self.frozen, query, most)
-        return queries.read_steadily({self.name: self.folder}, query, most)
+            with self.snapshot() as held:
+                return held.sql(query, trials=trials, most=most)
+        named = NAMED.search(query)
+        table = with_fragility(self, query, most) if named else queries.execute(self.frozen, query, most)
+        # Large tables stay in files, and which trials' predictions are there depends on `trials`.
+        if table.nbytes <= MOST_KEPT and not queries.tables_of(query) & queries.LARGE_TABLES:
+            self.answers[query, most] = table
+        return table
 
     def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
         """Return the rows of a query. Arguments and errors are those of `sql`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import python_module, set_niceness, start_beside
@@ -51,6 +52,13 @@ class Follower:
         with os.fdopen(open_regular(self._paths.tracking_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             # Its standard input is closed when there is no more to come.
             self._process = start_beside(command, log, **{ADDRESS_VARIABLE: str(self._address)})
+
+    def hurry(self) -> None:
+        """Have the process log what there is by now: trials have ended, and the driver writes tables and report."""
+        if self._process is not None and self._process.stdin is not None:
+            set_niceness(self._process.pid, 0)
+            with suppress(OSError):  # it is dead: `wait` says so
+                os.write(self._process.stdin.fileno(), b"\n")
 
     def keep_alive(self) -> None:
         """Start the process once more if a signal has ended it: out of memory, or somebody's."""

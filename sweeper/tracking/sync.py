@@ -273,7 +273,8 @@ def follow(root: Path, uri: str) -> bool:
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:
-            leaving = bool(select.select([sys.stdin], [], [], pause)[0])
+            woken = bool(select.select([sys.stdin], [], [], pause)[0])
+            leaving = woken and not os.read(sys.stdin.fileno(), 1)  # the pipe's end; else a byte: trials have ended
             began = time.monotonic()
             try:
                 if not ready:
@@ -282,7 +283,7 @@ def follow(root: Path, uri: str) -> bool:
                 # A request that timed out may have been carried out since: at the end the store is asked once more.
                 begun = (begun and not (leaving and troubled)) or projection.begin()
                 if begun:
-                    projection.advance(last=leaving)
+                    projection.advance(last=woken)
                     projection.watch_machine()
                 if leaving:
                     if begun and projection.ended_at > newest_before:

@@ -15,10 +15,10 @@ import pytest
 from sweeper.core.cells import by_trial
 from sweeper.core.ids import SweepPaths
 from sweeper.reporting.figures import posthoc_temperature
-from sweeper.reporting.figures.posthoc_temperature import Variant, posthoc_measurements
 from sweeper.reporting.page import write_report
 from sweeper.reporting.tables import MethodCell, alike, marks_of, posthoc_tables
 from sweeper.results import Results
+from sweeper.results.posthoc import Variant, posthoc_measurements
 from sweeper.results.recalibrating import recalibrate
 from sweeper.results.recalibration import read_requests
 from sweeper.space.loading import load_spec

@@ -1,0 +1,144 @@
+"""Post-hoc methods on every replicate's last evaluation, from the sweep's own evaluations and from `recalibrations`.
+
+Where both measured a method with the same options and bins, the recalibration counts: it is the later one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from sweeper.core.cells import Rows, text_of
+from sweeper.core.labels import describe
+from sweeper.results.leaderboard import FINISHED, leaderboard
+from sweeper.results.queries import literal
+from sweeper.results.recalibration import UNCALIBRATED, options_that_differ
+from sweeper.results.results import Results
+from trainables.registry import FITTED_ON, LABEL, entry_label
+
+METRICS = ("ece", "ada_ece", "nll")
+#: The method that all others are compared with.
+BASELINE = "temperature"
+
+#: Configurations in a table; of more, the best by the sweep's objective.
+MOST_ROWS = 24
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """One post-hoc method with its options, as JSON of what differs from its defaults."""
+
+    method: str
+    options: str
+
+    @property
+    def label(self) -> str:
+        """In words, e.g. `temperature (objective ece)`."""
+        words = ", ".join(f"{key} {value}" for key, value in sorted(json.loads(self.options).items()))
+        name = method_words(self.method)
+        return f"{name} ({words})" if words else name
+
+
+@dataclass(frozen=True)
+class Posthoc:
+    """The measurements behind the post-hoc figures.
+
+    Attributes:
+        sql: the query.
+        rows: one per replicate, split, method, options and bins: `trial replicate split method options bins
+            temperature gamma unavailable parameters` and METRICS; of the configurations in `names` only.
+        names: trial → configuration in words, in the order of the trials.
+        left_out: finished or evaluated configurations that are not shown.
+    """
+
+    sql: str
+    rows: Rows
+    names: dict[str, str]
+    left_out: int
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The uncalibrated probabilities, the baseline, then the other methods by name, options in order."""
+        found = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
+        return sorted(
+            found, key=lambda v: (v.method != UNCALIBRATED, v.method != BASELINE, v.method, v.options != "{}", v)
+        )
+
+
+def method_words(method: str) -> str:
+    """Return how a post-hoc method calls itself; a user's own, which is not imported to be read about, by its name."""
+    from trainables.posthoc import POSTHOC
+
+    if method == UNCALIBRATED:
+        return "uncalibrated"
+    return method.replace("_", " ") if POSTHOC.is_own(method) else POSTHOC[method].words
+
+
+def posthoc_measurements(results: Results) -> Posthoc | None:
+    """Return the measurements of post-hoc methods on the last evaluations; None if there are none.
+
+    Finished configurations only, or all evaluated ones where none has finished.
+    """
+    sql = posthoc_sql(results)
+    rows = results.rows(sql)
+    if all(row["method"] == UNCALIBRATED for row in rows) and len({row["bins"] for row in rows}) < 2:
+        return None
+    board = leaderboard(results)
+    shown = [row for row in board.rows if row["status"] == FINISHED] or list(board.rows)
+    chosen = sorted(shown[:MOST_ROWS], key=lambda row: str(row["trial"]))
+    names = {str(row["trial"]): describe(row, board.varying) for row in chosen}
+    return Posthoc(sql, [row for row in rows if row["trial"] in names], names, len(shown) - len(chosen))
+
+
+def posthoc_sql(results: Results) -> str:
+    """Return the query: the sweep's own methods and the uncalibrated metrics from `final`, and `recalibrations`."""
+    columns = set(results.columns("evaluations"))
+    bins = int(results.specification.get("evaluation", {}).get("bins", 15))
+    own = [each for each in own_methods(results) if f"{each[2]}{METRICS[0]}" in columns]
+    parts = [own_sql(columns, *each[:2], bins, each[2]) for each in [(UNCALIBRATED, "{}", ""), *own]]
+    measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
+    parts.append(
+        "SELECT trial, replicate, seed, split, method, recalibrations.options, recalibrations.bins, "
+        f"recalibrations.temperature, recalibrations.gamma, unavailable, parameters, {measured}, 1 AS source\n"
+        "FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
+    )
+    union = "\nUNION ALL\n".join(parts)
+    return (
+        f"SELECT * EXCLUDE source FROM (\n{union}\n)\n"
+        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, split, method, options, bins "
+        "ORDER BY source DESC) = 1\nORDER BY trial, replicate, split, method, options, bins"
+    )
+
+
+def own_methods(results: Results) -> list[tuple[str, str, str]]:
+    """Return name, options that are not at their defaults (as JSON), and columns' prefix of the sweep's own methods."""
+    from trainables.posthoc import POSTHOC
+
+    found = []
+    for options in results.posthoc:
+        prefix = f"posthoc_{entry_label(options)}_"
+        name, split = options.pop("name"), {key: options.pop(key) for key in (FITTED_ON,) if key in options}
+        options.pop(LABEL, None)
+        # A user's own method is a program: reading a sweep does not import it.
+        given = options if POSTHOC.is_own(name) else options_that_differ(POSTHOC[name], options)
+        found.append((name, json.dumps({**given, **split}, sort_keys=True), prefix))
+    return found
+
+
+def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str) -> str:
+    """Return the query of one of the sweep's own methods: its `posthoc_…` columns under the names they have here."""
+
+    def column(name: str, missing: str = "NULL::DOUBLE") -> str:
+        return f"{prefix + name if prefix + name in columns else missing} AS {name}"
+
+    fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
+    fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_", "at_bound"))]
+    pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
+    parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
+    unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
+    fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
+    return (
+        f"SELECT trial, replicate, seed, split, {literal(method)} AS method, {literal(options)} AS options, "
+        f"{bins} AS bins, {fits}, {unavailable}, {parameters} AS parameters, "
+        f"{', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
+    )
