@@ -1,7 +1,7 @@
-"""Which trials continue: decisions as pure functions of what reached each rung before, and of a report.
+"""Schedulers: decide which trials continue, as pure functions of a report and of the values already at each rung.
 
-How one is added is said in `base`, with what holds for all of them: the end of a trial, and values that are no numbers.
-`base.audit` recomputes any scheduler's decisions from the journal.
+`base` explains how to add a scheduler and holds the rules shared by all: how a trial ends, and non-finite objectives.
+`base.audit` recomputes the decisions of any scheduler from the journal.
 """
 
 from sweeper.scheduling.base import DEFAULT, SCHEDULERS, RungState, Scheduler, decide

@@ -1,39 +1,38 @@
 """Asynchronous successive halving (ASHA) in its two variants.
 
-**Stopping** works as Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared once with everything
-that reached the rung before it, and either stops there or continues at once. It departs from Li et al. 2020
-(arXiv:1810.05934), whose algorithm pauses trials and promotes the best of the paused ones when a worker falls free:
+**Stopping** works like Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared once with all trials
+that reached it earlier, and stops or continues at once. Li et al. 2020 (arXiv:1810.05934) instead pause trials and
+promote the best paused one when a worker becomes free. The differences:
 
-* nothing is ever resumed after a stop, so an early comparison against few competitors is final;
+* a stopped trial is never resumed, so an early comparison against few competitors is final;
 * the first trial at each rung always continues, and more than one in `reduction_factor` is promoted
   (of 48 trials at rungs 3/9/27, 17.6 reach the second rung on average, not 16, and 9.3 the third, not 5.3);
 * the cut-off is the (1 − 1/reduction_factor) quantile, linearly interpolated, of the *others'* values.
 
-`keep_at_least: k` is no part of ASHA: a trial that fewer than k of those before it beat continues in any case, so the
-best k of a pool are never stopped at a rung, in whatever order they come.
+`keep_at_least: k` is not part of ASHA: a trial that fewer than k earlier trials beat always continues, so the best k of
+a pool are never stopped at a rung, whatever their order of arrival.
 
-Unlike Ray's class, a value that is not a finite number ends the trial as failed at once, rungs are whole epochs
-computed without logarithms, and trials are known by their configuration, so a resumed trial cannot compete
-with itself.
+Unlike Ray's class, a non-finite value fails the trial at once, rungs are whole epochs computed without logarithms, and
+trials are identified by their configuration, so a resumed trial cannot compete with itself.
 
 With several objectives, or one under constraints, it is multi-objective ASHA (Schmucker, Donini, Zafar, Salinas &
-Archambeau 2021, arXiv:2106.12639): a trial that reaches a rung is ranked with everything that reached it before
-(`sweeper.scheduling.ranking`) and continues if its place among the n of them, counted from 0, is at most
-n / reduction_factor; the first one always continues. Syne Tune 0.16's MOASHA follows the same rule. It departs in the
-order that it ranks by: its NonDominatedPriority returns the sorted trials' indices where their ranks are meant, and its
-ε-net ranks where an order is meant, so what becomes of a trial there depends on when the worst one came. With
-priorities that are ranks the decisions are equal (`tests/sweeper/scheduling/test_multi_objective.py`), without standard
-errors and constraints and with raw distances.
+Archambeau 2021, arXiv:2106.12639): a trial that reaches a rung is ranked with all trials that reached it earlier
+(`sweeper.scheduling.ranking`) and continues if its place among these n, counted from 0, is at most
+n / reduction_factor; the first one always continues. Syne Tune 0.16's MOASHA follows the same rule but ranks in another
+order: its NonDominatedPriority returns the indices of the sorted trials instead of their ranks, and its ε-net returns
+ranks instead of an order, so the fate of a trial there depends on when the worst one arrived. With priorities that are
+ranks, raw distances, no standard errors and no constraints, the decisions are equal
+(`tests/sweeper/scheduling/test_multi_objective.py`).
 
-**Promotion** is Li et al.'s algorithm 2: a trial pauses at its rung, and when a worker is free, the best of the ⌊n/η⌋
-leading trials of a rung's n that was not promoted yet continues, from the highest rung down; where there is none, a new
-trial begins. A trial that its own arrival makes the one to promote continues without a pause, as the algorithm would
-have the worker that it frees promote it at once.
+**Promotion** is algorithm 2 of Li et al.: a trial pauses at its rung. When a worker is free, it looks from the highest
+rung down for a paused trial among the best ⌊n/η⌋ of a rung's n trials, and continues the best of these; if there is
+none, a new trial begins. A trial whose own arrival makes it the one to promote continues without a pause, because in
+the algorithm the worker that it frees would promote it at once.
 
-It departs in this: trials are finite in number, so a worker may find nothing to do; once all trials have come to a rung
-and none is to be promoted, those that still pause are stopped. With `keep_at_least: k` the best k of every rung are
-promoted before that, once no other trial of the pool is on its way to that rung, so that small strata have a trial that
-finishes. Other pools, and trials that run beyond the rung, are not waited for.
+The difference: the number of trials is finite, so a worker can find nothing to do. Once all trials have reached a rung
+and none can be promoted, the paused ones are stopped. With `keep_at_least: k` the best k of every rung are promoted
+before that, once no other trial of the pool is on its way to that rung, so small strata also have a trial that
+finishes. Other pools, and trials beyond the rung, are not waited for.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ from sweeper.scheduling.base import SCHEDULERS, Measured, RungState, Scheduler, 
 from sweeper.scheduling.ranking import Constraint, Ranking, rank
 from trainables.registry import Hyperparameter, hyperparameters_of
 
-#: Minus the score, and the order of arrival: the best trial of a rung has the smallest.
+#: (Minus the score, order of arrival): the best trial of a rung has the smallest key, and ties go to the earlier one.
 Key = tuple[float, int]
 
-#: The rule of a decision on a rung's first trial, which nothing is compared with.
+#: The rule of the decision on the first trial at a rung, which has nothing to be compared with.
 FIRST = "first"
 
-#: The setting that a decision names as what kept a trial.
+#: The setting that a decision's `kept_by` names.
 KEEP_AT_LEAST = "keep_at_least"
 
 
@@ -71,8 +70,12 @@ class Halving(Scheduler):
         grace_epochs: the first rung.
         reduction_factor: below 2, more than half of the trials would continue [Li et al. 2018 (Hyperband), section 2.6:
             the theory's optimum is e ≈ 2.72].
-        keep_at_least: it counts trials of each stratum, or of the sweep, that continue from every rung [none by
+        keep_at_least: number of trials that continue from every rung, in each stratum or in the sweep [none by
             default, as in Li et al. 2020].
+
+    Example:
+        >>> Halving("val_nll", "min", max_epochs=27, grace_epochs=3).rungs
+        (3, 9, 27)
     """
 
     grace_epochs: base.GraceEpochs = 1
@@ -82,6 +85,7 @@ class Halving(Scheduler):
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated and compared; the last one is `max_epochs`."""
+        # Ray takes a float logarithm and truncates it, which loses a rung where the quotient is an exact power.
         rungs, epoch = [], float(self.grace_epochs)
         while epoch < self.max_epochs:
             rungs.append(int(epoch))
@@ -93,34 +97,33 @@ class Halving(Scheduler):
         return Rungs(self)
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
-        """Return successive halving by several objectives, or under constraints."""
+        """Return successive halving for several objectives or under constraints."""
         return RankedHalving(**vars(self), goals=goals, constraints=constraints)
 
     @property
     def smallest_pool(self) -> int:
-        """As many trials as the reduction factor: of fewer, not even one is stopped on average."""
+        """The reduction factor: in a smaller pool, not even one trial continues on average."""
         return math.ceil(self.reduction_factor)
 
     @property
     def quantile(self) -> float:
-        """The share of competitors whose values must not be better for a trial to continue.
-
-        Ray's scheduler asks numpy for a percentile, and numpy divides by 100 again; the round trip through percent
-        moves the share by a bit in its last place, and with it a cut-off that a trial may lie exactly on.
-        """
+        """Share of competitors that a trial must match or beat to continue."""
+        # Ray asks numpy for a percentile and numpy divides by 100 again: the round trip changes the last bit, and with
+        # it a cut-off that a trial can lie exactly on.
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def kept_by(self, better: int) -> str | None:
-        """Return the setting by which a trial that `better` others beat continues in any case, if there is one."""
+        """Return the setting that keeps a trial beaten by `better` others, `None` if none does."""
         return KEEP_AT_LEAST if self.keep_at_least is not None and better < self.keep_at_least else None
 
 
 class Rung:
-    """The trials that reached a rung, in order so that neither a cut-off nor a place costs a sort, and who pauses."""
+    """The trials that reached a rung, and those that pause there."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.keys: dict[int, Key] = {}
+        # Kept sorted: a cut-off or a place costs a bisection, where sorting at every report of 10,000 trials would not.
         self._ordered: list[Key] = []
         self._paused: list[tuple[Key, int]] = []
 
@@ -128,27 +131,26 @@ class Rung:
         return len(self.keys)
 
     def add(self, configuration: int, score: float) -> None:
-        """Record a configuration's arrival once; a second one is ignored, for its decision has been made."""
+        """Record a configuration's arrival; a second one is ignored, because its decision has been made."""
         if configuration not in self.keys:
             key = self.keys[configuration] = (-score, len(self))
             insort(self._ordered, key)
             insort(self._paused, (key, configuration))
 
     def promote(self, configuration: int) -> None:
-        """Let a configuration leave for the next rung, if it pauses here."""
+        """Remove a configuration from the paused ones, if it pauses here."""
         paused = (self.keys.get(configuration), configuration)
         if paused in self._paused:
             self._paused.remove(paused)
 
     def better_than(self, score: float) -> int:
-        """Return how many scores are strictly larger."""
+        """Return the number of strictly larger scores."""
+        # −1 sorts before every order of arrival, so equal scores are not counted.
         return bisect_left(self._ordered, (-score, -1))
 
     def quantile(self, share: float) -> float | None:
-        """Return the linearly interpolated quantile of the scores, or `None` when there are none.
-
-        The interpolation follows `numpy.percentile` to the last bit, as Ray's scheduler uses it.
-        """
+        """Return the linearly interpolated quantile of the scores, or `None` when there are none."""
+        # As `numpy.percentile`, which Ray uses, to the last bit (it interpolates from the nearer end), without a sort.
         if not self._ordered:
             return None
         position = share * (len(self) - 1)
@@ -158,22 +160,22 @@ class Rung:
         return low + (high - low) * weight if weight < 0.5 else high - (high - low) * (1 - weight)
 
     def place(self, configuration: int) -> int:
-        """Return the place of a configuration among all that arrived, counted from 0."""
+        """Return the rank of a configuration among all that arrived, counted from 0."""
         return bisect_left(self._ordered, self.keys[configuration])
 
     def first(self, quota: int) -> tuple[int, int] | None:
-        """Return the best paused configuration and its place, if it is among the first `quota` of the rung."""
+        """Return the best paused configuration and its rank, if it is among the best `quota` of the rung."""
         leader = self._paused[0][1] if self._paused else None
         return None if leader is None or self.place(leader) >= quota else (leader, self.place(leader))
 
     def place_of(self, score: float) -> tuple[int, int]:
-        """Return the place that a new arrival takes, and how many better ones pause."""
+        """Return the rank of a new arrival, and the number of better ones that pause."""
         key = (-score, len(self))
         return bisect_left(self._ordered, key), bisect_left(self._paused, (key, -1))
 
 
 class Rungs(RungState):
-    """The values seen at every rung of a sweep."""
+    """The values at every rung of a sweep, sorted."""
 
     scheduler: Halving
 
@@ -187,13 +189,14 @@ class Rungs(RungState):
         self.by_epoch[rung].add(configuration, self.scheduler.score(metric))
 
     def competitors(self, rung: int) -> int:
-        """Return how many configurations have reached a rung."""
+        """Return the number of configurations that have reached a rung."""
         return len(self.by_epoch[rung])
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
         cutoff_score, score = others.quantile(scheduler.quantile), scheduler.score(metric)
+        # Ray keeps the first arrival, too: without a competitor there is no cut-off.
         if cutoff_score is None:
             return Decision("continue", FIRST, rung, metric, place=1, count=1)
         better = others.better_than(score)
@@ -212,9 +215,9 @@ class RankedHalving(Halving):
     """Successive halving by a ranking.
 
     Attributes:
-        goals: the objectives; the first is the scheduler's own `metric`.
-        constraints: what trials must keep to.
-        normalise: whether distances within a front are taken in shares of each objective's range.
+        goals: the objectives; the first is `metric`.
+        constraints: constraints that trials must satisfy.
+        normalise: whether distances within a front are measured in shares of each objective's range.
     """
 
     goals: tuple[Objective, ...] = ()
@@ -223,8 +226,8 @@ class RankedHalving(Halving):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Everything that a ranking uses."""
-        return tuple(dict.fromkeys(each.metric for each in (*self.goals, *(c.goal for c in self.constraints))))
+        """All metrics that the ranking uses."""
+        return tuple(dict.fromkeys(goal.metric for goal in (*self.goals, *(c.goal for c in self.constraints))))
 
     def begin(self) -> RungState:
         """Return the state before the first record."""
@@ -232,7 +235,7 @@ class RankedHalving(Halving):
 
 
 class RankedRungs(RungState):
-    """What every trial measured at every rung."""
+    """The measurements of every trial at every rung."""
 
     scheduler: RankedHalving
 
@@ -241,13 +244,15 @@ class RankedRungs(RungState):
         halving, others = self.scheduler, self.competitors(rung)
         if not others:
             return Decision("continue", FIRST, rung, metric, place=1, count=1)
-        found = self._ranking(rung, measured)
-        place, count = found.order.index(others), others + 1
+        # The new trial is ranked last in the list, so its index is the number of the others.
+        ranking = self._ranking(rung, measured)
+        place, count = ranking.order.index(others), others + 1
+        # Strictly above, as in Syne Tune's MOASHA: a place that is exactly the share continues.
         beyond = place / count > 1 / halving.reduction_factor
         kept_by = halving.kept_by(place) if beyond else None
         return Decision(
             "stop" if beyond and not kept_by else "continue",
-            "ranking" if found.front[-1] else BREAKS_CONSTRAINT,
+            "ranking" if ranking.front[-1] else BREAKS_CONSTRAINT,
             *(rung, metric),
             place=place + 1,
             count=count,
@@ -256,36 +261,37 @@ class RankedRungs(RungState):
         )
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
-        """Return whether a trial that reaches a rung keeps to the constraints, beside those that reached it before."""
+        """Return whether a trial that reaches a rung satisfies the constraints, relative to those that came earlier."""
         return self._ranking(rung, measured).front[-1] > 0
 
     def _ranking(self, rung: int, measured: Measured | None) -> Ranking:
-        """Rank a trial that reaches a rung, as the last one, with those that reached it before."""
-        return ranking(self.scheduler, [*(each for _, each in self.arrived[rung].values()), measured or {}])
+        """Rank a trial that reaches a rung, appended as the last one, with those that reached it earlier."""
+        return ranking(self.scheduler, [*(earlier for _, earlier in self.arrived[rung].values()), measured or {}])
 
 
 def ranking(halving: RankedHalving, measured: list[Measured]) -> Ranking:
-    """Rank trials by what they measured."""
+    """Rank trials by their measurements."""
 
     def column(metric: str, part: int) -> NDArray[np.float64]:
-        return np.array([each.get(metric, (math.nan, 0.0))[part] for each in measured], dtype=np.float64)
+        return np.array([trial.get(metric, (math.nan, 0.0))[part] for trial in measured], dtype=np.float64)
 
     costs = np.stack([column(g.metric, 0) * (1 if g.mode == "min" else -1) for g in halving.goals], axis=1)
     errors = np.stack([column(g.metric, 1) for g in halving.goals], axis=1)
-    violated = (each.violations(column(each.goal.metric, 0)) for each in halving.constraints)
+    violated = (constraint.violations(column(constraint.goal.metric, 0)) for constraint in halving.constraints)
     violations = sum(violated, start=np.zeros(len(measured)))
+    # A trial without a value for some objective cannot be placed on a front: it ranks behind every violation.
     violations[~np.isfinite(costs).all(axis=1)] = np.inf
     return rank(costs, errors, violations, normalise=halving.normalise)
 
 
 @dataclass(frozen=True)
 class Promotion(Halving):
-    """Successive halving by promotion: every trial waits at its rung."""
+    """Successive halving by promotion: every trial pauses at its rung."""
 
     pauses: ClassVar[bool] = True
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> None:
-        """Return `None`: who is promoted from a ranking of several objectives, no paper says."""
+        """Return `None`: no paper defines promotion for several objectives."""
 
     def begin(self) -> RungState:
         """Return the state before the first record."""
@@ -293,22 +299,18 @@ class Promotion(Halving):
 
 
 class PausedRungs(Rungs):
-    """Who reached each rung, who was promoted from it, and who pauses there."""
+    """The trials that reached each rung, were promoted from it, or pause there."""
 
     def decided(self, configuration: int, decision: Decision) -> None:
-        """Note that a configuration left its rung."""
+        """Record that a configuration left its rung."""
         if decision.kind == "continue" and decision.rung is not None:
             self.by_epoch[decision.rung].promote(configuration)
 
-    def leave(self, configuration: int) -> None:
-        """Let a configuration leave the rung at which it pauses."""
-        for rung in self.by_epoch.values():
-            rung.promote(configuration)
-
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
-        """Let a trial continue if it is the one to promote now, and pause else."""
-        here = self.by_epoch[rung]
-        count, (place, better_paused) = len(here) + 1, here.place_of(self.scheduler.score(metric))
+        """Continue a trial that would be promoted now; pause any other."""
+        arrivals = self.by_epoch[rung]
+        count, (place, better_paused) = len(arrivals) + 1, arrivals.place_of(self.scheduler.score(metric))
+        # Algorithm 2 promotes from the highest rung down, so a promotable trial higher up takes the worker first.
         above = any(self._promotable(epoch) for epoch in self._before_the_end() if epoch > rung)
         leads = place < self._quota(count) and not better_paused
         return self._decision("continue" if leads and not above else "pause", rung, metric, place, count)
@@ -317,23 +319,25 @@ class PausedRungs(Rungs):
         """Return the paused trial to promote when a worker is free, and the decision on it; `None` to begin another."""
         least = self.scheduler.keep_at_least or 0
         for epoch in reversed(self._before_the_end()):
-            here, found = self.by_epoch[epoch], self._promotable(epoch) or self.by_epoch[epoch].first(least)
-            if found is None:
+            rung = self.by_epoch[epoch]
+            candidate = self._promotable(epoch) or rung.first(least)
+            if candidate is None:
                 continue
-            (configuration, place), count = found, len(here)
+            (configuration, place), count = candidate, len(rung)
             beyond = place >= self._quota(count)
+            # A trial still on its way could be better than this one, which the quota alone would not promote.
             if beyond and not settled(None, epoch):
                 continue
-            metric = self.scheduler.score(-here.keys[configuration][0])
+            metric = self.scheduler.score(-rung.keys[configuration][0])
             kept_by = KEEP_AT_LEAST if beyond else None
             return configuration, self._decision("continue", epoch, metric, place, count, kept_by)
         return None
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
-        """Return the decision on a trial that pauses at a rung when nothing is left that could promote it."""
-        here = self.by_epoch[rung]
-        metric = self.scheduler.score(-here.keys[configuration][0])
-        return self._decision("stop", rung, metric, here.place(configuration), len(here))
+        """Return the decision on a paused trial once nothing is left that could promote it."""
+        arrivals = self.by_epoch[rung]
+        metric = self.scheduler.score(-arrivals.keys[configuration][0])
+        return self._decision("stop", rung, metric, arrivals.place(configuration), len(arrivals))
 
     def _before_the_end(self) -> tuple[int, ...]:
         return self.scheduler.rungs[:-1]
@@ -368,8 +372,12 @@ VARIANT = Hyperparameter(
 def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
     """Asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung.
 
-    Return the scheduler in the variant that a search space names; `stopping` where it names none.
+    Build the scheduler in the given variant, `stopping` by default.
 
     Source: Li et al. 2020 (arXiv:1810.05934); unless variant is promotion, the stopping variant of Ray Tune.
+
+    Example:
+        >>> build("val_nll", "min", variant="promotion", max_epochs=9, grace_epochs=1)
+        Promotion(metric='val_nll', mode='min', max_epochs=9, grace_epochs=1, reduction_factor=3, keep_at_least=None)
     """
     return (Promotion if variant == "promotion" else Halving)(metric, mode, **settings)

@@ -1,11 +1,11 @@
-"""What a scheduler is: settings, rungs, a state folded from the journal, and the comparison at a rung.
+"""The interface of schedulers: settings, rungs, a state folded from the journal, and the comparison at a rung.
 
-A scheduler compares a trial that reaches a rung with what reached it before. All else is the same for every scheduler
-and decided here: a trial whose objective is not a finite number fails, one that reaches the last epoch is complete,
-and between rungs nothing is decided. The same state and the same report always give the same decision; `audit` relies
-on it.
+A scheduler compares a trial that reaches a rung with the trials that reached it earlier. This module decides the rest,
+which is the same for every scheduler: a trial whose objective is not finite fails, a trial that reaches the last epoch
+is complete, and nothing is decided between rungs. The same state and the same report always give the same decision;
+`audit` relies on this.
 
-A new scheduler is one file in this folder, which is found there by its place:
+To add a scheduler, add one file to this folder; it is discovered there:
 
     @SCHEDULERS.add("stop_worst", "…", "source", more=[WITHIN, TOO_SMALL])
     @dataclass(frozen=True)
@@ -15,8 +15,8 @@ A new scheduler is one file in this folder, which is found there by its place:
         def begin(self) -> RungState:
             return Worst(self)        # a `RungState` with `compare`
 
-What it can do besides it declares itself: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
-Plans, reports, `sweeper spaces` and audits, which recompute every decision from the journal, follow.
+A scheduler declares its other abilities: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
+Plans, reports, `sweeper spaces` and audits (which recompute every decision from the journal) use these declarations.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sweeper.scheduling.ranking import Constraint, keeping
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import NON_FINITE, TrialReport, objective_values
 
-#: Schedulers by the name that a search space gives. A component's build takes (metric, mode, **settings) and returns a
-#: `Scheduler`. A setting that counts epochs has a name that ends in `_epochs`: rehearsals scale it with the run.
+#: Schedulers by their name in a search space. Each builds a `Scheduler` from (metric, mode, **settings).
+#: A setting counted in epochs has a name that ends in `_epochs`, because rehearsals scale these with the run.
 SCHEDULERS = Registry("scheduler", leading=["metric", "mode"])
 
-#: The scheduler of a search space that names none.
+#: The scheduler used when a search space names none.
 DEFAULT = "asha"
 
-#: A component's tag: settings of other schedulers are left out instead of refused, so that a name turns them off.
+#: Tag: settings of other schedulers are dropped, not refused, so `--set scheduler.name=none` alone turns stopping off.
 IGNORES_SETTINGS = "ignores settings"
 
-#: Metric → its mean over replicates, and the mean's standard error.
+#: Metric → (mean over replicates, standard error of that mean).
 Measured: TypeAlias = Mapping[str, tuple[float, float]]
 
 MaxEpochs = Annotated[int, "[1, 100000]: a trial trains at least one epoch"]
@@ -54,14 +54,13 @@ GraceEpochs = Annotated[
     "[1, inf): a trial has no value before its first epoch",
     Hyperparameter(source="Ray Tune's AsyncHyperBandScheduler, grace_period"),
 ]
-#: Paths of a space that divide trials into strata, see `sweeper.scheduling.strata`; any scheduler that compares trials
-#: takes it. It is no setting of the `Scheduler` itself, which knows of one pool alone.
+#: Paths of the space that divide trials into strata (see `sweeper.scheduling.strata`). Every scheduler that compares
+#: trials accepts it, but it is not a field of `Scheduler`, which handles one pool: `Stratified` wraps it.
 WITHIN = Hyperparameter(
     "within", "texts", source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune"
 )
 
-
-#: What becomes of `within` where a stratum has too few trials to compare, as in a first try with few samples.
+#: What happens when a stratum has too few trials to compare, as in a first try with few samples.
 TOO_SMALL = Hyperparameter(
     "if_too_small",
     "text",
@@ -71,33 +70,40 @@ TOO_SMALL = Hyperparameter(
 
 
 def measurements(report: TrialReport, metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Return what a report measured of `metrics`, over its sound replicates; one that was not measured is missing."""
-    found: dict[str, tuple[float, float]] = {}
+    """Return the mean and standard error of each metric over the replicates that trained; skip unmeasured metrics."""
+    measured: dict[str, tuple[float, float]] = {}
+    # A diverged seed must not move the mean that the others are judged by; the decision counts it as left out.
     sound = [row for row in report.epochs if row["replicate"] not in report.replicate_errors]
     for metric in metrics:
         values = objective_values(metric, sound, report.evaluations) if sound else []
         if values and all(map(math.isfinite, values)):
+            # One replicate has no spread: an error of 0 makes dominance the usual comparison of values.
             error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-            found[metric] = (math.fsum(values) / len(values), error)
-    return found
+            # fsum is exactly rounded, so the order of the replicates cannot move a value across a cut-off.
+            measured[metric] = (math.fsum(values) / len(values), error)
+    return measured
 
 
-#: Stratum and rung → whether no trial can come to that rung any more, but for paused ones that are promoted to it.
+#: (Stratum, rung) → whether no further trial can reach that rung, except paused trials that are promoted to it.
 Settled: TypeAlias = Callable[[str | None, int], bool]
 
 
 def settled_but_for(state: RungState, under_way: Callable[[], Iterable[tuple[int, int]]]) -> Settled:
-    """Return which rungs are settled while these trials run or are yet to begin: (configuration, its epochs so far).
+    """Return a function that says which rungs are settled.
 
-    A trial is awaited at the rungs of its own stratum that it has not come to. It is only asked where it decides.
+    Args:
+        state: the scheduler's state, which knows each trial's stratum.
+        under_way: returns the trials that run or have yet to begin, as (configuration, epochs so far). Each of them is
+            awaited at the rungs of its own stratum above its epochs.
     """
+    # `under_way` is a function because listing the trials is costly and few promotions depend on it.
     return lambda stratum, rung: (
         not any(epochs < rung and state.stratum(configuration) == stratum for configuration, epochs in under_way())
     )
 
 
 def grace_before_the_end(values: Mapping[str, object]) -> str | None:
-    """Return the rule that the first rung comes no later than the last epoch, if settings break it."""
+    """Return an error message if the first rung comes after the last epoch, `None` otherwise."""
     grace, last = values.get("grace_epochs"), values.get("max_epochs")
     if isinstance(grace, int) and isinstance(last, int) and grace > last:
         return f"grace_epochs = {grace} is above max_epochs = {last}: the first rung cannot come after the last epoch"
@@ -106,14 +112,25 @@ def grace_before_the_end(values: Mapping[str, object]) -> str | None:
 
 @dataclass(frozen=True)
 class Scheduler(ABC):
-    """A scheduler's settings, with the objective that it compares.
+    """A scheduler's settings and the objective it compares.
 
     Attributes:
-        metric: the objective's name.
-        mode: `min` or `max`, whichever is better.
-        max_epochs: after which a trial is complete.
+        metric: name of the objective.
+        mode: the better direction, `min` or `max`.
+        max_epochs: epochs after which a trial is complete.
         compares: whether trials are compared at rungs.
-        pauses: whether a trial may wait at a rung until it is promoted.
+        pauses: whether a trial can wait at a rung until it is promoted.
+
+    Example:
+        >>> from sweeper.scheduling import SCHEDULERS, decide
+        >>> scheduler = SCHEDULERS.build("asha", "val_nll", "min", max_epochs=27, grace_epochs=3)
+        >>> scheduler.rungs
+        (3, 9, 27)
+        >>> state = scheduler.begin()
+        >>> for configuration, val_nll in enumerate([0.2, 0.3, 0.4]):
+        ...     state.add(3, configuration, val_nll)
+        >>> decide(state, configuration=3, epoch=3, metric=0.5).kind
+        'stop'
     """
 
     compares: ClassVar[bool] = True
@@ -133,51 +150,51 @@ class Scheduler(ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What it compares besides its metric's mean: none but for several objectives and constraints."""
+        """Metrics compared besides the mean of `metric`; only for several objectives or constraints."""
         return ()
 
     @property
     def constraints(self) -> Sequence[Constraint]:
-        """What trials must keep to; none for a scheduler without constraints."""
+        """Constraints that trials must satisfy."""
         return ()
 
     @property
     def constrained_metrics(self) -> tuple[str, ...]:
-        """What the sweep's constraints use; none where it has none."""
-        return tuple(dict.fromkeys(each.goal.metric for each in self.constraints))
+        """Metrics that the constraints use."""
+        return tuple(dict.fromkeys(constraint.goal.metric for constraint in self.constraints))
 
     def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
-        """Return the trials that keep to the sweep's constraints, of complete ones with what they measured of them."""
+        """Return the trials that satisfy the constraints, given complete trial → metric → value."""
         return keeping(self.constraints, measured)
 
     def comparing(self, goals: tuple[Objective, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
-        """Return the scheduler that compares several objectives, or keeps to constraints; `None` where it cannot.
+        """Return the scheduler for several objectives or under constraints, `None` if this scheduler has none.
 
         Args:
-            goals: the objectives; the first is its own metric.
-            constraints: what trials must keep to.
+            goals: the objectives; the first is `metric`.
+            constraints: constraints that trials must satisfy.
         """
         return None
 
     @property
     def smallest_pool(self) -> int:
-        """The fewest trials among which a comparison can stop any but the worst by chance."""
+        """Fewest trials for which a comparison is useful; plans refuse smaller strata."""
         return 2
 
     def score(self, value: float) -> float:
-        """Return a value of the objective with larger meaning better; its own inverse."""
+        """Return the objective's value signed so that larger is better; applying it twice gives the value again."""
         return value if self.mode == "max" else -value
 
 
 class RungState(ABC):
-    """What reached each rung, as one scheduler needs it to compare: a fold of the journal.
+    """The values at every rung: a fold of the journal that a scheduler compares a new trial with.
 
-    Where trials compete in several pools, each has a state of its own (`pool`), which takes values and decisions in.
+    If trials compete in several pools, each pool has its own state (see `pool`), which takes values and decisions in.
 
     Attributes:
         scheduler: the settings.
         epochs: the rungs.
-        arrived: rung → configuration → the value with which it reached the rung, and what else was measured.
+        arrived: rung → configuration → (objective on arrival, other measurements).
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -186,92 +203,101 @@ class RungState(ABC):
         self.arrived: dict[int, dict[int, tuple[float, Measured]]] = {rung: {} for rung in scheduler.rungs}
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
-        """Take in the value with which a configuration reached a rung; a second one is ignored, for it was decided."""
+        """Record a configuration's objective at a rung; a second value for the same rung is ignored."""
+        # A resumed trial reports a rung again, but its decision has been made and journaled on the first value.
         self.arrived[rung].setdefault(configuration, (metric, measured or {}))
 
     def competitors(self, rung: int) -> int:
-        """Return how many configurations have reached a rung."""
+        """Return the number of configurations that have reached a rung."""
         return len(self.arrived[rung])
 
     @abstractmethod
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
-        """Return whether a configuration that reaches a rung before the last continues or stops. Changes nothing.
+        """Return whether a configuration that reaches a rung before the last continues, stops or pauses.
 
-        `measured` has the scheduler's `metrics`; one that has none does not look at it.
+        Does not change the state. `measured` holds the scheduler's `metrics`; schedulers without any ignore it.
         """
 
     def decided(self, configuration: int, decision: Decision) -> None:
-        """Take in what was decided, after the value that it was decided on; nothing, where no trial pauses."""
-        return
-
-    def leave(self, configuration: int) -> None:
-        """Take in that somebody stopped a trial, which is never promoted now; nothing, where no trial pauses."""
+        """Record a decision, after the value it was made on. Only schedulers that pause trials use it."""
         return
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
-        """Return which paused trial to promote when a worker is free, with the decision; `None` to begin another.
+        """Return the paused trial to promote when a worker is free, and the decision; `None` to begin a new trial.
 
-        `settled` says at which rungs `keep_at_least` may fill what the quota leaves. Changes nothing.
+        Does not change the state. `settled` says at which rungs `keep_at_least` can promote beyond the quota.
         """
         return None
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
-        """Return the decision on a trial that pauses at a rung when nothing is left that could promote it."""
+        """Return the decision on a paused trial once nothing is left that could promote it."""
         raise ValueError(f"configuration {configuration} cannot pause at rung {rung}: this scheduler pauses no trial")
 
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
-        """Return whether a trial that reaches a rung keeps to the sweep's constraints, if it has any."""
+        """Return whether a trial that reaches a rung satisfies the sweep's constraints, if it has any."""
         return True
 
     def pool(self, configuration: int) -> RungState:
-        """Return the state of the trials that a configuration competes with: all of them, but for strata.
-
-        Seeds that were added run to the end and compete with none.
-        """
+        """Return the state of the trials that a configuration competes with: all of them, unless there are strata."""
+        # Added seeds run to the last epoch whatever they measure: comparing them would select them by their luck.
         return AddedSeeds(self.scheduler) if is_added(configuration) else self
 
     def stratum(self, configuration: int) -> str | None:
-        """Return the name of a configuration's stratum; `None` where there is one pool."""
+        """Return the name of a configuration's stratum; `None` if there is one pool."""
         return None
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in: what was decided on a trial, with a report or without, or who was stopped.
-
-        A judgement without a report is a promotion, or the end of a pause.
-        """
+        """Fold one journal record in: a decision on a trial, with a report or without."""
         match record.body:
+            # A judgement without a report is a promotion, or the end of a pause.
             case Judged() as body:
                 self.pool(body.configuration).decided(body.configuration, body.decision)
             case Reported(decision=Decision(rung=int(rung)) as decision) as body if decision.metric is not None:
+                # A failed trial has no rung value to compare with, so it never becomes a competitor.
                 pool, measured = self.pool(body.configuration), measurements(body.report, self.scheduler.metrics)
                 pool.add(rung, body.configuration, decision.metric, measured)
                 pool.decided(body.configuration, decision)
 
 
 class AddedSeeds(RungState):
-    """The one rung of seeds that were added to a sweep, its last epoch, where they are complete."""
+    """The rung state of seeds added to a sweep: their only rung is the last epoch, where they are complete."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Start at the last epoch."""
+        """Start with the last epoch as the only rung."""
         super().__init__(scheduler)
         self.epochs = frozenset({scheduler.max_epochs})
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
-        """Raise ValueError: these seeds are not compared."""
+        """Raise ValueError: added seeds are not compared."""
         raise ValueError(f"added seed {configuration} is not compared at epoch {rung}: it runs to the end")
 
 
 def decide(
     state: RungState, configuration: int, epoch: int, metric: float | None, measured: Measured | None = None
 ) -> Decision | None:
-    """Return the decision on a trial that reports after `epoch` epochs, or `None` between rungs. Changes nothing.
+    """Return the decision on a trial that reports after `epoch` epochs, or `None` between rungs.
+
+    Does not change the state.
 
     Args:
-        state: what reached each rung before.
-        configuration: the trial's configuration.
-        epoch: completed epochs.
-        metric: the objective's value, mean over replicates.
-        measured: of the scheduler's `metrics`, where it has any.
+        state: the values already at each rung.
+        configuration: index of the trial's configuration.
+        epoch: number of completed epochs.
+        metric: value of the objective, a mean over replicates.
+        measured: values of the scheduler's `metrics`, if it has any.
+
+    Example:
+        >>> from sweeper.scheduling.median_stopping import MedianStopping
+        >>> state = MedianStopping("val_nll", "min", max_epochs=10, grace_epochs=5, min_competitors=2).begin()
+        >>> for configuration, val_nll in enumerate([0.2, 0.4]):
+        ...     state.add(5, configuration, val_nll)
+        >>> decide(state, configuration=2, epoch=4, metric=0.9) is None  # between rungs
+        True
+        >>> decision = decide(state, configuration=2, epoch=5, metric=0.9)
+        >>> decision.kind, decision.rule, round(decision.cutoff, 6)
+        ('stop', 'median', 0.3)
+        >>> decide(state, configuration=2, epoch=5, metric=float("nan")).kind
+        'fail'
     """
     decision = _in_pool(state.pool(configuration), configuration, epoch, metric, measured)
     stratum = state.stratum(configuration) if decision is not None else None
@@ -283,22 +309,24 @@ def _in_pool(
 ) -> Decision | None:
     scheduler, rungs, last = state.scheduler, state.epochs, state.scheduler.max_epochs
     if metric is None or not math.isfinite(metric):
+        # The objective may be measured at rungs only: it is absent between them, and its absence there is no failure.
         if epoch not in rungs and metric is None:
             return None
         return Decision("fail", NON_FINITE, epoch if epoch in rungs else None)
     if epoch >= last:
         rule = "last_epoch" if state.keeps_to_constraints(last, measured) else BREAKS_CONSTRAINT
-        named = scheduler.constrained_metrics
-        told = {name: measured[name][0] for name in named if measured and name in measured} if named else None
-        return Decision("complete", rule, last, metric, count=state.competitors(last) + 1, constrained=told)
+        # Journaled with the decision: leaderboards check constraints between complete trials without their reports.
+        names = scheduler.constrained_metrics
+        values = {name: measured[name][0] for name in names if measured and name in measured} if names else None
+        return Decision("complete", rule, last, metric, count=state.competitors(last) + 1, constrained=values)
     return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None
 
 
 def decide_on(state: RungState, report: TrialReport) -> Decision | None:
-    """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
+    """Return the decision on a trial's report: `decide` on its objective.
 
-    Where replicates diverged, or failed otherwise in separate processes, the mean is over the others and the decision
-    counts them: such a configuration competes, but never unmarked.
+    The objective is a mean over the replicates that trained. Replicates that diverged, or failed in a separate process,
+    are excluded and counted in the decision (`left_out`), so the configuration competes but is marked.
     """
     measured = measurements(report, state.scheduler.metrics)
     decision = decide(state, report.configuration, report.epoch, report.objective, measured)
@@ -310,8 +338,8 @@ def decide_on(state: RungState, report: TrialReport) -> Decision | None:
 def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[str]]:
     """Recompute every decision, and every absence of one, from the records before it.
 
-    Returns how many decisions were checked, and one sentence for each that differs. Of a failure only the rule is
-    taken on trust: it is the trial's own, and may say more than that its objective is not a number.
+    Returns:
+        The number of decisions checked, and one sentence for each that differs.
     """
     state, checked, differences = scheduler.begin(), 0, []
     for record in records:
@@ -321,6 +349,7 @@ def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[st
             checked += journaled is not None
             if _comparable(again) != _comparable(journaled):
                 differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
+                # A forged rung has no place in the state; any other difference is folded in, as the driver did.
                 if journaled is not None and journaled.rung not in state.epochs:
                     continue
         state.apply(record)
@@ -328,20 +357,22 @@ def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[st
 
 
 def _judged_again(state: RungState, body: Judged) -> Decision | None:
-    """Return the decision on a paused trial as it follows from the records before; `None` for another's promotion."""
+    """Recompute the decision on a paused trial; `None` if another trial should have been promoted."""
     if body.decision.kind == "stop":
         return state.never_promoted(body.epoch, body.configuration)
-    # Whether others were to begin is not in the journal; a promotion for lack of them names the setting.
+    # The journal does not record which trials had yet to begin, so `settled` is unknown. Both answers are tried; a
+    # promotion that `keep_at_least` made names that setting and so equals the second only.
     made = (body.decision.stratum, body.decision.rung)
-    for found in (state.promotion(), state.promotion(lambda stratum, rung: (stratum, rung) == made)):
-        if found is not None and found == (body.configuration, body.decision):
-            return found[1]
+    for promotion in (state.promotion(), state.promotion(lambda stratum, rung: (stratum, rung) == made)):
+        if promotion is not None and promotion == (body.configuration, body.decision):
+            return promotion[1]
     return None
 
 
 def _comparable(decision: Decision | None) -> Decision | None:
     if decision is None or decision.kind != "fail":
         return decision
+    # The rule of a failure comes from the trial's process and can be more specific, so only the kind is compared.
     return replace(decision, rule=NON_FINITE)
 
 

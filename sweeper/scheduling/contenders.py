@@ -1,19 +1,19 @@
-"""Seeds that join a sweep once its trials have ended: those that its final stage chooses, and those asked for.
+"""Seeds added once a sweep's trials have ended: the seeds of its final stage, and seeds that a user requests.
 
-The trials that won were picked by their seeds, so these cannot say what they are worth. The final stage trains the best
-configuration of each network and of each loss, the contenders, on fresh seeds, common to all, in rounds: each gets
-`FIRST_SEEDS`; from then on one more goes to those between which a question is still open, as a judge says
-(`sweeper.core.statistics`). Only fresh seeds are judged. After the first round a line of values of a loss's
-hyperparameter may be trained through the winner's other hyperparameters.
+The winning trials were selected on their seeds, so these seeds overstate them. The final stage trains the contenders,
+the best configuration of each network and of each loss, on fresh seeds common to all. It works in rounds: each
+contender gets `FIRST_SEEDS` seeds; then each round adds one seed to the contenders between which a question is still
+open according to a judge (`sweeper.core.statistics`). Only fresh seeds are judged. After the first round, a line of
+values of one loss hyperparameter can be trained with the winner's other hyperparameters.
 
-From the literature: irace (López-Ibáñez et al. 2016, The irace package, section 2) races configurations over instances
-with a few for all before the first test (`FIRST_SEEDS`), common to them (here seeds), and eliminates for good. SMAC3
-(Lindauer et al. 2022; its intensifier) gives further seeds, one at a time, to the incumbents and what challenges them,
-up to a most (`max_config_calls`, here `at_most`). Other than there, the best of each level stays in the race however
-far it is behind at the beginning: the questions are about networks and losses, not about the one best configuration.
+Related work: irace (López-Ibáñez et al. 2016, The irace package, section 2) races configurations over common instances
+(here seeds), a few for all before the first test (`FIRST_SEEDS`), and eliminates permanently. SMAC3 (Lindauer et al.
+2022; its intensifier) gives further seeds, one at a time, to the incumbents and their challengers, up to a maximum
+(`max_config_calls`, here `at_most`). Unlike there, the best of each level enters the race however far behind it is: the
+questions are about networks and losses, not about the single best configuration.
 
-Everything follows from the journal: each round from the values before it, so a driver that takes over goes on as the
-one before would have, and an audit makes each round again.
+Each round depends only on the journal before it, so a driver that takes over continues as its predecessor would have,
+and an audit recomputes each round.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from sweeper.journal.records import Added, AddedSeed, Attempt, Record
 from sweeper.journal.state import COMPLETED, SweepState, TrialState
 from trainables.registry.names import nearest
 
-#: So many seeds share a record.
-TOGETHER = 500
+#: Seeds per journal record. Each seed carries its configuration, so one record for a large request would be megabytes.
+SEEDS_PER_RECORD = 500
 
-#: The question of seeds that a user asked for.
+#: The question of seeds that a user requested.
 REQUEST = "request"
 
-#: Fresh seeds that each contender gets before any is judged: a spread is known from two, and three show one that fails.
+#: Fresh seeds per contender before any is judged: two give a spread, a third shows whether one of them diverged.
 FIRST_SEEDS = 3
 
-#: Values of a line, and seeds that each gets. On simulated surfaces 3 values × 4 seeds keep the best in 99 % and
-#: exclude 89 % of the worse ones where the effect is strong; 6 × 2, as many trainings, exclude 52 %.
+#: Values of a line, and seeds per value. On simulated surfaces, 3 values × 4 seeds keep the best value in 99 % of cases
+#: and exclude 89 % of the worse ones where the effect is strong; 6 × 2, as many trainings, exclude 52 %.
 LINE_VALUES, LINE_SEEDS = 3, 4
 
-#: Parts of a space that questions are about, and what they are called.
+#: Parts of a space that questions are about → their names in questions.
 PARTS = {"architecture": "network", "loss": "loss"}
 
-#: The question of the best configuration's value, where a space leaves no other open.
+#: The question asked if neither network nor loss varies: the value of the best configuration.
 BEST = "best"
 
-#: Trial → number of the fresh seed, counted from 0 → value.
+#: Trial → index of the fresh seed, from 0 → objective.
 Values: TypeAlias = Mapping[str, Mapping[int, float]]
 
 #: Question → level → its trials.
 Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
 
-#: Values, groups, seeds before the first look → the trials that get another seed.
+#: (Values, groups, seeds before the first judgement) → the trials that get another seed.
 Judge: TypeAlias = Callable[[Values, Groups, int], Collection[str]]
 
 
@@ -65,12 +65,12 @@ class FinalStage:
     """Chooses the seeds of a sweep's final stage.
 
     Attributes:
-        judging: says which trial is better.
-        seeds: of the replicates that each configuration has of its own.
-        at_most: seeds of one configuration in all, its own included.
-        judge: says between which trials a question is open.
-        parts: of the space that vary by name, keys of `PARTS`.
-        lines: hyperparameter → loss → its domain.
+        judging: ranks the trials.
+        seeds: the configurations' own replicate seeds, and the fresh ones.
+        at_most: largest number of seeds per configuration, its own included.
+        judge: returns the trials between which a question is open.
+        parts: parts of the space whose name varies, keys of `PARTS`.
+        lines: hyperparameter → loss → domain.
     """
 
     judging: Judging
@@ -82,17 +82,18 @@ class FinalStage:
 
     @property
     def fresh(self) -> int:
-        """The most fresh seeds of one configuration."""
+        """Largest number of fresh seeds per configuration."""
         return self.at_most - self.seeds.count
 
     def next(self, state: SweepState) -> list[Added]:
-        """Return the next round of seeds, now that all trials have ended; none where every question is settled."""
+        """Return the next round of seeds once all trials have ended; empty if every question is settled."""
         contenders = self.contenders(state) if self.fresh > 0 else {}
         known = replicates_of(state)
         round_of = _Round(state, self.seeds, known)
         for question, levels in contenders.items():
             for index in levels.values():
                 round_of.fill(index, question, min(FIRST_SEEDS, self.fresh))
+        # The first round is complete before anything is judged: a contender without fresh seeds has no value yet.
         if round_of.seeds or not contenders:
             return round_of.bodies()
         values = _values(known, self.seeds.count)
@@ -104,29 +105,32 @@ class FinalStage:
             else:
                 self._begin_line(name, state, groups, values, round_of)
         for index in self._in_play(groups, values):
+            # A configuration that answers several questions gets one seed, journaled under the first.
             question = next(q for q, levels in groups.items() if index in levels.values())
             round_of.add_one(index, question, self.at_most)
         return round_of.bodies()
 
     def contenders(self, state: SweepState) -> dict[str, dict[str, int]]:
-        """Return question → level → the best configuration of that level, by the sweep's own seeds.
+        """Return question → level → the best configuration of that level by the sweep's own seeds.
 
-        A level whose trials were all stopped is represented by the best of them.
+        If all trials of a level were stopped early, the best of them represents it.
         """
         against = against_constraints(state, self.judging)
         ranked = [(rank, index) for index, trial in state.trials.items()
                   if (rank := rank_of(trial, self.judging.mode, against)) is not None]  # fmt: skip
         best = [index for _, index in sorted(ranked, reverse=True)]
-        found: dict[str, dict[str, int]] = {}
+        questions: dict[str, dict[str, int]] = {}
         for part in self.parts:
-            levels = found.setdefault(PARTS[part], {})
+            levels = questions.setdefault(PARTS[part], {})
             for index in best:
                 levels.setdefault(str(_part(state, index, part).get("name")), index)
-        found = {question: levels for question, levels in found.items() if len(levels) > 1}
-        return found or ({BEST: {BEST: best[0]}} if best else {})
+        # With one level (the other losses failed, say) there is nothing to compare.
+        questions = {question: levels for question, levels in questions.items() if len(levels) > 1}
+        return questions or ({BEST: {BEST: best[0]}} if best else {})
 
     def _in_play(self, groups: Mapping[str, Mapping[str, int]], values: Values) -> list[int]:
-        """Return the configurations that get another seed, in order."""
+        """Return the configurations that get another seed, in order of the questions."""
+        # A configuration all of whose fresh seeds failed has no value: it leaves the question.
         judged = {
             question: {level: [trial_name(i)] for level, i in levels.items() if values.get(trial_name(i))}
             for question, levels in groups.items()
@@ -139,56 +143,61 @@ class FinalStage:
     def _line(
         self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]], values: Values
     ) -> dict[str, int]:
-        """Return value → configuration of a line that has begun; empty before.
-
-        Configurations of the line that are contenders, too, belong to it.
-        """
+        """Return value → configuration of a line, contenders on it included; empty before the line begins."""
         own = [trial.added for trial in state.added if trial.added is not None and trial.added.question == name]
         if not own:
             return {}
         line = dict.fromkeys(added.trial for added in own)
+        # The winner itself, and other contenders that differ from it in this value alone, were not added for the line.
         line |= dict.fromkeys(i for i in _indices(groups) if any(_on_line(name, _of(state, i), a.values) for a in own))
         return {f"{float(_part(state, index, 'loss').get(name, 0.0)):.3g}": index for index in line}
 
     def _begin_line(
         self, name: str, state: SweepState, groups: Mapping[str, Mapping[str, int]], values: Values, round_of: _Round
     ) -> None:
-        """Add a line's seeds: some of its configurations may be contenders, which lack fewer."""
+        """Add the first seeds of a line; contenders on it lack fewer seeds."""
         measured = {i: of for i in _indices(groups) if (of := values.get(trial_name(i)))}
         sign = 1 if self.judging.mode == "min" else -1
+        # Ties by index, so that a driver that takes over picks the same winner.
         order = sorted(measured, key=lambda i: (sign * sum(measured[i].values()) / len(measured[i]), i))
         with_it = [loss for i in order if (loss := _part(state, i, "loss")).get("name") in self.lines[name]]
         if not with_it:
             return
         winner, loss = _of(state, order[0]), with_it[0]
         losses: list[Mapping[str, Any]] = [loss]
+        # Focal-type losses at γ = 0 are cross-entropy: it is the line's natural end, whatever the space's domain is.
         if name == "gamma":
             losses.append({"name": "cross_entropy"})
         taken = [float(loss[name])] + [0.0] * (name == "gamma")
         domain = self.lines[name][str(loss["name"])]
         losses += [{**loss, name: value} for value in spread(domain, taken, LINE_VALUES - len(losses))]
+        # A value that a contender has already reuses its fresh seeds instead of training them twice.
         same = {config_hash(_of(state, index)): index for index in measured}
-        for each in losses:
-            configuration = {**winner, "loss": each}
+        for line_loss in losses:
+            configuration = {**winner, "loss": line_loss}
             round_of.fill(same.get(config_hash(configuration)), name, min(LINE_SEEDS, self.fresh), configuration)
 
 
 def trainings(levels: Sequence[int], lines: int, fresh: int) -> tuple[int, int]:
-    """Return how many fresh seeds a final stage trains at first, and at most.
+    """Return the number of fresh seeds that a final stage trains at least, and at most.
 
     Args:
-        levels: how many names each part of the space varies over that does vary.
-        lines: hyperparameters of which a line is trained.
-        fresh: seeds that a configuration gets at most.
+        levels: number of names of each part of the space that varies.
+        lines: number of hyperparameters for which a line is trained.
+        fresh: largest number of fresh seeds per configuration.
+
+    Example:
+        >>> trainings([2, 3], lines=0, fresh=4)  # 2 networks, 3 losses: 4 contenders
+        (12, 16)
     """
-    # The best one is the best of its network and of its loss; others may be, too. So a line has one of its values.
+    # The overall winner is the best of its network and of its loss, so it is counted once, and it is on every line.
     contenders, new = max(1, sum(levels) - max(0, len(levels) - 1)), lines * (LINE_VALUES - 1)
     first, line = min(FIRST_SEEDS, fresh), min(LINE_SEEDS, fresh)
     return contenders * first + new * line + lines * (line - first), (contenders + new) * fresh
 
 
 class _Round:
-    """A round of seeds in the making: each gets the next index, and the lowest number that its trial lacks."""
+    """Collects a round of seeds: each gets the next free index, and the lowest replicate that its trial lacks."""
 
     def __init__(self, state: SweepState, seeds: ReplicateSeeds, known: Mapping[int, Mapping[int, object]]) -> None:
         self._state, self._count, self._fresh = state, seeds.count, seeds.fresh
@@ -197,76 +206,85 @@ class _Round:
         self.seeds: list[AddedSeed] = []
 
     def fill(self, index: int | None, question: str, fresh: int, values: Mapping[str, Any] | None = None) -> None:
-        """Add what a configuration lacks of its first `fresh` seeds; one without an index is new, with `values`."""
+        """Add the seeds that a configuration lacks of its first `fresh`; a new one has `values` and no index."""
         for replicate in range(self._count, self._count + fresh):
+            # A new configuration is known by the index of its first added seed.
             index = self._first + len(self.seeds) if index is None else index
             if replicate not in self._known.get(index, ()):
                 self.add(index, replicate, question, values)
 
     def add_one(self, index: int, question: str, at_most: int) -> None:
-        """Add the next seed of a configuration, unless it has as many as it may have."""
+        """Add the next seed of a configuration, unless it has `at_most`."""
         lacking = [r for r in range(self._count, at_most) if r not in self._known.get(index, ())]
         if lacking:
             self.add(index, lacking[0], question)
 
     def add(self, index: int, replicate: int, question: str, values: Mapping[str, Any] | None = None) -> None:
-        """Add one seed of a configuration; `values` where it is new."""
+        """Add one seed of a configuration; a new configuration needs `values`."""
         own, given = self._first + len(self.seeds), _of(self._state, index) if values is None else values
         self.seeds.append(AddedSeed(own, index, replicate, self._fresh(replicate), given, question))
         self._known.setdefault(index, set()).add(replicate)
 
     def bodies(self) -> list[Added]:
-        """Return the round's record; none for a round without seeds."""
+        """Return the round's record; empty for a round without seeds."""
         return [Added(self._state.round + 1, self.seeds)] if self.seeds else []
 
 
 def requested(state: SweepState, seeds: ReplicateSeeds, wanted: int, trials: Collection[int] = ()) -> list[Added]:
-    """Return the seeds that configurations lack of `wanted` each.
+    """Return the seeds that configurations lack to have `wanted` each.
 
     Args:
-        state: of the sweep.
-        seeds: of its replicates.
-        wanted: seeds of each configuration in all.
-        trials: whose; by default those that have reached the last epoch.
+        state: state of the sweep.
+        seeds: the sweep's replicate seeds.
+        wanted: total number of seeds per configuration.
+        trials: configurations that get seeds; by default those that have reached the last epoch.
 
     Raises:
-        SweeperError: there is no such trial.
+        SweeperError: the sweep has no such trial.
     """
     known = replicates_of(state)
     unknown = [index for index in trials if index not in known]
     if unknown:
         name = trial_name(unknown[0])
         near = nearest(name, [trial_name(index) for index in known])
-        raise SweeperError(f"the sweep has no trial {name}{near}", "see `sweeper results NAME --all`")
+        raise SweeperError(f"the sweep has no trial {name}{near}", "list its trials with `sweeper results NAME --all`")
     chosen = trials or [
         index
         for index, added in known.items()
-        if state.trials[index].status == COMPLETED or any(each.status == COMPLETED for each in added.values())
+        if state.trials[index].status == COMPLETED or any(seed.status == COMPLETED for seed in added.values())
     ]
     made = _Round(state, seeds, known)
+    # Replicate by replicate: an interrupted request leaves configurations with equal numbers of seeds.
     for replicate in range(seeds.count, wanted):
         for index in sorted(chosen):
             if replicate not in known[index]:
                 made.add(index, replicate, REQUEST)
-    return [Added(0, made.seeds[at : at + TOGETHER]) for at in range(0, len(made.seeds), TOGETHER)]
+    # Round 0: an audit recomputes the numbered rounds only, and a request depends on the user.
+    starts = range(0, len(made.seeds), SEEDS_PER_RECORD)
+    return [Added(0, made.seeds[start : start + SEEDS_PER_RECORD]) for start in starts]
 
 
 def replicates_of(state: SweepState) -> dict[int, dict[int, TrialState]]:
-    """Return the added seeds by trial and replicate, also of trials without any."""
-    found: dict[int, dict[int, TrialState]] = {i: {} for i, trial in state.trials.items() if trial.added is None}
+    """Return trial → replicate → added seed; trials without added seeds have an empty entry."""
+    replicates: dict[int, dict[int, TrialState]] = {i: {} for i, trial in state.trials.items() if trial.added is None}
     for trial in state.added:
         assert trial.added is not None
-        found.setdefault(trial.added.trial, {})[trial.added.replicate] = trial
-    return found
+        replicates.setdefault(trial.added.trial, {})[trial.added.replicate] = trial
+    return replicates
 
 
 def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
-    """Return up to `count` values of a domain, each as far as can be from those `taken` and from one another.
+    """Return up to `count` values of a domain, each as far as possible from those `taken` and from each other.
 
-    Of an interval its sextiles are looked at, distances on its own scale; of a list all its numbers.
+    Candidates are three sextiles of an interval, with distances on its own scale, or all numbers of a list.
+
+    Example:
+        >>> spread(Interval("loguniform", 0.01, 1.0), taken=[0.5], count=2)
+        [0.0215, 0.1]
     """
     logarithmic = isinstance(domain, Interval) and domain.kind == "loguniform"
     if isinstance(domain, Interval):
+        # The 1st, 3rd and 5th of six: the centres of three equal parts, so none lies on the edge of the domain.
         known = [_sextile(domain, place) for place in (1, 3, 5)]
     else:
         known = [float(value) for _, value in extremes(domain) if isinstance(value, int | float)]
@@ -274,6 +292,7 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
     def place(value: float) -> float:
         return math.log(value) if logarithmic else value
 
+    # Cross-entropy's γ = 0 has no logarithm: on a log scale it is infinitely far from every candidate.
     chosen, near = list[float](), [place(value) for value in taken if value > 0 or not logarithmic]
     for _ in range(count):
         left = [value for value in known if value not in (*taken, *chosen)]
@@ -286,37 +305,42 @@ def spread(domain: Node, taken: Sequence[float], count: int) -> list[float]:
 def _sextile(domain: Interval, place: int) -> float:
     value = draw(domain, "", 0, Uniforms(lambda path: place / 6))
     assert isinstance(value, int | float)
+    # Rounded for people: the value is a line's label, and an audit compares it between processors.
     return float(f"{value:.3g}")
 
 
 def audit_rounds(
     stage_of: Callable[[Mapping[str, Any]], FinalStage | None], records: Iterable[Record], configurations: int
 ) -> tuple[int, list[str]]:
-    """Make every round of seeds again from the records before it; return how many, and a sentence on each difference.
+    """Recompute every round of seeds from the records before it.
 
     Args:
-        stage_of: makes the final stage of a journaled search space; `None` where it has none.
-        records: of the journal, in order.
-        configurations: that the sweep draws.
+        stage_of: builds the final stage of a journaled search space, `None` if it has none.
+        records: records of the journal, in order.
+        configurations: number of configurations that the sweep draws.
+
+    Returns:
+        The number of rounds checked, and one sentence for each that differs.
     """
     stage: FinalStage | None = None
     state, checked, differences = SweepState(configurations), 0, list[str]()
     for record in records:
         body = record.body
+        # `resume --set` can change the stage between attempts, so each attempt journals its space.
         if isinstance(body, Attempt) and body.space is not None:
             stage = stage_of(body.space)
         if isinstance(body, Added) and body.round and stage is not None:
-            again, checked = [each.to_json() for each in stage.next(state)], checked + 1
+            again, checked = [round_body.to_json() for round_body in stage.next(state)], checked + 1
             if again != [body.to_json()]:
                 differences.append(
-                    f"record {record.sequence}: round {body.round} of fresh seeds, made again, is another"
+                    f"record {record.sequence}: round {body.round} of fresh seeds differs when it is recomputed"
                 )
         state.apply(record)
     return checked, differences
 
 
 def _values(known: Mapping[int, Mapping[int, TrialState]], count: int) -> dict[str, dict[int, float]]:
-    """Return the objective of each fresh seed that reached the end."""
+    """Return the objective of each fresh seed that reached the last epoch."""
     return {
         trial_name(index): {
             replicate - count: trial.objective
@@ -329,13 +353,13 @@ def _values(known: Mapping[int, Mapping[int, TrialState]], count: int) -> dict[s
 
 def _of(state: SweepState, index: int) -> Mapping[str, Any]:
     values = state.values_of(index)
-    assert values is not None, "whatever began was journaled before"
+    assert values is not None, "a trial that began has been journaled with its configuration"
     return values
 
 
 def _part(state: SweepState, index: int, part: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _of(state, index)[part]
-    return found
+    component: Mapping[str, Any] = _of(state, index)[part]
+    return component
 
 
 def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
@@ -343,7 +367,7 @@ def _indices(groups: Mapping[str, Mapping[str, int]]) -> list[int]:
 
 
 def _on_line(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two configurations differ in nothing but a hyperparameter of the loss."""
+    """Return whether two configurations differ only in a hyperparameter of the loss, or are its γ = 0."""
 
     def rest(values: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**values, "loss": {key: value for key, value in values["loss"].items() if key != name}}
@@ -351,5 +375,6 @@ def _on_line(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
     def others(values: Mapping[str, Any]) -> Mapping[str, Any]:
         return {key: value for key, value in values.items() if key != "loss"}
 
+    # Cross-entropy has no γ and another name, but is on the line of γ as its value 0.
     plain = {one["loss"].get("name"), other["loss"].get("name")} & {"cross_entropy"} and name == "gamma"
     return others(one) == others(other) if plain else rest(one) == rest(other)

@@ -5,17 +5,17 @@ s if its best objective value by step s is strictly worse than the median of the
 trials' objectives reported up to step s. A trial's running average up to step s is the mean of its values at steps
 1 … s.
 
-It departs from the paper in this:
+Differences from the paper:
 
-* a trial is compared with every other one that has reached step s, whether or not it is complete: where all trials
-  start at once, nothing would be complete before the first of them ends;
-* a step is a rung. Averages and best values begin at the first rung, `grace_epochs`, and leave out epochs between
+* a trial is compared with every other trial that has reached step s, complete or not: if all trials start at once,
+  none is complete before the first of them ends;
+* a step is a rung. Averages and best values begin at the first rung, `grace_epochs`, and leave out the epochs between
   rungs, whose values the journal does not hold;
 * no trial stops before `min_competitors` others have reached its rung.
 
-Ray Tune's MedianStoppingRule coincides with it if it is given the same rungs alone and its trials run till they are
-stopped. It departs where it may pause instead of stop, where a trial's best value counts before the grace period, and
-where the last result counts twice, because Tune hands it in again on completion.
+Ray Tune's MedianStoppingRule makes the same decisions if it sees only the same rungs and its trials run until they are
+stopped. It differs in that it can pause instead of stop, counts a trial's best value before the grace period, and
+counts the last result twice, because Tune hands it in again on completion.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class MedianStopping(Scheduler):
         interval_epochs: rungs are whole epochs; each costs an evaluation, so the default equals grace_epochs.
         min_competitors: a median needs at least one value, and the median of few is mostly chance [Ray Tune's
             MedianStoppingRule, min_samples_required].
+
+    Example:
+        >>> MedianStopping("val_nll", "min", max_epochs=27, grace_epochs=9).rungs
+        (9, 18, 27)
     """
 
     grace_epochs: base.GraceEpochs = 1
@@ -58,7 +62,7 @@ class MedianStopping(Scheduler):
 
     @property
     def smallest_pool(self) -> int:
-        """One more trial than a comparison takes."""
+        """The competitors that a comparison needs, and the trial itself."""
         return self.min_competitors + 1
 
     def begin(self) -> RunningAverages:
@@ -67,7 +71,7 @@ class MedianStopping(Scheduler):
 
 
 class RunningAverages(RungState):
-    """The values of every trial, and the running averages of all at each rung, in order."""
+    """The values of every trial, and the sorted running averages at each rung."""
 
     def __init__(self, rule: MedianStopping) -> None:
         """Start with the empty rungs of `rule`."""
@@ -76,9 +80,11 @@ class RunningAverages(RungState):
         self._averages: dict[int, list[float]] = {rung: [] for rung in rule.rungs}
 
     def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
-        """Record the value with which a configuration reached a rung, and its running average there."""
+        """Record a configuration's value at a rung, and its running average there."""
+        # Once only: a resumed trial that reports the rung again must not weigh double in the median.
         if configuration not in self.arrived[rung]:
             scores = [*self._scores_before(rung, configuration), self.scheduler.score(metric)]
+            # fsum is exactly rounded: (.1 + .1 + .1) / 3 is above .1 otherwise, and equal trials would stop each other.
             insort(self._averages[rung], math.fsum(scores) / len(scores))
         super().add(rung, configuration, metric, measured)
 
@@ -88,10 +94,13 @@ class RunningAverages(RungState):
         if others < self._needed:
             return Decision("continue", "min_competitors", rung, metric, count=others + 1)
         median = statistics.median(self._averages[rung])
+        # The best value, not the last: a trial with one bad epoch after a good one goes on, as in the paper.
         best = max([*self._scores_before(rung, configuration), scheduler.score(metric)])
+        # Strictly worse: of two equal trials neither stops the other.
         kind: DecisionKind = "stop" if best < median else "continue"
         return Decision(kind, "median", rung, metric, count=others + 1, cutoff=scheduler.score(median))
 
     def _scores_before(self, rung: int, configuration: int) -> list[float]:
-        earlier = (here for at, here in self.arrived.items() if at < rung and configuration in here)
-        return [self.scheduler.score(here[configuration][0]) for here in earlier]
+        # A trial can lack an earlier rung: its objective may not have been measured there.
+        earlier = (arrivals for epoch, arrivals in self.arrived.items() if epoch < rung and configuration in arrivals)
+        return [self.scheduler.score(arrivals[configuration][0]) for arrivals in earlier]

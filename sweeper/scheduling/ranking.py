@@ -1,14 +1,14 @@
 """Ranking trials by several objectives under constraints: non-dominated sorting, and an ε-net within each front.
 
-Feasible trials come before those that violate a constraint, which follow by how much they do (Deb et al. 2002, A fast
-and elitist multiobjective genetic algorithm: NSGA-II, section VI). Feasible ones are sorted into fronts: the first are
-those that no other dominates, the second those that only the first dominate, and so on. One trial dominates another if
-it is at least as good in every objective and better in one by more than their standard errors √(s₁² + s₂²), so that
-replicates' luck dominates nobody; without errors this is the usual dominance. Within a front an ε-net orders them
-(Clarkson 2005, Nearest-Neighbor Searching and Metric Space Dimensions, section 5; Schmucker et al. 2021,
-arXiv:2106.12639, section 3): the one that is best in the first objective, then always the one that is farthest from
-those before it, so that the few that continue are spread over the front. Distances are taken in shares of each
-objective's range within the front, for an ECE and a trace have no common unit.
+Feasible trials come before those that violate a constraint, which are ordered by their violation (Deb et al. 2002, A
+fast and elitist multiobjective genetic algorithm: NSGA-II, section VI). Feasible trials are sorted into fronts: no
+trial dominates a member of the first front, only the first front dominates members of the second, and so on. One trial
+dominates another if it is at least as good in every objective and better in one by more than their standard errors
+√(s₁² + s₂²), so lucky seeds dominate nothing; without errors this is the usual dominance. An ε-net orders the trials
+of a front (Clarkson 2005, Nearest-Neighbor Searching and Metric Space Dimensions, section 5; Schmucker et al. 2021,
+arXiv:2106.12639, section 3): first the best in the first objective, then always the trial farthest from those already
+taken, so the few that continue are spread over the front. Distances are shares of each objective's range within the
+front, because an ECE and a trace have no common unit.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ Trial = TypeVar("Trial")
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a trial must keep to.
+    """A constraint that trials must satisfy.
 
     Attributes:
-        goal: the metric, and which direction of it is good.
-        within: of the best trial at the same rung, at most so far from it; `None` where `bound` is given.
-        bound: the least value of a metric that should be large, the largest of one that should be small.
+        goal: the metric and its better direction.
+        within: largest distance from the best trial at the same rung; `None` if `bound` is given.
+        bound: smallest allowed value if the metric should be large, largest allowed value if it should be small.
+
+    Example:
+        >>> Constraint(Objective("val_accuracy", "max"), within=0.01).violations(np.array([0.95, 0.92, np.nan]))
+        array([0.  , 0.02,  inf])
     """
 
     goal: Objective
@@ -42,7 +46,7 @@ class Constraint:
     bound: float | None = None
 
     def violations(self, values: Floats) -> Floats:
-        """Return by how much each of the values at a rung violates it, 0 for none; infinite where not measured."""
+        """Return the violation of each value at a rung: 0 if satisfied, infinite if not measured."""
         costs = np.array([self.goal.cost(value) for value in values])
         known = np.isfinite(costs)
         if self.bound is not None:
@@ -55,15 +59,21 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """In words, e.g. `val_accuracy within 0.005 of the best`."""
+        """The constraint in words, e.g. `val_accuracy within 0.005 of the best`."""
         if self.bound is not None:
             return f"{self.goal.metric} {'at least' if self.goal.mode == 'max' else 'at most'} {self.bound:g}"
         return f"{self.goal.metric} within {self.within:g} of the best"
 
 
 def constraint_of(written: Mapping[str, Any]) -> Constraint:
-    """Return a constraint as a resolved search space writes it, `{metric, within | min | max, mode}`."""
+    """Build a constraint from its form in a resolved search space, `{metric, within | min | max, mode}`.
+
+    Example:
+        >>> constraint_of({"metric": "val_ece", "max": 0.05}).text
+        'val_ece at most 0.05'
+    """
     metric, within, least = written["metric"], written.get("within"), written.get("min")
+    # `min` and `max` imply the direction; `within` needs `mode`, or the direction that the metric declares.
     larger = least is not None
     if within is not None:
         larger = larger_is_better(metric) if written.get("mode") is None else written["mode"] == "max"
@@ -72,7 +82,10 @@ def constraint_of(written: Mapping[str, Any]) -> Constraint:
 
 
 def keeping(constraints: Iterable[Constraint], measured: Mapping[Trial, Mapping[str, float]]) -> set[Trial]:
-    """Return the trials that keep to all constraints beside each other: trial → metric → value, means of replicates."""
+    """Return the trials that satisfy all constraints, given trial → metric → mean over replicates.
+
+    The trials are judged together: `within` refers to the best of them.
+    """
     trials, violated = [*measured], np.zeros(len(measured))
     for constraint in constraints:
         values = np.array([measured[trial].get(constraint.goal.metric, np.nan) for trial in trials], dtype=np.float64)
@@ -85,8 +98,8 @@ class Ranking:
     """Trials in order, best first.
 
     Attributes:
-        order: their places in what was ranked.
-        front: of each, counted from 1 in what was ranked; 0 for trials that violate a constraint.
+        order: indices of the trials, best first.
+        front: front number of each trial, from 1; 0 for a trial that violates a constraint.
     """
 
     order: list[int]
@@ -94,21 +107,28 @@ class Ranking:
 
 
 def rank(costs: Floats, errors: Floats, violations: Floats, *, normalise: bool = True) -> Ranking:
-    """Rank trials.
+    """Rank trials by feasibility, front and ε-net.
 
     Args:
-        costs: smaller is better [trials, objectives].
-        errors: their standard errors.
-        violations: of the constraints, 0 for feasible trials [trials].
-        normalise: take the distances of the ε-net in shares of each objective's range.
+        costs: objectives, smaller is better [trials, objectives].
+        errors: standard errors of the costs [trials, objectives].
+        violations: sum of constraint violations, 0 for feasible trials [trials].
+        normalise: whether distances of the ε-net are shares of each objective's range.
+
+    Example:
+        >>> costs = np.array([[1.0, 4.0], [2.0, 2.0], [3.0, 3.0]])
+        >>> rank(costs, np.zeros_like(costs), np.array([0.0, 0.0, 0.0]))
+        Ranking(order=[0, 1, 2], front=[1, 1, 2])
     """
     feasible = np.flatnonzero((violations == 0) & np.isfinite(costs).all(axis=1))
     front = [0] * len(costs)
     order: list[int] = []
-    if costs.shape[1] == 1:  # one objective orders its trials by itself
-        order = [int(each) for each in feasible[np.argsort(costs[feasible, 0], kind="stable")]]
-        for each in order:
-            front[each] = 1
+    # One objective under constraints: its order is total, so fronts by standard errors would only blur it.
+    if costs.shape[1] == 1:
+        # Stable, so that the earlier of two equal trials keeps its place.
+        order = feasible[np.argsort(costs[feasible, 0], kind="stable")].tolist()
+        for trial in order:
+            front[trial] = 1
     else:
         remaining, number = feasible, 0
         while len(remaining):
@@ -117,14 +137,15 @@ def rank(costs: Floats, errors: Floats, violations: Floats, *, normalise: bool =
             members = remaining[first]
             for member in members:
                 front[member] = number
-            order += [int(members[each]) for each in epsilon_net(costs[members], normalise=normalise)]
+            order += members[epsilon_net(costs[members], normalise=normalise)].tolist()
             remaining = remaining[~first]
-    left = [each for each in range(len(costs)) if not front[each]]
-    return Ranking(order + sorted(left, key=lambda each: violations[each]), front)
+    infeasible = [trial for trial in range(len(costs)) if not front[trial]]
+    return Ranking(order + sorted(infeasible, key=lambda trial: violations[trial]), front)
 
 
 def _dominated(costs: Floats, errors: Floats) -> NDArray[np.bool_]:
-    """Return which of the trials another one of them dominates."""
+    """Return whether some other trial dominates each trial, bool [trials]."""
+    # [n, n, objectives] at once: a rung has at most a few thousand trials and few objectives.
     one, other = costs[:, None], costs[None]
     beyond = other - one > np.sqrt(errors[:, None] ** 2 + errors[None] ** 2)
     dominates = (one <= other).all(axis=2) & beyond.any(axis=2)
@@ -132,13 +153,20 @@ def _dominated(costs: Floats, errors: Floats) -> NDArray[np.bool_]:
 
 
 def epsilon_net(costs: Floats, *, normalise: bool = True) -> list[int]:
-    """Return the order of points [n, objectives] by Clarkson's greedy net, from the best in the first objective on."""
+    """Order points [n, objectives] by Clarkson's greedy net, beginning with the best in the first objective.
+
+    Example:
+        >>> epsilon_net(np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0]]))
+        [0, 2, 1]
+    """
     points = costs
     if normalise:
         width = np.ptp(costs, axis=0)
+        # An objective in which all points are equal separates none of them; dividing by 0 would give NaN.
         points = (costs - costs.min(axis=0)) / np.where(width > 0, width, 1.0)
     order = [int(np.argmin(points[:, 0]))]
     nearest = np.linalg.norm(points - points[order[0]], axis=1)
+    # −1 marks a point that is taken: duplicates of it have distance 0 and must still be taken once.
     nearest[order[0]] = -1.0
     while len(order) < len(points):
         order.append(int(nearest.argmax()))
@@ -148,13 +176,29 @@ def epsilon_net(costs: Floats, *, normalise: bool = True) -> list[int]:
 
 
 def pareto_front(costs: Floats, errors: Floats) -> list[int]:
-    """Return the places of the trials that no other dominates, in their order."""
-    return [int(each) for each in np.flatnonzero(~_dominated(costs, errors))]
+    """Return the indices of the trials that no other trial dominates, rising.
+
+    Args:
+        costs: objectives, smaller is better [trials, objectives].
+        errors: standard errors of the costs [trials, objectives].
+
+    Example:
+        >>> costs = np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0]])
+        >>> pareto_front(costs, np.zeros_like(costs))
+        [0, 1]
+    """
+    return [*map(int, np.flatnonzero(~_dominated(costs, errors)))]
 
 
 def hypervolume(costs: Floats, reference: Sequence[float]) -> float:
-    """Return the volume that points [n, objectives] dominate below `reference`, by slicing along the last objective."""
-    limit = [float(each) for each in reference]
+    """Return the volume that points [n, objectives] dominate below `reference`.
+
+    Example:
+        >>> hypervolume(np.array([[0.0, 0.5], [0.5, 0.0]]), [1.0, 1.0])
+        0.75
+    """
+    # Slices along the last objective: exponential in the objectives, but sweeps have two or three.
+    limit = [float(value) for value in reference]
     points = costs[(costs < np.array(limit)).all(axis=1)]
     if not len(points):
         return 0.0
@@ -164,8 +208,8 @@ def hypervolume(costs: Floats, reference: Sequence[float]) -> float:
     edges = np.append(points[:, -1], limit[-1])
     return float(
         sum(
-            (edges[each + 1] - edges[each]) * hypervolume(points[: each + 1, :-1], limit[:-1])
-            for each in range(len(points))
-            if edges[each + 1] > edges[each]
+            (edges[k + 1] - edges[k]) * hypervolume(points[: k + 1, :-1], limit[:-1])
+            for k in range(len(points))
+            if edges[k + 1] > edges[k]  # an empty slice would cost a recursion
         )
     )

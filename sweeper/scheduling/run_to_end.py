@@ -1,7 +1,7 @@
 """No early stopping, `none` in a search space: every trial runs to its last epoch.
 
-That is the only rung, unless `evaluate_epochs` names more, at which trials are evaluated and continue. A sweep with the
-rungs of another scheduler can be replayed.
+The last epoch is the only rung unless `evaluate_epochs` names more, at which trials are evaluated and continue. With
+the rungs of another scheduler, that scheduler can be replayed on the finished sweep.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class RunToEnd(Scheduler):
     Attributes:
         evaluate_epochs: nothing is trained before the first epoch; those from `max_epochs` on are left out
             [none by default: an evaluation takes as long as some epochs].
+
+    Example:
+        >>> RunToEnd("val_nll", "min", max_epochs=27, evaluate_epochs=[3, 9, 81]).rungs
+        (3, 9, 27)
     """
 
     compares: ClassVar[bool] = False
@@ -31,7 +35,8 @@ class RunToEnd(Scheduler):
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The epochs at which trials are evaluated; where none are named, the last one alone."""
+        """The epochs at which trials are evaluated; only the last one if none are named."""
+        # Later epochs are dropped, not refused: a rehearsal shortens the run and scales these with it.
         before = {int(epoch) for epoch in self.evaluate_epochs or () if epoch < self.max_epochs}
         return (*sorted(before), self.max_epochs)
 
@@ -41,10 +46,10 @@ class RunToEnd(Scheduler):
 
 
 class Arrivals(RungState):
-    """Which configurations have reached each epoch of evaluation."""
+    """The configurations that have reached each epoch of evaluation."""
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
-        """Let it continue. Raises ValueError where epoch `rung` is no rung."""
+        """Continue the trial. Raises ValueError if epoch `rung` is not a rung."""
         if rung not in self.epochs:
-            raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")
+            raise ValueError(f"epoch {rung} is not a rung: trials that run to the end are not compared")
         return Decision("continue", "evaluation", rung, metric)

@@ -1,26 +1,26 @@
-"""A sweep played through a scheduler's own decisions, with values that are drawn or were measured before.
+"""Simulate a sweep with a scheduler's own decisions, on drawn or measured values.
 
-Workers take trials in turn, each trial comes to a rung after as long as its epochs take, and the scheduler decides on
-it as the driver would have it decide.
+Workers take trials in turn, a trial reaches a rung after the time of its epochs, and the scheduler decides on it as in
+the driver.
 
-**How fragile each stop was**: the chance that a trial would have finished, or won, by other seeds in another order.
+**Fragility of a stop**: the chance that a trial would have finished, or won, with other seeds in another order.
 
-A scheduler compares means of a few seeds in the order in which trials happen to come. What it stopped it might have
-kept. How likely that was is counted over sweeps that are played again (`play`) by the same scheduler, with
-trials in random orders, and with values that other seeds would have given:
+A scheduler compares means of a few seeds in the order in which trials happen to arrive, so it could have kept a trial
+that it stopped. This chance is estimated by simulating the sweep again (`play`) with the same scheduler, with trials in
+random order and with the values that other seeds would have given:
 
-* **Truth.** What a trial's mean over all seeds is at its first rung is uncertain by its seeds' spread σᵢ / √n
-  (`spreads`, which pools over trials, so a trial with one seed borrows its spread), and shrunk to the mean of all:
-  who was stopped was partly unlucky (Efron & Morris 1975). From rung to rung it follows a line, fitted to the trials
-  that reached both (Theil 1950, Sen 1968), and scatters about it by what the seeds' spread leaves unexplained. Where a
-  trial was measured, that is combined with its value; where it had been stopped, the line is all that is known.
-  Trials are stopped by the value from which the line predicts, so having only survivors does not bias it.
+* **Truth.** A trial's mean over all seeds at the first rung is uncertain by its seeds' spread σᵢ / √n (`spreads`, which
+  pools over trials, so a trial with one seed borrows its spread). It is shrunk towards the mean of all trials, because
+  a stopped trial was partly unlucky (Efron & Morris 1975). From rung to rung it follows a line, fitted to the trials
+  that reached both (Theil 1950, Sen 1968), with the scatter that the seeds' spread leaves unexplained. The line is
+  combined with a trial's value where it was measured, and used alone where the trial had been stopped. Trials are
+  stopped by the value from which the line predicts, so fitting it to survivors does not bias it.
 * **Other seeds.** Fresh errors of means of n seeds with these spreads. A seed that is lucky at one rung is lucky at the
-  next, by the correlation of the deviations from a trial's mean that were seen.
+  next, by the correlation observed between deviations from a trial's mean.
 
-A trial with a scheduler of another kind, or without spread, has no answer. It is the chance under *this* scheduler and
-among *these* configurations; a searcher would have chosen others. docs/guides/measured.md holds the predictions
-against what happened on public learning curves.
+There is no result for a scheduler of another kind, or without any spread. The chance holds under *this* scheduler and
+among *these* configurations; a searcher would have chosen others. docs/guides/measured.md compares the predictions
+with public learning curves.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from numpy.typing import NDArray
 from sweeper.core.statistics.spreads import Floats, Spreads, spreads
 from sweeper.scheduling.base import Scheduler, decide, settled_but_for
 
-#: Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens.
+#: Larger sweeps are simulated at this size and scaled up: the shares have converged by then, and the reported range is
+#: wider than that of the larger sweep, so it errs on the safe side.
 SIMULATED_TRIALS = 2000
 
 
 @dataclass
 class Course:
-    """What became of the trials of one sweep.
+    """The outcome of one simulated sweep.
 
     Attributes:
-        reached: trial → the place of the last rung that it reached; trials that never started are missing.
-        seconds: until the last trial came to its last rung.
+        reached: trial → index of the last rung that it reached; trials that never started are missing.
+        seconds: time until the last trial reached its last rung.
     """
 
     reached: dict[int, int]
@@ -57,23 +58,29 @@ class Course:
 def play(
     scheduler: Scheduler, order: Sequence[int], values: NDArray[np.float64], pace: NDArray[np.float64], workers: int
 ) -> Course:
-    """Return the course of a sweep.
+    """Simulate one sweep.
 
     Args:
-        scheduler: decides.
-        order: the trials, by configuration, in the order in which they start.
-        values: the objective with which a trial comes to each rung [configurations, rungs].
-        pace: seconds of an epoch [configurations].
-        workers: trials that run at once.
+        scheduler: makes the decisions.
+        order: configurations of the trials in the order in which they start.
+        values: objective of each trial at each rung [configurations, rungs].
+        pace: seconds per epoch [configurations].
+        workers: number of trials that run at once.
+
+    Example:
+        >>> from sweeper.scheduling.asha import Halving
+        >>> values = np.array([[0.3, 0.2], [0.2, 0.1], [0.4, 0.3]])  # 3 trials, rungs 3 and 9
+        >>> play(Halving("val_nll", "min", 9, 3), [0, 1, 2], values, pace=np.ones(3), workers=1).reached
+        {0: 1, 1: 1, 2: 0}
     """
     state, rungs = scheduler.begin(), scheduler.rungs
     course = Course({})
     running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
     heapq.heapify(running)
-    left = deque(order[workers:])
+    waiting = deque(order[workers:])
 
     def under_way() -> Iterator[tuple[int, int]]:
-        yield from ((trial, 0) for trial in left)
+        yield from ((trial, 0) for trial in waiting)
         yield from ((trial, rungs[place - 1] if place else 0) for _, trial, place in running)
 
     settled = settled_but_for(state, under_way)
@@ -82,6 +89,7 @@ def play(
         course.reached[trial], course.seconds = place, now
         metric = float(values[trial, place])
         decision = decide(state, trial, rungs[place], metric)
+        # The decision comes before its value is added: a trial is compared with the others, not with itself.
         if decision is not None and decision.metric is not None:
             pool = state.pool(trial)
             pool.add(rungs[place], trial, metric)
@@ -89,6 +97,7 @@ def play(
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
             continue
+        # Not only one: a worker can have idled until this decision made a paused trial promotable.
         while len(running) < workers:
             promoted = state.promotion(settled)
             if promoted is not None:
@@ -96,8 +105,8 @@ def play(
                 state.pool(trial).decided(trial, made)
                 place = course.reached[trial]
                 heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
-            elif left:
-                following = left.popleft()
+            elif waiting:
+                following = waiting.popleft()
                 heapq.heappush(running, (now + rungs[0] * pace[following], following, 0))
             else:
                 break
@@ -107,51 +116,55 @@ def play(
 def simulate_strata(
     scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Return the strata's names, and how many trials of each reach each rung, float64 [repetitions, strata, rungs].
+    """Simulate how many trials of each stratum reach each rung.
 
-    Without strata there is one, of the empty name.
+    Returns:
+        Names of the strata (one empty name without strata), and counts, float64 [repetitions, strata, rungs].
     """
     size, state = min(trials, SIMULATED_TRIALS), scheduler.begin()
     named = [state.stratum(trial) or "" for trial in range(size)]
     names = [*dict.fromkeys(named)]
     rows = [names.index(name) for name in named]
     scale = trials / size
+    # Nothing is stopped before the only rung, so every repetition would give the same counts.
     if len(scheduler.rungs) == 1:
         counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
         return names, counted[None, :, None] * np.float64(scale)
+    # About 50,000 simulated trials take a second or so; small sweeps vary most and get the most repetitions.
     repetitions = repetitions or max(40, min(1000, 50_000 // size))
     random = np.random.default_rng(seed)
     counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
-    every = range(size)
     for counted in counts:
+        # Only ranks matter to a scheduler, so a plan can draw any values. Paces differ, as of small and large networks.
         quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
-        course = play(scheduler, every, quality[:, None].repeat(len(scheduler.rungs), 1), pace, min(workers, size))
+        values = quality[:, None].repeat(len(scheduler.rungs), 1)
+        course = play(scheduler, range(size), values, pace, min(workers, size))
         for trial, place in course.reached.items():
             counted[rows[trial], : place + 1] += 1
     return names, counts * scale
 
 
-#: Sweeps that are played again: a chance of 10 % is then known to 1.7 %.
+#: Simulated sweeps per fragility: a chance of 10 % then has a standard error of 1.7 %.
 DRAWS = 300
 
-#: Trials of all these sweeps together: large sweeps are played less often, but at least FEWEST_DRAWS times.
+#: Simulated trials over all draws: large sweeps are simulated less often, but at least FEWEST_DRAWS times.
 MOST_VISITS = 60_000
 
 FEWEST_DRAWS = 25
 
-#: Trials at once. How many hardly matters: the order of arrival is random in any case.
+#: Trials that run at once. The number hardly matters, because the order of arrival is random anyway.
 WORKERS = 4
 
-#: Trials that a line between two rungs is fitted to.
+#: Fewest trials that a line between two rungs is fitted to.
 LEAST_PAIRS = 3
 
-#: Trials that a line is fitted to: all pairs of them are looked at.
+#: Most trials that a line is fitted to: Theil-Sen looks at all pairs, so time and memory grow quadratically.
 MOST_FITTED = 500
 
-#: The largest logarithm that is drawn.
+#: Largest logarithm that is drawn: exp(300) ≈ 1e130 is still far from the overflow of a float64.
 LARGEST = 300.0
 
-#: The most by which a line may stretch differences from one rung to the next: three trials may lie on any line.
+#: Steepest slope of a line between two rungs: a line through three noisy trials can have any slope.
 STEEPEST = 2.0
 
 #: Configuration → seed → value of the objective, at one rung.
@@ -160,7 +173,7 @@ Measurements = Mapping[int, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Chances:
-    """What other seeds and another order would have made of a trial: the chances that it finishes, and that it wins."""
+    """The chances that a trial finishes, and wins, with other seeds in another order."""
 
     finishes: float
     wins: float
@@ -169,12 +182,12 @@ class Chances:
 def chances(
     pools: Sequence[tuple[Scheduler, Sequence[int]]], rungs: Sequence[Measurements], seed: int = 0
 ) -> dict[int, Chances]:
-    """Return the chances of every trial that was measured at its first rung; none where no spread is known.
+    """Return the chances of every trial measured at the first rung; empty if no spread is known.
 
     Args:
-        pools: the trials that compete with each other, and their scheduler; one for each stratum.
-        rungs: what was measured at each of the schedulers' rungs. A trial that is missing had been stopped.
-        seed: of the draws.
+        pools: (scheduler, competing trials), one for each stratum.
+        rungs: measurements at each of the schedulers' rungs; a missing trial had been stopped.
+        seed: seed of the draws.
     """
     drawn = other_seeds(pools[0][0], rungs, seed) if pools and rungs else None
     if drawn is None:
@@ -187,80 +200,94 @@ def chances(
         for values, ended in zip(drawn, final, strict=True):
             order, pace = rng.permutation(inside).tolist(), rng.uniform(0.9, 1.1, len(values))
             reached = play(scheduler, order, values, pace, min(WORKERS, len(order))).reached
-            for at in (each for each, rung in reached.items() if rung == last):
+            for at in (trial for trial, rung in reached.items() if rung == last):
                 ended[at] = -scheduler.score(values[at, last])
+    # Infinite where a trial was stopped; a draw in which all were stopped has no winner.
     alive = np.isfinite(final)
     best = (final == final.min(axis=1, keepdims=True)) & alive
     return {trial: Chances(float(alive[:, at].mean()), float(best[:, at].mean())) for trial, at in place.items()}
 
 
 def other_seeds(scheduler: Scheduler, rungs: Sequence[Measurements], seed: int = 0) -> Floats | None:
-    """Return draws of what other seeds would have measured, [draws, trials, rungs], for the first rung's trials.
+    """Draw the values that other seeds would have measured for the trials of the first rung.
 
-    None where the first rung has no spread, or one trial.
+    Returns:
+        Values [draws, trials, rungs]; `None` if the first rung has no spread, or only one trial.
     """
     trials, sign = tuple(rungs[0]), scheduler.score(1.0)
-    relative = sign < 0 and all(v > 0 for rung in rungs for each in rung.values() for v in each.values())
+    # Positive losses spread in proportion to their size, so they are modelled by their logarithms.
+    relative = sign < 0 and all(v > 0 for rung in rungs for seeds in rung.values() for v in seeds.values())
     first = spreads([rungs[0][trial] for trial in trials], scheduler.mode, relative)
     if first is None or len(trials) < 2:
         return None
     draws, rng = max(FEWEST_DRAWS, min(DRAWS, MOST_VISITS // len(trials))), np.random.default_rng(seed)
-    # A trial whose seeds may spread widely at one rung does so at all: one σ a trial and draw.
-    picked = np.stack([rng.choice(first.deviations, draws, p=each / each.sum()) for each in first.weights], axis=1)
+    # One σ per trial and draw: a trial whose seeds spread widely at one rung does so at all rungs.
+    picked = np.stack([rng.choice(first.deviations, draws, p=w / w.sum()) for w in first.weights], axis=1)
     errors, typical = picked / np.sqrt(first.sizes), np.exp(_typical(first))
     means = truth = np.full(errors.shape, first.scores.mean())
+    # The variance between trials is what the seeds leave of it; the floor keeps the weights below defined.
     left = max(float(first.scores.var(ddof=1) - np.mean(typical**2 / first.sizes)), 1e-12)
     values, noise = np.empty((*errors.shape, len(rungs))), rng.standard_normal(errors.shape)
     kept = _seed_correlation(rungs)
     for at, rung in enumerate(rungs):
         seen, growth = _scores(rung, trials, scheduler.mode, relative, typical)
-        here, error = np.isfinite(seen), errors * growth
+        present, error = np.isfinite(seen), errors * growth
         if at:
-            slope, offset, left = _line(means.mean(axis=0)[here], seen[here], float(np.median(error)) ** 2, left)
+            variance = float(np.median(error)) ** 2
+            slope, offset, left = _line(means.mean(axis=0)[present], seen[present], variance, left)
             means, truth = offset + slope * means, offset + slope * truth
+            # An AR(1) step: unit variance at every rung, correlation `kept` with the rung before.
             noise = kept * noise + np.sqrt(1 - kept**2) * rng.standard_normal(noise.shape)
-        weight = np.where(here, left / (left + error**2), 0.0)
-        value = np.where(here, seen, 0.0)
+        # The posterior of a normal mean: weight 0 leaves an unmeasured trial on the line. 0 · NaN would be NaN.
+        weight = np.where(present, left / (left + error**2), 0.0)
+        value = np.where(present, seen, 0.0)
         means = means + weight * (value - means)
         truth = truth + weight * (value - truth) + np.sqrt(left * (1 - weight)) * rng.standard_normal(truth.shape)
         values[:, :, at] = truth + noise * error
-    # A spread from the tail of its distribution may lead to a value beyond all numbers.
+    # A spread drawn from the tail of its distribution can overflow the exponential.
     return np.exp(np.clip(sign * values, -LARGEST, LARGEST)) if relative else sign * values
 
 
-def _typical(found: Spreads) -> Floats:
-    """Return the logarithm of each trial's expected spread."""
-    return np.asarray(found.weights @ np.log(found.deviations) / found.weights.sum(axis=1))
+def _typical(trials: Spreads) -> Floats:
+    """Return the logarithm of each trial's expected spread [trials]."""
+    return np.asarray(trials.weights @ np.log(trials.deviations) / trials.weights.sum(axis=1))
 
 
 def _scores(
     rung: Measurements, trials: Sequence[int], mode: str, relative: bool, before: Floats
 ) -> tuple[Floats, float]:
-    """Return the scores at a rung, NaN where a trial never came, and the growth of spreads since the first rung."""
+    """Return the scores at a rung, NaN for absent trials, and the growth of spreads since the first rung."""
     seen, present = np.full(len(trials), np.nan), [at for at, trial in enumerate(trials) if rung.get(trial)]
     for at in present:
         mean = float(np.mean([*rung[trials[at]].values()]))
         seen[at] = (1 if mode == "max" else -1) * (np.log(mean) if relative else mean)
-    found = spreads([rung[trials[at]] for at in present], mode, relative)
-    return seen, 1.0 if found is None else float(np.exp(np.median(_typical(found) - np.log(before[present]))))
+    now = spreads([rung[trials[at]] for at in present], mode, relative)
+    # The median ratio over the survivors: few are left at late rungs, and one wild spread must not scale all errors.
+    return seen, 1.0 if now is None else float(np.exp(np.median(_typical(now) - np.log(before[present]))))
 
 
 def _line(x: Floats, y: Floats, noise: float, left: float) -> tuple[float, float, float]:
-    """Return slope, offset and the variance about the line from one rung to the next, without that of the seeds.
+    """Fit a line from one rung to the next by Theil-Sen.
 
-    Fewer than LEAST_PAIRS trials give no slope: it is 1 then, and the scatter that of the rung before.
+    With fewer than LEAST_PAIRS trials the slope is 1, and the variance is that of the rung before.
+
+    Returns:
+        Slope, offset, and the variance about the line less that of the seeds.
     """
     if len(x) < LEAST_PAIRS or np.ptp(x[:MOST_FITTED]) <= 0:
         return 1.0, float(np.median(y - x)) if len(x) else 0.0, left
     over, up = np.subtract.outer(x[:MOST_FITTED], x[:MOST_FITTED]), np.subtract.outer(y[:MOST_FITTED], y[:MOST_FITTED])
+    # Not below 0: better trials at one rung are not expected to be worse at the next.
     slope = min(max(float(np.median(up[over > 0] / over[over > 0])), 0.0), STEEPEST)
     offset = float(np.median(y - slope * x))
     scatter = float(np.sum((y - offset - slope * x) ** 2)) / (len(x) - 2)
+    # The difference of two estimates can be negative; 5 % of the scatter keeps the truth from being certain.
     return slope, offset, max(scatter - noise, 0.05 * scatter, 1e-12)
 
 
 def _seed_correlation(rungs: Sequence[Measurements]) -> float:
-    """Return how far a seed's deviations from its trial's mean agree from rung to rung: a correlation, at least 0."""
+    """Return the correlation between rungs of a seed's deviation from its trial's mean, in [0, .99]."""
+    # Relative deviations, so that trials of different size can be pooled; about 0, their mean by construction.
     pairs = [
         (one[trial][seed] / mean[0] - 1, other[trial][seed] / mean[1] - 1)
         for one, other in pairwise(rungs)
@@ -268,6 +295,7 @@ def _seed_correlation(rungs: Sequence[Measurements]) -> float:
         if all(mean := (np.mean([*one[trial].values()]), np.mean([*other[trial].values()])))
         for seed in one[trial].keys() & other[trial].keys()
     ]
+    # From few pairs a correlation is mostly chance; independent seeds are the cautious assumption.
     if len(pairs) < 2 * LEAST_PAIRS:
         return 0.0
     x, y = np.array(pairs).T

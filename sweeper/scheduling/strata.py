@@ -1,12 +1,12 @@
-"""Strata: trials of one kind compete among themselves, so that every kind is compared at the end.
+"""Strata: trials of the same kind compete only with each other, so every kind still has trials at the end.
 
 In one pool, weak networks and losses that start slowly are gone after the first rung, and nothing can be said about
-them. With `within: [architecture, loss]` a trial is compared only with those of its own network and loss: each stratum
-has rungs, cut-offs and competitors of its own, under the same scheduler. A stratum is a scheduler's own state, so what
-holds for one pool holds for each stratum, and one stratum decides as no strata do.
+them. With `within: [architecture, loss]` a trial is compared only with trials of its own network and loss: each stratum
+has its own rungs, cut-offs and competitors under the same scheduler. A stratum is a state of that scheduler, so each
+stratum behaves like a single pool, and one stratum decides the same as none.
 
-A path names a component (`architecture`: by its name) or any of its hyperparameters (`loss.score`). A configuration
-that lacks the hyperparameter is in a stratum with those that lack it, too.
+A path names a component (`architecture`: by its name) or one of its hyperparameters (`loss.score`). The configurations
+that lack the hyperparameter form a stratum of their own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from sweeper.scheduling.ranking import Constraint
 
 
 def stratum_name(values: Mapping[str, object], within: Sequence[str]) -> str:
-    """Return the name of the stratum of a configuration: `resnet8, focal`, or `focal, score msp` for `loss.score`.
+    """Return the name of a configuration's stratum.
 
     Args:
         values: the configuration, a mapping with a `name` for each part of the space.
-        within: the paths that divide trials.
+        within: paths that divide trials into strata.
+
+    Example:
+        >>> configuration = {"architecture": {"name": "resnet8"}, "loss": {"name": "focal", "gamma": 2.0}}
+        >>> stratum_name(configuration, ["architecture", "loss.gamma", "loss.score"])
+        'resnet8, gamma 2, no score'
     """
     return ", ".join(_part(values, path) for path in within)
 
@@ -33,11 +38,11 @@ def stratum_name(values: Mapping[str, object], within: Sequence[str]) -> str:
 def _part(values: Mapping[str, object], path: str) -> str:
     part, _, key = path.partition(".")
     component = values.get(part, {})
-    # A journal that somebody forged may have anything there; what it names is a stratum then.
-    found = component.get(key or "name") if isinstance(component, Mapping) else component
+    # A forged journal can hold anything here; an audit must report it instead of failing, so any value is a name.
+    value = component.get(key or "name") if isinstance(component, Mapping) else component
     if not key or key == "name":
-        return str(found)
-    return f"no {key}" if found is None else f"{key} {found:.6g}" if isinstance(found, float) else f"{key} {found}"
+        return str(value)
+    return f"no {key}" if value is None else f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}"
 
 
 @dataclass(frozen=True)
@@ -45,44 +50,43 @@ class Stratified(Scheduler):
     """A scheduler that compares trials within their strata.
 
     Attributes:
-        one_pool: what decides within each stratum.
-        within: the paths that divide trials.
-        configurations: all of them, by index, for those that the journal does not have; `None` where a searcher chooses
-            them.
+        one_pool: the scheduler that decides within each stratum.
+        within: paths that divide trials into strata.
+        configurations: the sweep's configurations by index, for those not yet in the journal; `None` if a searcher
+            chooses them.
     """
 
     one_pool: Scheduler
     within: tuple[str, ...]
+    # Not compared or shown: a large space draws its members lazily, and `==` or `repr` would draw them all.
     configurations: Sequence[Mapping[str, object]] | None = field(compare=False, repr=False)
     _drawn: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The same epochs in every stratum."""
+        """The epochs at which trials are compared, equal in every stratum."""
         return self.one_pool.rungs
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is compared in every stratum."""
+        """Metrics compared besides `metric`, equal in every stratum."""
         return self.one_pool.metrics
 
     @property
     def constraints(self) -> Sequence[Constraint]:
-        """The same constraints in every stratum."""
+        """Constraints that trials must satisfy, equal in every stratum."""
         return self.one_pool.constraints
 
     @property
     def smallest_pool(self) -> int:
-        """The fewest trials that a stratum should have."""
+        """Fewest trials for which a comparison within a stratum is useful."""
         return self.one_pool.smallest_pool
 
     def drawn_stratum(self, configuration: int) -> str:
-        """Return the name of a configuration's stratum. Raises KeyError where a searcher chooses configurations.
-
-        Each is drawn once for all states: a plan plays a sweep a thousand times.
-        """
+        """Return the stratum of a configuration of the space. Raises KeyError if a searcher chooses configurations."""
         if self.configurations is None:
             raise KeyError(configuration)
+        # Cached here for all states: a plan simulates a sweep up to a thousand times.
         if configuration not in self._drawn:
             self._drawn[configuration] = stratum_name(self.configurations[configuration], self.within)
         return self._drawn[configuration]
@@ -95,12 +99,12 @@ class Stratified(Scheduler):
 def stratified(
     scheduler: Scheduler, within: Sequence[str], configurations: Sequence[Mapping[str, object]] | None
 ) -> Stratified:
-    """Return `scheduler` with a pool for each stratum; arguments as the attributes of `Stratified`."""
+    """Return `scheduler` with one pool per stratum; the arguments are the attributes of `Stratified`."""
     return Stratified(scheduler.metric, scheduler.mode, scheduler.max_epochs, scheduler, tuple(within), configurations)
 
 
 class StrataState(RungState):
-    """The state of every stratum, each begun when its first trial is asked for."""
+    """The states of all strata; each begins with its first trial."""
 
     scheduler: Stratified
 
@@ -113,12 +117,14 @@ class StrataState(RungState):
     def stratum(self, configuration: int) -> str | None:
         """Return the name of a configuration's stratum, `None` for an added seed.
 
-        Raises KeyError where no searcher has chosen it yet.
+        Raises:
+            KeyError: a searcher has not chosen the configuration yet.
         """
         if is_added(configuration):
             return None
-        found = self._journaled.get(configuration)
-        return self.scheduler.drawn_stratum(configuration) if found is None else found
+        # The journal is the truth: a space that draws otherwise in a later version must not move a trial.
+        journaled = self._journaled.get(configuration)
+        return self.scheduler.drawn_stratum(configuration) if journaled is None else journaled
 
     def pool(self, configuration: int) -> RungState:
         """Return the state of a configuration's stratum."""
@@ -130,20 +136,21 @@ class StrataState(RungState):
         return self._pools[name]
 
     def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
-        """Return whether a configuration continues from a rung, by its stratum. Changes nothing that decides."""
+        """Return the decision of the configuration's stratum. Does not change values or decisions."""
         return self.pool(configuration).compare(rung, configuration, metric, measured)
 
     def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
-        """Return the promotion from the highest rung of any stratum; of equals, from the stratum that began first."""
+        """Return the promotion from the highest rung of any stratum; ties go to the stratum that began first."""
 
+        # A pool knows no strata and asks with `None`; its own name is put in instead.
         def within(stratum: str) -> Settled:
             return lambda _, rung: settled(stratum, rung)
 
-        pools = self._pools.items()
-        found = [each for name, pool in pools if (each := pool.promotion(within(name))) is not None]
-        if not found:
+        offers = (pool.promotion(within(name)) for name, pool in self._pools.items())
+        promotions = [promotion for promotion in offers if promotion is not None]
+        if not promotions:
             return None
-        configuration, decision = max(found, key=lambda each: each[1].rung or 0)
+        configuration, decision = max(promotions, key=lambda promotion: promotion[1].rung or 0)
         return configuration, replace(decision, stratum=self.stratum(configuration))
 
     def never_promoted(self, rung: int, configuration: int) -> Decision:
@@ -152,7 +159,7 @@ class StrataState(RungState):
         return replace(decision, stratum=self.stratum(configuration))
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in; one with a configuration's values says what its stratum is."""
+        """Fold one journal record in; records with a configuration's values determine its stratum."""
         if isinstance(record.body, Suggested):
             self._journaled[record.body.configuration] = stratum_name(record.body.values, self.scheduler.within)
         if isinstance(record.body, Drawn):

@@ -1,7 +1,7 @@
-"""Which configuration comes next: drawn from the space, or suggested by a searcher that learns. Knows no trial.
+"""Searchers: choose the next configuration, drawn from the space or suggested by a method that learns.
 
-A new searcher is one new file, which is found by its place; `base` shows what it declares.
-Imports the domains of `space` and the fold of the journal; Optuna in `optuna` alone, where a search begins.
+To add a searcher, add one file to this folder; `base` shows its declarations.
+Imports domains and the journal; only `optuna` imports Optuna, when a search begins.
 """
 
 from sweeper.search.base import SEARCHERS, Searcher, SearchMethod, Suggestion

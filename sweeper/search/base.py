@@ -1,14 +1,14 @@
-"""The interface of searchers, and the history that they learn from. No Ray, no Optuna, no I/O.
+"""The interface of searchers, and the history that they learn from. Uses no Ray, no Optuna and no I/O.
 
-A `SearchMethod` is what a search space names: it says what it asks of the space, and begins a `Searcher` if it learns.
-What that is told is a fold of the journal, and a suggestion depends on that fold and on its own number alone. So a
-driver that takes a sweep up suggests what its predecessor would have, and an audit can suggest everything again.
+A search space names a `SearchMethod`, which checks or rewrites the space and begins a `Searcher` if it learns. A
+suggestion depends only on its index and on a fold of the journal, so a driver that takes over a sweep makes the same
+suggestions as its predecessor would have, and an audit can recompute them all.
 
-It is told of a trial what the scheduler judged: the objective at every rung. A trial that was stopped early stays one
-that was stopped, at its highest rung, and is never compared with finished ones as if its value were final; a failed one
-has no value at all.
+A searcher observes the values that the scheduler judged: the objective at every rung. A trial that was stopped early
+keeps its highest rung and is never compared with finished trials as if its value were final; a failed trial has no
+value.
 
-A new searcher is one file in this folder, which is found there by its place:
+To add a searcher, add one file to this folder; it is discovered there:
 
     @SEARCHERS.add("halton", "a quasi-random sequence", "source")
     class Halton(SearchMethod):
@@ -31,17 +31,17 @@ from sweeper.journal.records import Failed, Judged, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
 from trainables.registry import Registry
 
-#: Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently.
+#: Relative tolerance for equal suggestions in an audit: processors round logarithms differently.
 SAME_NUMBER = 1e-9
 
 
-#: Searchers by the name that a search space gives. A component's build takes its settings, returns a `SearchMethod`.
+#: Searchers by their name in a search space. Each builds a `SearchMethod` from its settings.
 SEARCHERS = Registry("searcher")
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A configuration that a searcher chose, and the choices that lead to it (`sweeper.core.domains`)."""
+    """A configuration, and the choices that lead to it (`sweeper.core.domains`)."""
 
     values: Configuration
     choices: dict[str, Choice]
@@ -51,15 +51,22 @@ class Suggestion:
 class SearchMethod:
     """Draws each configuration independently; cycles through the values of every grid.
 
-    A searcher as a search space names it, with its settings; as it stands, `random`.
+    The base class of searchers as a search space names them, with their settings; it is itself `random`.
 
-    One that does not learn may rewrite the space; its configurations are drawn from that, and every `grid` is taken
-    member by member. One that learns chooses each configuration when a trial can start.
+    A method that does not learn can rewrite the space; configurations are drawn from the result, and the members of
+    every `grid` are taken in turn. A method that learns chooses each configuration when a trial can start.
 
     Source: Bergstra and Bengio 2012 (Random Search for Hyper-Parameter Optimization).
 
     Attributes:
-        learns: whether a configuration depends on what was observed before, so that none is known in advance.
+        learns: whether a configuration depends on earlier observations, so that none is known in advance.
+
+    Example:
+        >>> from sweeper.search import SEARCHERS
+        >>> SEARCHERS.build("random").learns, SEARCHERS.build("optuna", startup=4).learns
+        (False, True)
+        >>> SEARCHERS.build("optuna", startup=4).course
+        '4 trials at random, then from what was observed'
     """
 
     learns: ClassVar[bool] = False
@@ -70,49 +77,55 @@ class SearchMethod:
         return ""
 
     def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
-        """Return the parts of a space as they will be searched.
+        """Adapt the parts of a space to the searcher, and check its rules.
 
         Args:
-            nodes: as they were written, by key; `INVALID` where they have a fault already.
-            faults: takes each rule of the searcher that the space breaks, with its place below `space`.
+            nodes: parts of the space by key, as written; `INVALID` where they have a fault already.
+            faults: list to which each broken rule is appended, with its path below `space`.
         """
         return nodes
 
     def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
-        """Return a searcher without observations; called only if the method learns. May import slow packages."""
+        """Return a searcher without observations. Called only if the method learns; can import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 
 
 def written_method(written: Mapping[str, object]) -> SearchMethod:
-    """Return the searcher of a resolved search space; the plain one where this version knows no such searcher."""
+    """Build the searcher of a resolved search space, `random` if this version does not know it.
+
+    Example:
+        >>> written_method({"name": "optuna", "startup": 4}).learns
+        True
+    """
     settings = {key: value for key, value in written.items() if key != "name"}
     try:
         method: SearchMethod = SEARCHERS.build(str(written.get("name")), **settings)
     except ValueError:
+        # Reports of a finished sweep still work without the package that registered its searcher.
         return SearchMethod()
     return method
 
 
 class Searcher(Protocol):
-    """Chooses configurations from what was observed."""
+    """Chooses configurations from observations."""
 
-    #: What chooses, with its version: another one would choose otherwise.
+    #: Package and version, journaled with each suggestion: an audit skips those of another version, which can differ.
     maker: str
 
     def suggest(self, configuration: int) -> Suggestion:
-        """Return configuration number `configuration`, the one after the last that was suggested."""
+        """Suggest the configuration with index `configuration`, the one after the last that was suggested."""
 
     def apply(self, record: Record) -> None:
-        """Take one record of the journal in; records come in order."""
+        """Observe one record of the journal; records arrive in order."""
 
 
 @dataclass
 class Observed:
-    """What is known of a suggested trial.
+    """The observations of a suggested trial.
 
     Attributes:
-        choices: that lead to its configuration.
-        rungs: epoch → the objective with which it arrived there.
+        choices: choices that lead to its configuration.
+        rungs: epoch → objective on arrival.
         status: `running` until it has ended; then `completed`, `early_stopped` or `failed`.
     """
 
@@ -122,10 +135,10 @@ class Observed:
 
 
 class History:
-    """What a searcher has observed: a fold of the journal.
+    """The observations of a searcher: a fold of the journal.
 
     Attributes:
-        trials: of this sweep, by configuration, in the order in which they were suggested.
+        trials: configuration → its observations, in the order of suggestion.
     """
 
     def __init__(self) -> None:
@@ -145,26 +158,28 @@ class History:
                 self.trials[body.configuration].status = FAILED
 
     def _reported(self, trial: Observed, body: Reported) -> None:
+        # A report after a failure or an interruption means that the trial was started again.
         trial.status = body.status if body.status in ENDED else RUNNING
-        made = body.decision
-        if made is not None and made.kind != "fail" and made.rung is not None and made.metric is not None:
-            trial.rungs[made.rung] = made.metric
+        decision = body.decision
+        # Only values at rungs, which the scheduler judged: between rungs the objective may not be measured.
+        if decision and decision.kind != "fail" and decision.rung is not None and decision.metric is not None:
+            trial.rungs[decision.rung] = decision.metric
 
 
 def suggested_body(configuration: int, suggestion: Suggestion, maker: str) -> Suggested:
-    """Return the body of the record that makes a suggestion configuration number `configuration` of its sweep."""
+    """Return the body of the record that makes a suggestion configuration `configuration` of its sweep."""
     digest = config_hash(suggestion.values)
     return Suggested(configuration, suggestion.values, suggestion.choices, digest, maker)
 
 
 @dataclass(frozen=True)
 class SuggestionAudit:
-    """What came of suggesting everything again.
+    """The result of recomputing all suggestions.
 
     Attributes:
-        checked: suggestions that were recomputed.
-        differences: one sentence for each fault; after a suggestion that differs, no later one is checked.
-        unchecked: how many another version had made, or came after one that differs.
+        checked: number of suggestions recomputed.
+        differences: one sentence for each difference.
+        unchecked: number of suggestions by another version, or after the first difference.
     """
 
     checked: int
@@ -173,15 +188,16 @@ class SuggestionAudit:
 
 
 def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) -> SuggestionAudit:
-    """Make every journaled suggestion again from the records before it.
+    """Recompute every journaled suggestion from the records before it.
 
     Args:
-        begin: makes a searcher with an empty history; asked only if the journal has a suggestion.
-        records: of the journal, in order.
+        begin: returns a searcher without observations; called only if the journal has a suggestion.
+        records: records of the journal, in order.
     """
     searcher: Searcher | None = None
     checked, unchecked, differences, expected = 0, 0, list[str](), 0
     for record in records:
+        # Late, because beginning imports Optuna, and most sweeps have no suggestions.
         if isinstance(record.body, Suggested) and searcher is None:
             searcher = begin()
         if searcher is None:
@@ -190,17 +206,18 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
             body = record.body
             name = f"record {record.sequence}: suggestion of {trial_name(body.configuration)}"
             if body.configuration != expected or body.config_hash != config_hash(body.values):
-                differences.append(f"{name}: it is not number {expected}, or its values are not what its hash says")
+                differences.append(f"{name}: its index is not {expected}, or its hash does not match its values")
             expected += 1
+            # After a difference the searcher's state is not the driver's, so later suggestions prove nothing.
             if differences or body.searcher != searcher.maker:
                 unchecked += 1
             else:
                 again = searcher.suggest(body.configuration)
                 checked += 1
                 if not _same(again.choices, body.choices):
-                    differences.append(f"{name}: journaled {body.choices}, made again {again.choices}")
+                    differences.append(f"{name}: journaled {body.choices}, recomputed {again.choices}")
                 elif again.choices == body.choices and again.values != body.values:
-                    differences.append(f"{name}: its values are not what its choices lead to")
+                    differences.append(f"{name}: its values do not follow from its choices")
         searcher.apply(record)
     return SuggestionAudit(checked, differences, unchecked)
 

@@ -1,16 +1,16 @@
 """The searcher `optuna`: Optuna's tree-structured Parzen estimator (TPE), through its interface of ask and tell.
 
-Each trial walks the space, so a hyperparameter exists for Optuna only in the branch that was taken, and γ of focal loss
-is modelled from the trials of focal loss alone: TPE on a tree-shaped space, as in Bergstra et al. 2011 (Algorithms for
-Hyper-Parameter Optimization, section 4).
+Each trial walks the space, so a hyperparameter exists for Optuna only in the branch that was taken, and the γ of focal
+loss is modelled from the trials of focal loss alone: TPE on a tree-shaped space, as in Bergstra et al. 2011 (Algorithms
+for Hyper-Parameter Optimization, section 4).
 
-No domain may be a `grid`: that every member comes in turn is a promise which a searcher that chooses cannot keep.
+No domain can be a `grid`, which promises that every member is tried: a searcher that chooses cannot promise that.
 
-A study lives in memory and is made from the journal's fold alone. Each suggestion has its own random numbers, seeded
-by the sweep's seed and its number, and what is known of running trials is no more than their choices. So a study that
-observed every record as it happened and one built afterwards suggest the same; tests check it.
+A study is kept in memory and built from the journal's fold alone. Each suggestion has its own random numbers, seeded by
+the sweep's seed and its index, and of running trials the study knows only the choices. So a study that observed every
+record as it happened makes the same suggestions as one built afterwards; tests check this.
 
-Every command imports this file to know the searcher's name, so Optuna is imported where a search begins.
+Every command imports this file to know the searcher's name, so Optuna is imported only when a search begins.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import BaseTrial, FrozenTrial, Trial
 
-#: Trials drawn at random before TPE begins: `n_startup_trials` of Optuna's TPESampler, whose default this is.
+#: Trials drawn at random before TPE begins: the default of `n_startup_trials` of Optuna's TPESampler.
 STARTUP = 10
 
 
@@ -47,6 +47,14 @@ class TpeSearch(SearchMethod):
     Attributes:
         startup: trials at random; the model needs at least one observation, and no sweep has more trials
             [Optuna's TPESampler, n_startup_trials].
+
+    Example:
+        >>> from sweeper.core.domains import Interval
+        >>> space = Fields({"lr": Interval("loguniform", 0.01, 0.3)})
+        >>> searcher = TpeSearch(startup=2).begin(space, mode="min", seed=0)
+        >>> suggestion = searcher.suggest(0)
+        >>> 0.01 <= suggestion.values["lr"] <= 0.3
+        True
     """
 
     learns: ClassVar[bool] = True
@@ -54,14 +62,14 @@ class TpeSearch(SearchMethod):
 
     @property
     def course(self) -> str:
-        """Trials at random, then those from what was observed."""
+        """How configurations are chosen: some at random, then from observations."""
         return f"{self.startup} trials at random, then from what was observed"
 
     def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
-        """Refuse every `grid`, and a space in which nothing can be chosen."""
+        """Report a fault for every `grid`, and for a space in which nothing can be chosen."""
         space = Fields(nodes)
-        found = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
-        grids = [join_path(path, node.kind) for path, node in found if node.kind == "grid"]
+        members = ((path, node) for path, node in walk(space, "space") if isinstance(node, Members))
+        grids = [join_path(path, node.kind) for path, node in members if node.kind == "grid"]
         rule = "grid tries every member, but the searcher optuna chooses among them"
         faults += [Fault(path, rule, "write choice instead of grid, or searcher: grid") for path in grids]
         if not grids and not is_random(space):
@@ -70,17 +78,18 @@ class TpeSearch(SearchMethod):
         return nodes
 
     def begin(self, space: Fields, *, mode: str, seed: int) -> Searcher:
-        """Return what chooses, with an empty history. Imports Optuna."""
+        """Return a searcher without observations. Imports Optuna."""
         return OptunaSearcher(space, mode=mode, seed=seed, startup=self.startup)
 
 
 class OptunaSearcher:
-    """Suggests a sweep's configurations. Told nothing at first: `apply` takes the journal in."""
+    """Suggests a sweep's configurations from the records that `apply` observed."""
 
     def __init__(self, space: Fields, *, mode: str, seed: int, startup: int) -> None:
-        """Prepare to search `space`: at random for `startup` trials, then for the best objective, `min` or `max`."""
+        """Prepare to search `space`: at random for `startup` trials, then by TPE in the direction `mode`."""
         import optuna
 
+        # Optuna logs every trial at INFO; the sweep's own progress display shows them.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.maker = f"optuna {optuna.__version__}"
         self._space = space
@@ -91,46 +100,48 @@ class OptunaSearcher:
         self._reported: dict[int, Observed] = {}
 
     def suggest(self, configuration: int) -> Suggestion:
-        """Return configuration number `configuration`, the one after the last that was suggested."""
+        """Suggest the configuration with index `configuration`, the one after the last that was suggested."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna marks `constant_liar` as experimental
             self._study = self._study or self._studied()
             return self._ask(self._study, configuration)
 
     def apply(self, record: Record) -> None:
-        """Take one record of the journal in; records come in order."""
+        """Observe one record of the journal; records arrive in order."""
         self._history.apply(record)
         index = configuration_of(record.body)
         if self._study is None or index is None or index not in self._history.trials:
             return
         reported, known = self._reported.get(index), self._history.trials[index]
         if reported is None or (reported.status in ENDED and reported.status != known.status):
-            # The study did not make this suggestion, or recorded a failure of a trial that did not fail after all.
+            # Optuna cannot take back an ended trial, nor adopt one that this study did not suggest (the driver before
+            # did, or a failed trial was started again): the next suggestion builds a new study.
             self._study = None
             return
         self._tell(self._study, index)
 
     def _studied(self) -> Study:
-        """Build a study from the history, as if it had observed each record when it happened."""
+        """Build a study from the history, equal to one that observed each record when it happened."""
         import optuna
 
         sampler = seeded_tpe(self._seed, self._startup)
         study = optuna.create_study(direction="minimize" if self._mode == "min" else "maximize", sampler=sampler)
         for index, trial in self._history.trials.items():
+            # An enqueued trial takes its journaled choices when it is asked, instead of sampled ones.
             study.enqueue_trial(dict(trial.choices))
             self._ask(study, index)
             self._tell(study, index)
         return study
 
     def _ask(self, study: Study, index: int) -> Suggestion:
-        """Return what a trial of the study, the next one, chooses; it has observed nothing yet."""
+        """Ask the study for its next trial and return the suggestion."""
         trial = self._asked[index] = study.ask()
         self._reported[index] = Observed({})
         asked = _Asked(trial)
         return Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
 
     def _tell(self, study: Study, index: int) -> None:
-        """Report to the study what it does not yet know of a trial."""
+        """Report to the study the rungs and the status of a trial that it does not know yet."""
         from optuna.trial import TrialState
 
         trial, known, reported = self._asked[index], self._history.trials[index], self._reported[index]
@@ -140,28 +151,31 @@ class OptunaSearcher:
             if epoch not in reported.rungs:
                 trial.report(value, epoch)
                 reported.rungs[epoch] = value
+        # Optuna's TPE ranks pruned trials below completed ones by their last rung, and leaves failed ones out.
         if known.status == COMPLETED:
             study.tell(trial, known.rungs[max(known.rungs)])
-        elif known.status in ENDED:  # one that was stopped keeps its values at the rungs
+        elif known.status in ENDED:
             study.tell(trial, state=TrialState.FAIL if known.status == FAILED else TrialState.PRUNED)
         reported.status = known.status
 
 
 class _Asked:
-    """Chooses what an Optuna trial suggests, and keeps the choices."""
+    """Draws a configuration from the suggestions of an Optuna trial, and records the choices."""
 
     def __init__(self, trial: BaseTrial) -> None:
         self._trial = trial
         self.choices: dict[str, Choice] = {}
 
     def member(self, path: str, members: Members) -> int:
-        """Return a member's place."""
+        """Return the index of the chosen member."""
+        # Indices, because Optuna's categories must be plain values, and members can be whole components.
         place = int(self._trial.suggest_categorical(path, list(range(len(members.nodes)))))
         self.choices[path] = place
         return place
 
     def number(self, path: str, interval: Interval) -> Choice:
-        """Return a number in the interval."""
+        """Return a number in the interval; the index of a step for `quniform`."""
+        # Steps are counted in whole numbers: Optuna's float steps accumulate rounding errors.
         if interval.kind == "quniform":
             chosen: Choice = self._trial.suggest_int(path, 0, interval.steps)
         elif interval.kind == "randint":
@@ -174,21 +188,21 @@ class _Asked:
 
 
 def seeded_tpe(seed: int, startup: int) -> BaseSampler:
-    """Return TPE with its own random numbers for each trial: a suggestion does not depend on how many went before.
+    """Return a TPE sampler with separate random numbers for each trial, so earlier draws do not affect a suggestion.
 
-    Each hyperparameter is modelled from the trials that have it (Optuna's `multivariate=False`): that needs no joint
-    model over branches, which Optuna marks as experimental, and nothing of a running trial beyond what was suggested.
-    Running trials count as bad ones (`constant_liar`, Ginsbourger et al. 2010, Kriging is well-suited to parallelize
-    optimization), so that trials which run at once are not all alike.
+    Each hyperparameter is modelled from the trials that have it (Optuna's `multivariate=False`). This needs no joint
+    model over branches, which Optuna marks as experimental, and only the choices of running trials. Running trials
+    count as bad ones (`constant_liar`; Ginsbourger et al. 2010, Kriging is well-suited to parallelize optimization), so
+    trials that run at the same time differ from each other.
 
     Args:
-        seed: of the sweep, which seeds each trial with its number.
-        startup: trials that are drawn at random.
+        seed: seed of the sweep; each trial's seed follows from it and the trial's index.
+        startup: number of trials drawn at random.
     """
     from optuna.samplers import RandomSampler, TPESampler
 
     class SeededTpe(RandomSampler):
-        """Samples hyperparameters one by one, as the random sampler does, but each trial's by a TPE of its own."""
+        """Samples hyperparameters one by one like the random sampler, but with a new TPE sampler for each trial."""
 
         number: int | None = None
 

@@ -119,7 +119,7 @@ def test_it_finds_better_configurations_than_chance():
     assert np.mean(gains) > 3 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
 
-MISLED = "its values are not what its choices lead to"
+MISLED = "its values do not follow from its choices"
 
 
 def _sequence(journaled: Journaled, index: int) -> int:
@@ -147,8 +147,8 @@ def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
     foreign = audited({"searcher": "optuna 4.0.0"})
     assert (foreign.checked, foreign.differences, foreign.unchecked) == (7, [], 1)
     other = configurations(SPEC)[3]
-    assert "its values are not what its hash says" in audited({"values": other}).differences[0]
+    assert "its hash does not match its values" in audited({"values": other}).differences[0]
     forged = audited({"values": other, "config_hash": config_hash(other)})
     assert forged.differences == [f"record {_sequence(journaled, 5)}: suggestion of c00005: {MISLED}"]
     twice = audited({"configuration": 4})
-    assert "it is not number 5" in twice.differences[0]
+    assert "its index is not 5" in twice.differences[0]
