@@ -24,7 +24,7 @@ from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.plan import Cost, Estimate, Plan, plan
 from sweeper.planning.preparation import distinct, prepare_dataset
 from sweeper.planning.user_code_checks import LoopData, torch_threads
-from sweeper.space.configurations import configurations, looked_at
+from sweeper.space.configurations import configurations, first_examples
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DataSet
 from trainables.datasets.base import DATASETS
@@ -136,7 +136,7 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     needs one Hessian where they need two.
     """
     chosen: dict[str, Configuration] = {}
-    for configuration in looked_at(spec):
+    for configuration in first_examples(spec):
         architecture = str(configuration["architecture"]["name"])
         before = chosen.setdefault(architecture, configuration)
         if before["loss"]["name"] == "cross_entropy":
@@ -195,7 +195,7 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
     As many as the space says; where it leaves that to a measurement, as many as are measured here.
     """
     training = spec.training.settings
-    if not spec.replicates.together or cohort_key(configuration, training) is None:
+    if not spec.replicates.in_cohorts or cohort_key(configuration, training) is None:
         return 0
     if spec.replicates.lanes != "auto":
         return spec.replicates.lanes
@@ -207,7 +207,7 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 def trials_each(spec: SweepSpec, costs: Mapping[str, Cost]) -> int:
     """Return how many trials a process trains at once: as the space says, or as was measured for the `costs`."""
     lanes = max((cost.lanes for cost in costs.values()), default=0)
-    if not costs and spec.replicates.together and spec.replicates.lanes != "auto":
+    if not costs and spec.replicates.in_cohorts and spec.replicates.lanes != "auto":
         lanes = spec.replicates.lanes
     return max(1, lanes // spec.replicates.count)
 
@@ -288,7 +288,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     size = None if spec.loop is not None else dataset_size(spec.dataset)
     if size is None:
         return None
-    drawn = looked_at(spec)
+    drawn = first_examples(spec)
     networks = [configuration["architecture"] for configuration in drawn]
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
     forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}

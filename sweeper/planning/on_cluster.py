@@ -235,7 +235,7 @@ def cluster_plan(spec: SweepSpec, cluster: Path) -> tuple[Plan, ClusterPlan]:
     Raises SweeperError when a file cannot be used, or no node holds a trial.
     """
     described = read_cluster(cluster)
-    trial = spec.resources.of_trial(cards=described.has_cards)
+    trial = spec.resources.of_trial(gpus=described.has_cards)
     # No more wait at once than may run at once, so no more nodes are asked for.
     limit = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
 

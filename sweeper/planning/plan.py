@@ -28,7 +28,7 @@ from sweeper.space.configurations import (
     EXAMPLES,
     configurations,
     examples,
-    looked_at,
+    first_examples,
     named_components,
     repeat_notes,
     stratum_sizes,
@@ -333,7 +333,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         note,
         rehearsed=tuple(spec.rehearsed),
         packing=spec.replicates.packing,
-        takes=takes(spec.resources, together=spec.replicates.together),
+        takes=takes(spec.resources, together=spec.replicates.in_cohorts),
         searcher=searched(spec),
         cohorts=cohort_lines(spec),
         strata=_strata(spec, schedule, names, by_stratum) if isinstance(schedule, Stratified) else {},
@@ -396,7 +396,7 @@ def _strata(
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
     """Return the share of configurations of each architecture, of those that are examined."""
-    names = [str(values["architecture"]["name"]) for values in looked_at(spec)]
+    names = [str(values["architecture"]["name"]) for values in first_examples(spec)]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 

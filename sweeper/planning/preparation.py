@@ -14,7 +14,7 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import join_path
 from sweeper.planning.user_code_checks import own_faults, predicted_before, tried_loop
 from sweeper.space.components import variants
-from sweeper.space.configurations import EXAMPLES, configurations, looked_at
+from sweeper.space.configurations import EXAMPLES, configurations, first_examples
 from sweeper.space.evaluation import split_faults
 from sweeper.space.parts import Evaluation
 from sweeper.space.spec import SweepSpec
@@ -50,7 +50,7 @@ def prepare_dataset(spec: SweepSpec, manifest: Mapping[str, Any] | None = None) 
     if spec.loop is not None:
         return predicted_before(manifest) if manifest is not None else tried_loop(spec, data_of_loop(spec))
     dataset = _load(spec.dataset)
-    drawn = looked_at(spec)
+    drawn = first_examples(spec)
     faults = (
         own_faults(spec, drawn, dataset)
         or split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))

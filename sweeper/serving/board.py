@@ -224,7 +224,7 @@ class Followed:
         spec, manifest = self.watch.sweep.spec, read_manifest(self.watch.sweep.paths.manifest, unknown_if_damaged=True)
         began = str(manifest.get("created", ""))[:16].replace("T", " ")
         self._who = ", ".join(filter(None, (str(manifest.get("submitter", "")), began)))
-        of_trial = spec.resources.of_trial(cards=manifest.get("hardware", {}).get("gpus"))
+        of_trial = spec.resources.of_trial(gpus=manifest.get("hardware", {}).get("gpus"))
         budget = (spec.budget or Budget()).model_copy(update={"cost": None})  # limits are the driver's concern
         self._budget = BudgetWatch(budget, self._spending, self._worked, of_trial, os.environ)
 

@@ -170,7 +170,7 @@ def examples(spec: SweepSpec) -> Configurations:
     return configurations(spec, EXAMPLES if spec.searcher.learns else None)
 
 
-def looked_at(spec: SweepSpec) -> list[Configuration]:
+def first_examples(spec: SweepSpec) -> list[Configuration]:
     """Return the first of what there is to examine: more would only repeat the same few components."""
     return examples(spec)[:EXAMPLES]
 

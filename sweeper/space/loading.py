@@ -38,7 +38,7 @@ from sweeper.space.components import PART, WORD, resolve_component, resolve_plai
 from sweeper.space.configurations import falls_back, in_one_pool, line_domains, size_faults, within_faults
 from sweeper.space.evaluation import check_evaluation, objective_faults, write_out_goals
 from sweeper.space.file import Document, apply_overrides, read_document
-from sweeper.space.parts import SearcherSettings, card_faults
+from sweeper.space.parts import SearcherSettings, gpu_faults
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.user_code import set_code_root
 from trainables.registry import IMPORTED, OWN, Registry, importing_nothing
@@ -102,7 +102,7 @@ def load_spec(
         _refuse(loop_faults(document.values, rehearsed=rehearse), document, str(path))
     spec = _checked(document, str(path), registries)
     # A sweep that was begun so can still be read, and resumed with another setting.
-    _refuse(card_faults(spec), document, str(path))
+    _refuse(gpu_faults(spec), document, str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
     faults = size_faults(spec)

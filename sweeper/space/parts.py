@@ -248,7 +248,7 @@ class Replicates(Part):
         return 0 if self.lanes == "auto" else self.lanes
 
     @property
-    def together(self) -> bool:
+    def in_cohorts(self) -> bool:
         """Whether trials train together, in cohorts, where their networks can."""
         return self.packing in ("auto", "cohort")
 
@@ -274,9 +274,9 @@ class Resources(Part):
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
 
-    def of_trial(self, *, cards: object) -> dict[str, float]:
+    def of_trial(self, *, gpus: object) -> dict[str, float]:
         """Return what a trial's process gets: for `auto` a quarter of a GPU, if there are any."""
-        gpu = float(self.gpu) if self.gpu != "auto" else (0.25 if cards else 0.0)
+        gpu = float(self.gpu) if self.gpu != "auto" else (0.25 if gpus else 0.0)
         return {"cpu": float(self.cpu), "gpu": gpu}
 
 
@@ -328,7 +328,7 @@ class Keep(Part):
     per: list[str] = Field(default_factory=list)
 
 
-def card_faults(spec: SweepSpec) -> list[Fault]:
+def gpu_faults(spec: SweepSpec) -> list[Fault]:
     """Return what is wrong with a trial's share of cards: of several, this program's own training loop uses one."""
     gpu = spec.resources.gpu
     if spec.loop is not None or gpu == "auto" or gpu <= 1:

@@ -26,7 +26,7 @@ from sweeper.journal.records import Attempt
 from sweeper.space.configurations import Configurations, configurations_of, varying_columns
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
-from sweeper.space.parts import card_faults
+from sweeper.space.parts import gpu_faults
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
@@ -182,7 +182,7 @@ def amended(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     if refused or document.faults:
         raise InvalidSearchSpace([*refused, *document.faults], source="--set")
     spec = reopened_spec(document.values, "--set")
-    faults = card_faults(spec)
+    faults = gpu_faults(spec)
     if faults:
         raise InvalidSearchSpace(faults, source="--set")
     if spec.samples < sweep.spec.samples:

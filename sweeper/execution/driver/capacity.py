@@ -187,7 +187,7 @@ def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, flo
             "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
             "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
-    resources = asked.of_trial(cards=cluster.total("GPU"))
+    resources = asked.of_trial(gpus=cluster.total("GPU"))
     slots = cluster.trials_at_once(resources)
     if not slots and not cluster.autoscales:
         have = _amounts({name: cluster.total(name.upper()) for name in resources})

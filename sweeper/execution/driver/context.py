@@ -212,7 +212,7 @@ class DriverSettings:
             training=spec.training.settings,
             space=spec.resolved(),
             apart=spec.replicates.packing == TRIALS,
-            together=spec.replicates.together,
+            together=spec.replicates.in_cohorts,
         )
 
 

@@ -83,8 +83,8 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
 
 
 def test_auto_is_a_quarter_of_a_card_where_there_are_cards() -> None:
-    assert Resources().of_trial(cards=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_cards)["gpu"] == 0.25
-    assert Resources().of_trial(cards=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_cards)["gpu"] == 0.0
+    assert Resources().of_trial(gpus=_cluster(NodeGroup("gpu", 8, 1, 1, None)).has_cards)["gpu"] == 0.25
+    assert Resources().of_trial(gpus=_cluster(NodeGroup("cpu", 8, 0, 1, None)).has_cards)["gpu"] == 0.0
 
 
 def test_cores_take_the_time_measured_here() -> None:
