@@ -1,6 +1,6 @@
-"""The figures of the report, and what draws them: charts (`drawing`), and files of them (`on_paper`).
+"""The report's figures, one per file, the charts' theme (`drawing`) and files for papers (`on_paper`).
 
-`base` says what a figure is and how one is added.
+`base` defines a figure and describes how to add one.
 """
 
 from sweeper.reporting.figures.base import FIGURES, report_figures

@@ -1,7 +1,7 @@
-"""What a figure is: panels, each a Vega-Lite chart with the rows that it draws, a caption, and the queries behind it.
+"""A figure: panels (each a Vega-Lite chart with its rows), a caption, and the queries that gave the rows.
 
-`drawing` completes charts with a theme; the page draws them interactively, `on_paper` as PDF, SVG or PNG.
-Adding one to the report: a file of this folder, found there by its place, such as
+`drawing` adds the theme; the page draws charts interactively, `on_paper` as PDF, SVG or PNG. To add a figure to the
+report, put a file such as this into this folder; it is found by itself:
 
     @FIGURES.add("trials_by_status", place=160, absent="Trials by status: there are none.")
     def draw(results: Results) -> Figure | None:
@@ -10,9 +10,9 @@ Adding one to the report: a file of this folder, found there by its place, such 
         panel = Panel("trials", [bars], names("status"), quantity("n", "trials"))
         return Figure("trials-by-status", "Trials by status", "Trials of the sweep.", [sql], [panel], ["trials"])
 
-`draw` returns None where the figure does not apply to a sweep. It imports this module, what asks tables and statistics;
-never the page. A row's `says` is its tooltip; rows with a `trial` open it when they are clicked, and the page's filters
-hide rows by `status` and by what their colour stands for.
+`draw` returns None if the figure does not apply to a sweep. A figure's file imports this module, queries and
+statistics, never the page. A row's `says` is its tooltip, a click on a row with a `trial` opens that trial, and the
+page's filters hide rows by `status` and by the category of their colour.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from trainables.registry import Component, Registry
 
 #: A part of a Vega-Lite specification: https://vega.github.io/vega-lite/docs/.
 Json: TypeAlias = dict[str, object]
-#: What a layer draws: its rows, of which only the columns that it encodes reach the page.
+#: The rows that a layer draws; only the columns that it encodes reach the page.
 Data: TypeAlias = Sequence[Mapping[str, object]]
 
 Channel: TypeAlias = Json | list[Json] | None
 
-#: Shapes as SVG paths over [−1, 1]; rings have a hole, so that one colour channel serves full and hollow marks.
+#: Shapes as SVG paths over [−1, 1]. Vega-Lite's colour channel sets a layer's fill or its stroke: a ring with a hole
+#: needs only the fill, so one layer holds full and hollow marks.
 RING = "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0ZM.62,0A.62,.62,0,1,0,-.62,0A.62,.62,0,1,0,.62,0Z"
 FRAME = "M-.9,-.9H.9V.9H-.9ZM-.55,-.55V.55H.55V-.55Z"
 _LOZENGE = "M0,-1.2L1.2,0L0,1.2L-1.2,0ZM0,-.7L-.7,0L0,.7L.7,0Z"
@@ -43,7 +44,7 @@ _CROSS = "M-1,-.7L-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0
 SHAPES = {**dict.fromkeys(STATUS_WORDS, _LOZENGE), "completed": "circle", "early_stopped": RING, "failed": _CROSS}
 DONE = "datum.status == 'completed'"
 
-#: Below the most opaque points: what did not finish, and what lies outside a range that was brushed.
+#: Opacity of trials that did not finish.
 FAINT = 0.6
 
 
@@ -54,64 +55,81 @@ def quantity(
     """Return a channel of numbers.
 
     Args:
-        column: of the rows.
-        title: of the axis.
-        log: whether the scale is logarithmic; what is not above 0 is not drawn.
-        zero: whether it begins at 0.
-        limits: what it shows, exactly; what lies outside is cut off. All there is if unset.
-        step: between labels.
+        column: column of the rows.
+        title: title of the axis.
+        log: use a logarithmic scale; values that are not positive are not drawn.
+        zero: begin the axis at 0.
+        limits: exact ends of the axis; values outside are cut off. The data's range by default.
+        step: distance between labels; needs `limits`.
+
+    Example:
+        >>> quantity("ece", "test ECE", zero=True)["scale"]
+        {'zero': True}
     """
     scale: Json = {"zero": zero} if limits is None else {"domain": [*limits]}
+    # "Nice" ends would widen exact limits, and on a logarithmic axis add up to a whole empty decade.
     scale |= {"nice": False} if limits or not zero else {}
     scale |= {"padding": 10} if limits is None and not zero else {}
     axis: Json = {"format": ",.6~g", "tickCount": 8} if log else {}
     if step is not None and limits is not None:
+        # Limits such as 1.03 leave room for marks at 1; labels stop below them. 1e-9: 0.6 / 0.2 is 2.9999….
         axis["values"] = [round(step * at, 9) for at in range(int(limits[1] / step + 1e-9) + 1)]
     return {"field": column, "type": "quantitative", "title": title or None, "axis": axis,
             "scale": {"type": "log", "nice": False, **scale} if log else scale}  # fmt: skip
 
 
 def unseen(column: str, limits: tuple[float, float]) -> Json:
-    """Return a channel of numbers whose axis is not drawn."""
+    """Return a channel of numbers without an axis."""
     scale = {"domain": [*limits], "nice": False, "zero": False}
     return {"field": column, "type": "quantitative", "axis": None, "scale": scale}
 
 
 def names(column: str, title: str = "", order: Iterable[object] | None = None) -> Json:
-    """Return a channel of names, in the order in which they come or as given."""
+    """Return a channel of names, in the rows' order or the given one.
+
+    Example:
+        >>> names("status", "trials by status")["title"]
+        'trials by status'
+    """
+    # An explicit null keeps the rows' order; without it Vega-Lite sorts names.
     sort = None if order is None else [*order]
     return {"field": column, "type": "nominal", "title": title or None, "sort": sort, "axis": {"labelAngle": 0}}
 
 
 def colour(column: str, categories: Sequence[str]) -> Json:
-    """Return a channel that colours categories, which keep their colours in every panel of the figure."""
+    """Return a channel that colours categories; each keeps its colour in every panel of the figure.
+
+    Example:
+        >>> colour("loss", ["cross_entropy", "focal"])["scale"]
+        {'domain': ['cross_entropy', 'focal']}
+    """
     return {"field": column, "type": "nominal", "scale": {"domain": [*categories]}, "legend": None}
 
 
 def shade(column: str, low: float, high: float, *, larger_is_better: bool = False, signed: bool = False) -> Json:
-    """Return a channel that colours values: the better the darker; where `signed`, 0 has no colour."""
+    """Return a channel that colours values, better ones darker; if `signed`, 0 has no colour."""
     scale: Json = {"domain": [low, 0, high], "range": "diverging"} if signed else {"domain": [low, high]}
     return {"field": column, "type": "quantitative", "legend": {"title": None},
             "scale": scale | ({"reverse": True} if larger_is_better else {})}  # fmt: skip
 
 
 def dash(column: str, categories: Sequence[str]) -> Json:
-    """Return a channel that dashes the lines of categories; a fifth begins again."""
+    """Return a channel that dashes the lines of categories; the fifth category repeats the first pattern."""
     patterns = [DASHES[at % len(DASHES)] for at in range(len(categories))]
     return {"field": column, "type": "nominal", "scale": {"domain": [*categories], "range": patterns}, "legend": None}
 
 
-#: Lengths of strokes and gaps.
+#: Dash patterns: lengths of strokes and gaps in pixels.
 DASHES = ([1, 0], [6, 3], [2, 3], [6, 3, 2, 3])
 
 
 def full_where(test: str, full: str = "circle", hollow: str = RING) -> Json:
-    """Return a channel of shapes: full where Vega's expression `test` is true, else hollow."""
+    """Return a channel of shapes: `full` for rows where Vega's expression `test` is true, else `hollow`."""
     return {"condition": {"test": test, "value": full}, "value": hollow}
 
 
 def paint(name: str) -> Json:
-    """Return a channel of one colour of the palette in page.css: `ink`, `soft`, `axis`, `shade`."""
+    """Return a channel of one colour of page.css's palette: `ink`, `soft`, `axis` or `shade`."""
     return {"value": {"expr": name}}
 
 
@@ -120,60 +138,65 @@ def mark(kind: str, rows: Data, *, look: Json | None = None, **channels: Channel
 
     Args:
         kind: Vega-Lite's `point`, `line`, `bar`, `rule`, `rect`, `area`, `text` …
-        rows: what is drawn; the last lies on top.
+        rows: rows to draw; later ones lie on top.
         look: further properties of the mark.
-        channels: what is encoded by which column, where it differs from the panel's axes; None for an axis that the
-            layer does not have.
+        channels: encodings besides the panel's axes; None removes an axis that the layer does not have.
+
+    Example:
+        >>> layer = mark("bar", [{"status": "completed", "n": 8}])
+        >>> layer["mark"], layer["data"]
+        ({'type': 'bar'}, {'values': [{'status': 'completed', 'n': 8}]})
     """
-    order = {"order": {"value": None}} if kind == "line" else {}  # as the rows come, not by x
+    # Vega-Lite sorts a line's points by x; a null order keeps the rows' order, as curves that turn back need.
+    order = {"order": {"value": None}} if kind == "line" else {}
     return {"mark": {"type": kind, **(look or {})}, "data": {"values": rows}, "encoding": {**order, **channels}}
 
 
 def points(rows: Data, says: Callable[[Row], str] | None = None, *, size: float = 50, **channels: Channel) -> Json:
-    """Return a layer of points, each by its trial's status: its shape, and faint and below others if unfinished.
+    """Return a layer of points whose shape shows the trial's status; unfinished ones are faint and below the others.
 
     Args:
-        rows: what is drawn.
-        says: makes the tooltip of a row; without it a row's `says`.
-        size: in square pixels.
-        channels: as of `mark`.
+        rows: rows to draw.
+        says: returns the tooltip of a row; by default a row's `says`.
+        size: area in square pixels.
+        channels: as in `mark`.
     """
     drawn = [row if says is None else {**row, "says": says(cast(Row, row))} for row in rows]
     seen = {"condition": {"test": f"datum.status && !({DONE})", "value": FAINT}, "value": 1}
     shape: Json = {"field": "status", "type": "nominal", "scale": {"domain": [*SHAPES]}, "legend": None}
-    # The invisible stroke is where a ring's hole can be pointed at.
+    # The invisible stroke fills a ring's hole for the pointer: a hole itself has no tooltip.
     look: Json = {"filled": True, "size": size, "stroke": "rgba(0,0,0,0)", "strokeWidth": 7}
     by_status = {"shape": shape} if drawn and "status" in drawn[0] else {}
-    drawn.sort(key=lambda row: row.get("status") == "completed")
+    drawn.sort(key=lambda row: row.get("status") == "completed")  # later rows are drawn on top
     return mark("point", drawn, look=look, **{**by_status, "opacity": seen, **channels})
 
 
 def rings(rows: Data, name: str, *, size: float = 50, **channels: Channel) -> Json:
-    """Return a layer of circles in a colour of the palette."""
+    """Return a layer of hollow circles in a colour of the palette."""
     look: Json = {"filled": False, "stroke": {"expr": name}, "strokeWidth": 1.4, "shape": "circle"}
     return mark("point", rows, look={**look, "size": size}, **channels)
 
 
 def ends(interval: tuple[float, float] | None) -> Json:
-    """Return the columns of an error bar, which `bars_to` draws; none without an interval."""
+    """Return the columns of an error bar for `bars_to`; none without an interval."""
     return {} if interval is None else {"low": interval[0], "high": interval[1]}
 
 
 def bars_to(rows: Data, *, along: str = "y", **channels: Channel) -> Json:
-    """Return error bars between the columns that `ends` makes, of the rows that have them."""
+    """Return error bars for the rows that have the columns of `ends`."""
     between: dict[str, Channel] = {along: {"field": "low"}, f"{along}2": {"field": "high"}}
     known = [row for row in rows if "low" in row]
     return mark("rule", known, look={"strokeWidth": 1.2}, **between, **channels)
 
 
 def fields(*texts: str, **numbers: str) -> list[Json]:
-    """Return a tooltip of columns of text, and of columns of numbers with their titles."""
+    """Return a tooltip with columns of text, and columns of numbers with their titles."""
     words: list[Json] = [{"field": column, "type": "nominal"} for column in texts]
     return words + [{"field": column, "title": title, "type": "quantitative"} for column, title in numbers.items()]
 
 
 def verticals(places: Mapping[float, str]) -> list[Json]:
-    """Return lines from top to bottom at values of x, with their labels."""
+    """Return vertical lines at values of x, with their labels."""
     rows = [{"at": at, "words": f" {words}"} for at, words in places.items()]
     x: Json = {"field": "at"}
     rule = mark("rule", rows, look={"strokeDash": [2, 3]}, x=x, y=None, color=paint("axis"))
@@ -185,12 +208,12 @@ def verticals(places: Mapping[float, str]) -> list[Json]:
 def curves(
     lines: Mapping[str, Sequence[tuple[object, object]]], legend: Sequence[str], *, dashed: bool = False
 ) -> list[Json]:
-    """Return a layer with a line for each name; axes' columns are `x` and `y`.
+    """Return a layer with one line per name; the axes' columns are `x` and `y`.
 
     Args:
-        lines: name → (x, y); None parts a line.
+        lines: name → (x, y); None interrupts a line.
         legend: all names of the figure, in the order of their colours.
-        dashed: whether lines are thin and dashed.
+        dashed: draw thin dashed lines.
     """
     rows = [{"x": x, "y": y, "name": name} for name, line in lines.items() for x, y in line]
     look: Json = {"strokeDash": [6, 3], "strokeWidth": 1} if dashed else {"point": {"size": 16}}
@@ -198,7 +221,7 @@ def curves(
 
 
 def diagonal() -> Json:
-    """Return the dashed line from (0, 0) to (1, 1); axes' columns are `x` and `y`."""
+    """Return the dashed line from (0, 0) to (1, 1); the axes' columns are `x` and `y`."""
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
     return mark("line", ends, look={"strokeDash": [6, 3], "strokeWidth": 1.2}, color=paint("axis"))
 
@@ -208,12 +231,12 @@ class Panel:
     """One plot of a figure.
 
     Attributes:
-        heading: above the plot; may be empty.
-        layers: what is drawn, the last on top.
-        x, y: the axes that layers share.
-        remarks: sentences below it.
-        width: pixels it needs at least; where there are fewer it scrolls sideways. 0 takes what there is.
-        points: configurations that it compares, where few of them say nothing; None where any number does.
+        heading: text above the plot; can be empty.
+        layers: layers, the last on top.
+        x, y: axes that the layers share.
+        remarks: sentences below the plot.
+        width: least width in pixels; a narrower page scrolls sideways. 0 takes the available width.
+        points: number of configurations compared, if the panel needs a minimum; None if any number will do.
     """
 
     heading: str
@@ -230,16 +253,16 @@ class Figure:
     """A figure with everything that a reader needs to trust it.
 
     Attributes:
-        key: an identifier, unique in the report; also the anchor.
-        title: the heading.
-        caption: one sentence that says what is shown, with n.
-        sql: the queries whose rows are drawn.
-        panels: the plots, side by side where there is room.
-        tables: the tables that the queries read.
-        findings: sentences that say what it shows here, for the top of the report.
+        key: identifier, unique in the report; also the anchor.
+        title: heading.
+        caption: description of what is shown, with n.
+        sql: queries whose rows are drawn.
+        panels: plots, side by side if there is room.
+        tables: tables that the queries read.
+        findings: sentences on what the figure shows for this sweep, for the top of the report.
         legend: categories in the order of their colours.
         statuses: statuses of the trials drawn.
-        dashes: what dashed lines stand for, in the order of DASHES.
+        dashes: categories of dashed lines, in the order of DASHES.
         folded: sentences on panels that are not drawn.
     """
 
@@ -261,9 +284,9 @@ class ReportFigure(Component):
     """A figure of the report: `build` is its `draw(results)`.
 
     Attributes:
-        place: in the report; the smallest comes first.
-        absent: what to say where there is nothing to draw.
-        aliases: other names that `sweeper figure` takes.
+        place: position in the report; the smallest comes first.
+        absent: sentence shown if there is nothing to draw.
+        aliases: other names that `sweeper figure` accepts.
     """
 
     place: int = 0
@@ -271,7 +294,7 @@ class ReportFigure(Component):
     aliases: tuple[str, ...] = ()
 
 
-#: The report's figures by the names that `sweeper figure` takes.
+#: The report's figures by the names that `sweeper figure` accepts.
 FIGURES = Registry("figure", None, ReportFigure, ["results"])
 
 
@@ -281,11 +304,11 @@ def report_figures() -> list[ReportFigure]:
 
 
 def folded(figure: Figure | None, absent: str) -> Figure | str:
-    """Return a figure without the panels that have too few points to say anything, or a sentence if none is left.
+    """Return a figure without panels that have too few points, or a sentence if no panel is left.
 
     Args:
-        figure: as drawn, None where it does not apply.
-        absent: what to say then.
+        figure: the figure; None if it does not apply.
+        absent: sentence to return in that case.
     """
     if figure is None:
         return absent

@@ -1,4 +1,4 @@
-"""The best run and the best cross-entropy run: reliability, before and after temperature scaling, and spectra."""
+"""Reliability (before and after temperature scaling) and spectra of the best run and the best cross-entropy run."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from trainables.metrics.binning import consistency_band, decomposition, isotonic
 
 @FIGURES.add("reliability", place=70, absent="Reliability diagrams: no trial has been evaluated on test data.")
 def draw_reliability(results: Results) -> Figure | None:
-    """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
-    found = [diagrams(results, row, role) for role, row in chosen(leaderboard(results))]
-    panels = [panel for drawn, _ in found for panel in drawn]
-    queries = [query for _, asked in found for query in asked]
+    """Return the diagrams of the best configuration and the best with cross-entropy; None without test evaluations."""
+    drawings = [diagrams(results, row, role) for role, row in chosen(leaderboard(results))]
+    panels = [panel for drawn, _ in drawings for panel in drawn]
+    queries = [query for _, asked in drawings for query in asked]
     if not panels:
         return None
     return Figure(
@@ -78,7 +78,7 @@ def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[s
 
 
 def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
-    """Return the best configuration and, where it is another one, the best trained with cross-entropy."""
+    """Return the best configuration and, if it is a different one, the best trained with cross-entropy."""
     if board.best is None:
         return []
     plain = [row for row in (*board.finished, *board.rows) if row["loss"] == "cross_entropy"]
@@ -89,7 +89,7 @@ def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
 
 
 def bins_sql(row: Row) -> str:
-    """Return the query of a configuration's test bins, its replicates pooled."""
+    """Return the query of a configuration's test bins, pooled over replicates."""
     return (
         "SELECT bin, any_value(lower) AS lower, any_value(upper) AS upper, sum(n)::BIGINT AS n,\n"
         "  sum(n * confidence) / nullif(sum(n), 0) AS confidence, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy\n"
@@ -99,7 +99,7 @@ def bins_sql(row: Row) -> str:
 
 
 def predictions_sql(row: Row, scaled: bool) -> str:
-    """Return the query of a configuration's test logits; where `scaled`, each with its replicate's temperature."""
+    """Return the query of a configuration's test logits, with each replicate's temperature if `scaled`."""
     temperature = "posthoc_temperature_temperature" if scaled else "NULL::DOUBLE"
     return (
         f"SELECT replicate, sample, {temperature} AS temperature, target, logits\n"
@@ -114,9 +114,9 @@ class Stored:
     """The test predictions of all replicates of a configuration, one after the other.
 
     Attributes:
-        logits: [N, K].
-        targets, replicate, sample: [N].
-        temperature: of each prediction's replicate [N], NaN where none was fitted.
+        logits: float64, [N, K].
+        targets, replicate, sample: integers, [N].
+        temperature: temperature of each prediction's replicate, [N]; NaN if none was fitted.
     """
 
     logits: NDArray[np.float64]
@@ -132,7 +132,7 @@ class Stored:
 
 
 def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
-    """Return a configuration's predictions; None where none are stored."""
+    """Return a configuration's predictions; None if none are stored."""
     table = results.sql(sql, trials=[trial])
     if not table.num_rows:
         return None
@@ -148,9 +148,11 @@ Isotonic = tuple[list[Json], str]
 
 
 def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
-    """Return the curve of probabilities [N, K]; replicates share the samples, and so the band's random numbers."""
+    """Return the isotonic curve and consistency band of probabilities, [N, K]."""
     confidence = probabilities.max(axis=1)
     correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
+    # Replicates share the test samples, so a sample has one random number for all: drawn independently, the pooled
+    # predictions would seem more precise than they are.
     levels, band = isotonic_levels(confidence, correct), consistency_band(confidence, stored.sample)
     around = [
         {"x": float(x), "y": float(low), "upper": float(high)}
@@ -171,6 +173,7 @@ def isotonic(probabilities: NDArray[np.float64], stored: Stored) -> Isotonic:
 def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isotonic]:
     """Return the pooled test bins of softmax(logits / T), remarks with T and ECE, and the curve."""
     probabilities = softmax64(stored.logits / stored.temperature[:, None])
+    # T and ECE are per replicate: an ECE of the pooled predictions would average errors of opposite sign.
     of = {int(r): stored.replicate == r for r in np.unique(stored.replicate)}
     parts = [(probabilities[rows], stored.targets[rows]) for rows in of.values()]
     ece = spread([evaluate_probabilities(*part, bins)["ece"] for part in parts])
@@ -185,7 +188,7 @@ def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Isoto
 def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | None = None) -> Panel:
     """Return one reliability diagram: curve with band, accuracy by bin, the diagonal, shares of samples as bars.
 
-    Without a curve, which needs stored predictions, the bins are joined by a line instead.
+    Without a curve, which needs stored predictions, a line joins the bins.
     """
     total = sum(int_of(row, "n") for row in bins)
     shares = [
@@ -214,10 +217,10 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Isotonic | 
     )
 
 
-#: Densities below this share of a panel's highest are drawn as this: the tails of the Gaussians say nothing there.
+#: Densities are cut off below this share of a panel's highest: the Gaussians' tails carry no information there.
 LOWEST = 1e-8
 
-#: Eigenvalues within this share of a spectrum's range are counted as near 0: two widths of the drawn Gaussians.
+#: Share of a spectrum's range within which eigenvalues count as near 0: two widths of the drawn Gaussians.
 BULK = 0.02
 
 
@@ -227,7 +230,7 @@ BULK = 0.02
     absent="Spectral densities: none was measured; set evaluation.curvature.spectrum: true.",
 )
 def draw_densities(results: Results) -> Figure | None:
-    """Return the densities of the best and the best cross-entropy configuration; None where they have none."""
+    """Return the densities of the best configuration and the best with cross-entropy; None if neither has any."""
     board = leaderboard(results)
     queries: list[str] = []
     densities, names = dict[str, Rows](), dict[str, str]()
@@ -267,9 +270,12 @@ def density_sql(row: Row) -> str:
 
 
 def density_panel(loss: str, densities: Mapping[str, Rows], names: Mapping[str, str]) -> Panel | None:
-    """Return one Hessian's densities, a line a replicate; None where there is none of that loss.
+    """Return the panel of one Hessian's densities, one line per replicate; None if none was measured for that loss.
 
-    `names` are short ones of the configurations, by label.
+    Args:
+        loss: the loss whose Hessian it is.
+        densities: label of a configuration → rows of its densities.
+        names: label of a configuration → its short name.
     """
     measured = {label: [row for row in rows if row["loss"] == loss] for label, rows in densities.items()}
     highest = max((float_of(row, "density") for rows in measured.values() for row in rows), default=0.0)
@@ -296,7 +302,8 @@ def density_panel(loss: str, densities: Mapping[str, Rows], names: Mapping[str, 
 
 
 def ends_of(rows: Rows, replicates: int) -> str:
-    """Return the ends of a spectrum and the share of its eigenvalues near 0, over all replicates."""
+    """Return a sentence on the ends of a spectrum and the share of its eigenvalues near 0, over all replicates."""
+    # Only quadrature nodes have a weight; the other rows are points of the drawn curve, beyond the spectrum's ends.
     weighed = [(float_of(row, "eigenvalue"), float_of(row, "weight")) for row in rows]
     nodes = [(eigenvalue, weight) for eigenvalue, weight in weighed if weight > 0]
     low, high = min(eigenvalue for eigenvalue, _ in nodes), max(eigenvalue for eigenvalue, _ in nodes)

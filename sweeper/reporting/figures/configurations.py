@@ -1,4 +1,4 @@
-"""What the scatter figures draw: one row per configuration, its categories, and points by architecture and status."""
+"""Shared by the scatter figures: one row per configuration, its categories, and points by architecture and status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from trainables.curvature.statistics.base import headline_columns
 
-#: The losses whose Hessian an evaluation may measure; a sweep may ask for one alone.
+#: The losses whose Hessian an evaluation can measure, with their names; a sweep can ask for one alone.
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 
 MEASURED = ("ece", "nll", "accuracy", *headline_columns())
@@ -23,17 +23,17 @@ MEASURED = ("ece", "nll", "accuracy", *headline_columns())
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
-#: Points of trials that did not finish, drawn a panel at most: more cover each other, and take seconds to draw.
+#: Largest number of unfinished trials drawn in a panel: more cover each other and take seconds to draw.
 MOST_POINTS = 1000
 
 
 def categories(rows: Iterable[Row], column: str) -> list[str]:
-    """Return the values of `column`, sorted, so that a category keeps its colour from figure to figure."""
+    """Return the sorted values of `column`; the fixed order keeps a category's colour the same in all figures."""
     return sorted({str(row[column]) for row in rows})
 
 
 def statuses(rows: Iterable[Row]) -> list[str]:
-    """Return the statuses among rows, finished ones first."""
+    """Return the statuses that occur, finished first."""
     order = list(STATUS_WORDS)
     return sorted({str(row["status"]) for row in rows}, key=order.index)
 
@@ -45,9 +45,9 @@ def counted(rows: Rows, noun: str = "configuration") -> str:
 
 
 def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
-    """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
+    """Return every finished row and at most MOST_POINTS others, and a remark if some are left out.
 
-    They are chosen evenly, in the order of `rows`; what is computed from all of them is computed from all of them.
+    The others are chosen evenly, in the order of `rows`. Statistics have to use all rows.
     """
     others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
     if len(others) <= MOST_POINTS:
@@ -59,7 +59,7 @@ def thin_points(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
 
 
 def measured_hessians(results: Results) -> dict[str, str]:
-    """Return those of HESSIANS that this sweep's evaluations have columns for (they may still be empty)."""
+    """Return the HESSIANS for which this sweep's evaluations have columns (which may be empty)."""
     present = set(results.columns("evaluations"))
     return {loss: words for loss, words in HESSIANS.items() if f"hessian_{loss}_samples" in present}
 
@@ -69,9 +69,9 @@ def configuration_rows(
 ) -> tuple[str, Rows]:
     """Return the query and rows of every evaluated configuration: validation split, last evaluation.
 
-    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with `…_sd`, and those
-    of `more` (name → `config_…` column). Replicates of one trial are averaged only at the same epoch, status and
-    Hessian sample size. NaN becomes None.
+    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with its `…_sd`, and
+    those of `more` (name → `config_…` column). Replicates of a trial are averaged only if they have the same epoch,
+    status and Hessian sample size. NaN becomes None.
     """
     trials = set(results.columns("trials"))
     present = set(results.columns("evaluations"))
@@ -79,6 +79,7 @@ def configuration_rows(
         "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
         **(more or {}),
     }  # fmt: skip
+    # A sweep of one loss has no `config_loss_…` column; readers of the rows rely on the same names everywhere.
     selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
     sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
     selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
@@ -89,14 +90,15 @@ def configuration_rows(
         "GROUP BY ALL ORDER BY trial, epoch"
     )
     rows = results.rows(sql)
+    # Only NaN differs from itself; `isnan` would refuse the columns of text.
     return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
 def one_sample_size(rows: Rows) -> tuple[Rows, str]:
-    """Return the rows of the most frequent Hessian sample size, and a sentence on it and on what was left out for it.
+    """Return the rows with the most frequent Hessian sample size, and a sentence on that size and the rows left out.
 
-    A subset's curvature is biased by its size, so values of different sizes are never shown together. Nothing where
-    no Hessian was measured.
+    A subset's size biases its curvature, so values of different sizes are never shown together. Both are empty if no
+    Hessian was measured.
     """
     sizes = Counter(float_of(row, "samples") for row in rows if row["samples"] is not None)
     if not sizes:
@@ -109,9 +111,9 @@ def one_sample_size(rows: Rows) -> tuple[Rows, str]:
 
 
 def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
-    """Return Spearman's correlation of two columns in words, one sentence an architecture.
+    """Return Spearman's correlation of two columns over finished trials in words, one sentence per architecture.
 
-    Of finished trials; where others were evaluated too, of all of them next to it.
+    If unfinished trials were evaluated too, the correlation over all trials follows.
     """
     sentences: list[str] = []
     for architecture in sorted({str(row["architecture"]) for row in rows}):
@@ -125,39 +127,40 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
 
 
 def correlated(rows: Rows, x: str, y: str) -> str:
-    """Return one correlation with interval and n, or why there is none; rows with the same values are one training."""
+    """Return one correlation with its interval and n, or why there is none."""
+    # Rows with equal pairs of values are one training, repeated: counting them would narrow the interval.
     every = [(measured_or_none(row, x), measured_or_none(row, y)) for row in rows]
     known = dict.fromkeys((a, b) for a, b in every if a is not None and b is not None)
-    found = correlation([a for a, _ in known], [b for _, b in known])
-    if found is not None:
-        return found.text()
+    rho = correlation([a for a, _ in known], [b for _, b in known])
+    if rho is not None:
+        return rho.text()
     return f"n = {len(known)}, too few for ρ" if len(known) < MINIMUM_PAIRS else f"n = {len(known)}, all values equal"
 
 
 def above_zero(rows: Rows, column: str) -> Rows:
-    """Return the rows whose column is above 0, which a logarithmic axis can show."""
+    """Return the rows with a positive value, which a logarithmic axis can show."""
     return [row for row in rows if (float_or_none(row, column) or 0) > 0]
 
 
-#: Points above which error bars only blacken the plot; the hover text still has them.
+#: Number of points above which error bars would only blacken the plot; tooltips still have the deviations.
 ERROR_BARS_UP_TO = 300
 
 
 def configuration_points(
     rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, apart: bool = False
 ) -> list[Json]:
-    """Return points coloured by architecture: mean against mean, with standard deviations of finished ones.
+    """Return points coloured by architecture, means with standard deviations for finished trials.
 
     Args:
         rows: one per configuration, with `trial status epoch architecture replicates` and the columns x and y.
         x: column of the abscissa.
-        y: column of the ordinate; `<y>_sd` gives its error bar.
+        y: column of the ordinate; `<y>_sd` is its error bar.
         architectures: all categories, in the order of their colours.
-        connect: draw a line through finished trials where each x occurs once, as in a grid.
-        apart: draw squares, for what is not compared.
+        connect: draw a line through finished trials if each x occurs once, as in a grid.
+        apart: draw squares, for configurations that are not part of the comparison.
     """
     by, finished = colour("architecture", architectures), [row for row in rows if row["status"] == FINISHED]
-    layers = []
+    layers = []  # the line and the bars come first, so that points lie on top of them
     if connect:
         at = grouped(finished, lambda row: str(row["architecture"]))
         lines = [
@@ -167,7 +170,7 @@ def configuration_points(
         ]  # fmt: skip
         layers.append(mark("line", lines, look={"strokeDash": [2, 3], "strokeWidth": 1.2}, color=by))
     if len(rows) <= ERROR_BARS_UP_TO:
-        there = [(row, mean) for row in finished if (mean := float_or_none(row, y)) is not None]  # not where it was NaN
+        there = [(row, mean) for row in finished if (mean := float_or_none(row, y)) is not None]  # None was NaN
         spreads = [(row, mean, float_or_none(row, f"{y}_sd") or 0.0) for row, mean in there]
         layers.append(bars_to([{**row, **ends((mean - d, mean + d))} for row, mean, d in spreads], color=by))
     says = partial(hover, columns=(x, y))
@@ -177,12 +180,12 @@ def configuration_points(
 
 
 def is_grid(values: Sequence[object]) -> bool:
-    """Return whether a line through points says something: at least three, at most thirty, each at its own place."""
+    """Return whether a line through the points is meaningful: three to thirty points, each with its own x."""
     return len(set(values)) == len(values) and 2 < len(values) <= 30
 
 
 def hover(row: Row, columns: Sequence[str] = ()) -> str:
-    """Return what a point says of itself: the configuration, and what it has in columns."""
+    """Return a point's tooltip: the configuration, and its values in `columns`."""
     family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
     lines = [
         f"{row['trial']} {family} · {row['architecture']}",
@@ -193,6 +196,6 @@ def hover(row: Row, columns: Sequence[str] = ()) -> str:
 
 
 def with_deviation(row: Row, name: str) -> str:
-    """Return a mean and its standard deviation."""
+    """Return a mean with its standard deviation in words."""
     mean = float_or_none(row, name)
     return "not measured" if mean is None else spread_text(mean, float_or_none(row, f"{name}_sd"))

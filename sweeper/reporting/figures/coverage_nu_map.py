@@ -1,4 +1,4 @@
-"""Validation calibration error and accuracy over coverage κ and smoothing ν: selective paper, figure 6."""
+"""Maps of validation calibration error and accuracy over coverage κ and smoothing ν (selective paper, figure 6)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ METRICS = {"ece": "validation ECE", "accuracy": "validation accuracy"}
     absent="Maps over coverage and ν: no evaluated configuration has both a coverage and a ν.",
 )
 def draw(results: Results) -> Figure | None:
-    """Return one map per network and metric: cells where the sweep ran a grid, points where it drew at random."""
+    """Return one map per network and metric, with cells for a grid and points for random draws."""
     columns = {*results.columns("trials"), *results.columns("evaluations")}
     if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
         return None
@@ -61,7 +61,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def is_grid(rows: Rows) -> bool:
-    """Return whether every pair of a coverage and a ν that occur was run to the end, at two values of each or more."""
+    """Return whether every pair of the occurring coverages and ν finished, with at least two values of each."""
     finished = [row for row in rows if row["status"] == FINISHED]
     pairs = {(row["coverage"], row["nu"]) for row in finished}
     sides = [len({pair[at] for pair in pairs}) for at in (0, 1)]
@@ -69,7 +69,7 @@ def is_grid(rows: Rows) -> bool:
 
 
 def panel(rows: Rows, metric: str, architecture: str, grid: bool) -> Panel:
-    """Return one network's map of one metric."""
+    """Return the map of one metric on one network."""
     shown = [row for row in rows if row[metric] is not None]
     heading = f"{architecture}: {METRICS[metric]}"
     if not grid:
@@ -79,13 +79,13 @@ def panel(rows: Rows, metric: str, architecture: str, grid: bool) -> Panel:
     else:
         held = cells(shown, metric)
         drawn = mark("rect", held, color=colours(floats(held, metric), metric))
-        nus = map(number, sorted({float_of(row, "nu") for row in shown}, reverse=True))
+        nus = map(number, sorted({float_of(row, "nu") for row in shown}, reverse=True))  # names run from the top down
         x, y = names("coverage", "coverage κ"), names("nu", "ν", nus)
     return Panel(heading, [drawn], x, y, remarks(shown, metric), points=len(shown))
 
 
 def remarks(rows: Rows, metric: str) -> list[str]:
-    """Return where the best finished configuration lies, with its deviation."""
+    """Return a sentence on the best finished configuration and its place in the map."""
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
         return ["No configuration has finished."]
@@ -97,7 +97,8 @@ def remarks(rows: Rows, metric: str) -> list[str]:
 
 
 def colours(values: list[float], metric: str) -> Json:
-    """Return the colour scale of a metric over the values drawn; a few that diverged do not take all of it."""
+    """Return the colour scale of a metric over the values drawn."""
+    # The worst 5 % share the lightest colour, so that a few diverged trials do not take the whole scale.
     ordered = sorted(values) or [0.0]
     high = ordered[math.ceil(0.95 * (len(ordered) - 1))] if metric == "ece" else ordered[-1]
     low = ordered[0] if metric == "ece" else ordered[math.floor(0.05 * (len(ordered) - 1))]
@@ -105,21 +106,21 @@ def colours(values: list[float], metric: str) -> Json:
 
 
 def cells(rows: Rows, metric: str) -> list[Row]:
-    """Return the cells of a grid, finished configurations only; other hyperparameters are averaged over."""
+    """Return the cells of a grid: means over the finished configurations at one coverage and ν."""
     finished = [row for row in rows if row["status"] == FINISHED]
-    found: list[Row] = []
+    map_cells: list[Row] = []
     for (coverage, nu), held in sorted(
         grouped(finished, lambda r: (float_of(r, "coverage"), float_of(r, "nu"))).items()
     ):
         mean = spread(floats(held, metric))
         place = {"coverage": number(coverage), "nu": number(nu)}
         said = f"coverage {place['coverage']}, ν {place['nu']}\n{METRICS[metric]} {mean.text()}, n = {mean.n}"
-        found.append({**place, metric: mean.mean, "says": said})
-    return found
+        map_cells.append({**place, metric: mean.mean, "says": said})
+    return map_cells
 
 
 def says(row: Row, metric: str) -> str:
-    """Return what a point says of itself."""
+    """Return a point's tooltip."""
     score = f", score {row['score']}" if row["score"] else ""
     return (
         f"{hover(row)}\ncoverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"

@@ -1,7 +1,7 @@
-"""Curvature and calibration: the curvature paper's figures 2, 3 and 4, and which sharpness goes with calibration.
+"""Curvature and calibration: figures 2, 3 and 4 of the curvature paper, and correlations of sharpness with calibration.
 
 λ_max and calibration error against γ, the Hessian's trace and τ; rank correlations of each sharpness with ECE,
-refinement and post-hoc NLL, loss by loss.
+refinement and post-hoc NLL for each loss.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
 from trainables.curvature.statistics.base import statistic_of
 
-#: Of the losses with a γ and of cross-entropy, which is focal loss at γ = 0.
+#: Condition for losses with a γ and for cross-entropy, which is focal loss at γ = 0.
 GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
 
 NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-entropy’s Hessian"}
@@ -89,7 +89,7 @@ def curvature_against_gamma(results: Results) -> Figure | None:
 
 @FIGURES.add("ece_against_gamma", place=20, absent="ECE against γ: no loss of this sweep has a γ.")
 def ece_against_gamma(results: Results) -> Figure | None:
-    """Return validation ECE against γ, one panel per loss family; None where no loss has a γ."""
+    """Return validation ECE against γ, one panel per loss family; None if no loss has a γ."""
     if "config_loss_gamma" not in results.columns("trials"):
         return None
     sql, rows = configuration_rows(results, f"{GAMMA_CONDITION} AND ece IS NOT NULL")
@@ -116,25 +116,32 @@ class AgainstGamma:
 
     Attributes:
         rows: configurations with a γ.
-        zero: those of cross-entropy, drawn as squares.
-        families: the losses of `rows`.
-        architectures: of both, in the order of their colours.
-        remark: what the squares are, with a space before it; empty without any.
+        zero: configurations of cross-entropy, drawn as squares.
+        families: the losses in `rows`.
+        architectures: architectures of both, in the order of their colours.
+        remark: explanation of the squares, with a leading space; empty if there are none.
     """
 
     def __init__(self, results: Results, rows: Rows) -> None:
-        """Part the rows of GAMMA_CONDITION."""
+        """Split the rows of GAMMA_CONDITION."""
         self.rows = [row for row in rows if row["gamma"] is not None]
         self.zero: list[Row] = [{**row, "gamma": 0.0} for row in rows if row["loss"] == "cross_entropy"]
         self.families = categories(self.rows, "loss")
         self.architectures = categories([*self.rows, *self.zero], "architecture")
         self.remark = " Squares: cross-entropy (focal loss at γ = 0); not part of ρ." if self.zero else ""
-        # A line through trials means something only where they differ in nothing else.
+        # A line through trials is meaningful only if they differ in nothing but γ.
         alone = {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
         self._line = set(varying_columns(results)) <= alone
 
     def panel(self, family: str, heading: str, column: str, log: str = "") -> Panel:
-        """Return a column of one family against γ, with its rank correlations below; `log`: a log axis' title."""
+        """Return the panel of one family's column against γ, with rank correlations below.
+
+        Args:
+            family: the loss.
+            heading: heading of the panel.
+            column: column of the ordinate.
+            log: title of a logarithmic axis; without it the axis is ECE's, from 0.
+        """
         mine = [row for row in self.rows if row["loss"] == family]
         shown, plain = (above_zero(mine, column), above_zero(self.zero, column)) if log else (mine, self.zero)
         (squares, fewer), (circles, few) = thin_points(plain), thin_points(shown)
@@ -150,7 +157,7 @@ class AgainstGamma:
 
 
 def gamma_findings(against: AgainstGamma, hessians: Sequence[str]) -> list[str]:
-    """Return the rank correlations of γ and λ_max among finished trials, where there are enough for one."""
+    """Return sentences on the rank correlation of γ and λ_max among finished trials, if there are enough trials."""
     sentences: list[str] = []
     for family in against.families:
         for architecture in categories(against.rows, "architecture"):
@@ -165,7 +172,7 @@ def gamma_findings(against: AgainstGamma, hessians: Sequence[str]) -> list[str]:
 
 @FIGURES.add("calibration_against_trace", place=30, absent="ECE against Tr(H): no Hessian was measured.")
 def calibration_against_trace(results: Results) -> Figure | None:
-    """Return validation ECE against Tr(H), one panel a Hessian; None without curvature."""
+    """Return validation ECE against Tr(H), one panel per Hessian; None without curvature."""
     hessians = measured_hessians(results)
     if not hessians:
         return None
@@ -189,8 +196,9 @@ def calibration_against_trace(results: Results) -> Figure | None:
 
 
 def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
-    """Return ECE against the trace of one loss's Hessian, with a fit for each architecture."""
+    """Return the panel of ECE against the trace of one loss's Hessian, with a fit for each architecture."""
     column = f"hessian_{loss}_trace"
+    # Fits and correlations use all of `shown`; only the points are thinned.
     shown = above_zero(rows, column)
     drawn, few = thin_points(shown)
     layers, remarks = configuration_points(drawn, column, "ece", architectures), list[str]()
@@ -212,7 +220,7 @@ def trace_panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
 PENALTY = "hessian_trace"
 TRACE = "hessian_cross_entropy_trace"
 
-#: τ = 0 has no place on a logarithmic axis: it is drawn this factor below the smallest τ, and labelled 0.
+#: A logarithmic axis has no place for τ = 0: it is drawn this factor below the smallest τ and labelled 0.
 ZERO_BELOW = 4.0
 
 
@@ -222,16 +230,16 @@ ZERO_BELOW = 4.0
     absent="ECE and Tr(H) against τ: no evaluated configuration has a penalty on the Hessian’s trace.",
 )
 def trace_regularisation(results: Results) -> Figure | None:
-    """Return ECE and the cross-entropy Hessian's trace against τ; None where nothing was penalised."""
+    """Return ECE and the trace of cross-entropy's Hessian against τ; None if no loss has the penalty."""
     if "config_loss_weight" not in results.columns("trials") or "ece" not in results.columns("evaluations"):
         return None
     condition = f"((config_loss_name = '{PENALTY}' AND config_loss_weight > 0) OR config_loss_name = 'cross_entropy')"
-    sql, found = configuration_rows(results, condition, {"tau": "config_loss_weight"})
-    penalised = [row for row in found if row["loss"] == PENALTY]
+    sql, configurations = configuration_rows(results, condition, {"tau": "config_loss_weight"})
+    penalised = [row for row in configurations if row["loss"] == PENALTY]
     if not penalised:
         return None
     zero = min(floats(penalised, "tau")) / ZERO_BELOW
-    rows = [*penalised, *({**row, "tau": zero} for row in found if row["loss"] != PENALTY)]
+    rows = [*penalised, *({**row, "tau": zero} for row in configurations if row["loss"] != PENALTY)]
     curved, sizes = one_sample_size([row for row in rows if row.get(TRACE) is not None])
     measured = {"ece": ("validation ECE", rows), TRACE: ("Tr(H) of cross-entropy", curved)}
     return Figure(
@@ -255,7 +263,7 @@ def trace_regularisation(results: Results) -> Figure | None:
 
 
 def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str], zero: float) -> Panel:
-    """Return one measurement against τ, those at τ = 0 as squares."""
+    """Return the panel of one measurement against τ, with squares at τ = 0."""
     shown = above_zero(rows, column)
     drawn, squares = ([row for row in shown if (row["loss"] == PENALTY) is penalty] for penalty in (True, False))
     layers = [
@@ -267,16 +275,17 @@ def tau_panel(rows: Rows, column: str, heading: str, architectures: Sequence[str
         remarks.append(f"{len(rows) - len(shown)} without a positive value cannot be drawn on a log scale.")
     largest = math.log10(max(floats(shown, "tau"), default=1.0))
     x = quantity("tau", "τ", log=True)
+    # Labels at powers of ten, except the leftmost, which stands for 0.
     x["axis"] = {"format": ",.6~g", "labelExpr": f"datum.value < {1.5 * zero!r} ? '0' : datum.label", "values": [
         zero, *(10.0**power for power in range(math.ceil(math.log10(1.5 * zero)), math.floor(largest) + 1))
     ]}  # fmt: skip
     return Panel(heading, layers, x, quantity(column, heading, log=True), remarks)
 
 
-#: What is correlated with sharpness, where it was measured: on validation data, as curvature is.
+#: Metrics that sharpness is correlated with, on validation data like curvature.
 TARGETS = ("ece", "refinement_nll", "posthoc_temperature_nll")
 
-#: Statistics that say how something was measured, not how sharp a network is.
+#: Statistics that describe the measurement or the gradient, not the sharpness of a network.
 NOT_SHARPNESS = ("matvecs", "residual", "samples", "lambda_min", "gradient_norm")
 
 ALL = "all losses"
@@ -288,11 +297,11 @@ ALL = "all losses"
     absent="Sharpness and calibration: evaluation.curvature.statistics named none, or configurations are too few.",
 )
 def sharpness_and_calibration(results: Results) -> Figure | None:
-    """Return correlations of each sharpness with each target; None where no further statistic was measured."""
+    """Return correlations of each sharpness with each target; None if no optional statistic was measured."""
     present = results.columns("evaluations")
     shown = [name for name in present if is_sharpness(name)]
     targets = [name for name in TARGETS if name in present]
-    if not any((each := statistic_of(name)) is not None and each[1].group for name in shown):
+    if not any((statistic := statistic_of(name)) is not None and statistic[1].group for name in shown):
         return None
     averages = ", ".join(f"avg({name}) AS {name}" for name in ("accuracy", *targets, *shown))
     sql = (
@@ -301,11 +310,11 @@ def sharpness_and_calibration(results: Results) -> Figure | None:
     )
     rows = results.rows(sql)
     families = {ALL: rows, **{name: [r for r in rows if r["loss"] == name] for name in categories(rows, "loss")}}
-    found = {
+    correlations = {
         target: {family: sharpness_correlations(held, shown, target) for family, held in families.items()}
         for target in targets
     }
-    drawn = [family for family in families if any(found[target][family] for target in targets)]
+    drawn = [family for family in families if any(correlations[target][family] for target in targets)]
     if not drawn:
         return None
     return Figure(
@@ -318,25 +327,25 @@ def sharpness_and_calibration(results: Results) -> Figure | None:
             "has their scale, is left out. Correlations are not causes."
         ),
         sql=[sql],
-        panels=[sharpness_panel(target, found[target], drawn, place) for target in targets for place in (0, 1)],
+        panels=[sharpness_panel(target, correlations[target], drawn, place) for target in targets for place in (0, 1)],
         legend=drawn,
     )
 
 
 def is_sharpness(column: str) -> bool:
-    """Return whether a column says how sharp a network is, and not its training loss's own scale."""
-    found = statistic_of(column)
-    of_it = found is not None and found[0] != "training" and found[1].name not in NOT_SHARPNESS
+    """Return whether a column measures a network's sharpness, without its training loss's own scale."""
+    statistic = statistic_of(column)
+    of_it = statistic is not None and statistic[0] != "training" and statistic[1].name not in NOT_SHARPNESS
     return of_it and not column.endswith("_se")
 
 
-#: Column → its correlation, and that given accuracy.
+#: Column → its correlation, plain and given accuracy.
 Found = Mapping[str, tuple[Correlation | None, Correlation | None]]
 
 
 def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> Found:
-    """Return the correlations of one family's columns with a target, where there are any; networks as strata."""
-    found: dict[str, tuple[Correlation | None, Correlation | None]] = {}
+    """Return the correlations of one family's columns with a target, stratified by network."""
+    by_column: dict[str, tuple[Correlation | None, Correlation | None]] = {}
     for column in columns:
         known = [[float_or_none(row, name) for name in (column, target, "accuracy")] for row in rows]
         every = ((tuple(v), row["architecture"]) for v, row in zip(known, rows, strict=True) if None not in v)
@@ -345,17 +354,17 @@ def sharpness_correlations(rows: Rows, columns: Sequence[str], target: str) -> F
         x, y, given = ([values[at] or 0.0 for values, _ in whole] for at in range(3))
         pair = correlation(x, y, strata), partial_correlation(x, y, given, strata)
         if pair[0] is not None:
-            found[column] = pair
-    return found
+            by_column[column] = pair
+    return by_column
 
 
-def sharpness_panel(target: str, found: Mapping[str, Found], families: Sequence[str], place: int) -> Panel:
-    """Return one target's correlations, plain (`place` 0) or given accuracy (1), a colour a family."""
+def sharpness_panel(target: str, correlations: Mapping[str, Found], families: Sequence[str], place: int) -> Panel:
+    """Return the panel of one target's correlations, plain (`place` 0) or given accuracy (1), coloured by family."""
     rows = [
         {"family": family, "sharpness": label(name), "rho": rho.rho, **ends(rho.interval),
          "says": f"{family}, {label(name)}: {rho.text()}"}
         for family in families
-        for name, pair in found[family].items()
+        for name, pair in correlations[family].items()
         if (rho := pair[place]) is not None
     ]  # fmt: skip
     by = colour("family", families)

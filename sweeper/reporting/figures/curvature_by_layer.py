@@ -1,8 +1,9 @@
-"""In which layers γ changes curvature, and how much of it is the loss's own scale, how much the network's.
+"""The layers in which γ changes curvature, split into the loss's own scale and the network's change.
 
-At each network, the training loss's Tr(H_bb) over cross-entropy's is the loss's scale at these logits; cross-entropy's
-over that of networks trained with γ = 0 is what training made of the network. Both factors multiply to the whole change
-of the training loss's Tr(H_bb). (The other order, scale first, would compare losses at the logits of γ = 0.)
+For each network, the training loss's Tr(H_bb) divided by cross-entropy's is the loss's scale at these logits.
+Cross-entropy's Tr(H_bb) divided by that of networks trained with γ = 0 is the change of the network. The product of
+both is the whole change of the training loss's Tr(H_bb). (The other order, scale first, would compare losses at the
+logits of γ = 0.)
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from sweeper.core.statistics.differences import Mean, difference_of, mean_of
 from sweeper.reporting.figures.base import FIGURES, Figure, Json, Panel, mark, names, shade
 from sweeper.results import Results
 
-#: More values of γ were drawn rather than laid out: each would be a column of one configuration.
+#: Largest number of values of γ: more were drawn at random, and each column would hold one configuration.
 MOST_GAMMAS = 16
 
 WHOLE = "all layers"
 
-#: What is shown of the change, a panel each.
+#: Part of the change → heading of its panel.
 PARTS = {
     "total": "training loss’s Tr(H), against γ = 0",
     "scale": "of it the loss’s scale, at the same network",
@@ -48,9 +49,10 @@ Changes = Mapping[str, Mapping[str, Mapping[float, Mean]]]
     absent="Curvature by layer and γ: needs evaluation.curvature.blocks, a grid of γ, and γ = 0 or cross-entropy.",
 )
 def draw(results: Results) -> Figure | None:
-    """Return heat maps layer × γ, three of the trace and one of λ_max a network; None without blocks or γ."""
+    """Return heat maps of layer × γ per network, three of the trace and one of λ_max; None without blocks or γ."""
     if "config_loss_gamma" not in results.columns("trials"):
         return None
+    # Cross-entropy is focal loss at γ = 0, the reference of every ratio.
     sql = SQL.format(gamma="if(f.config_loss_name = 'cross_entropy', 0, f.config_loss_gamma)")
     rows = [row for row in results.rows(sql) if row["gamma"] is not None]
     panels: list[Panel] = []
@@ -60,9 +62,9 @@ def draw(results: Results) -> Figure | None:
             mine = [r for r in rows if r["family"] in (family, "cross_entropy") and r["architecture"] == architecture]
             gammas = {float_of(row, "gamma") for row in mine}
             if 0 in gammas and 2 <= len(gammas) <= MOST_GAMMAS:
-                found = changes_of(mine)
-                panels += panels_of(f"{architecture}, {family}", found, mine)
-                findings.append(finding(architecture, family, found))
+                changes = changes_of(mine)
+                panels += panels_of(f"{architecture}, {family}", changes, mine)
+                findings.append(finding(architecture, family, changes))
     if not panels:
         return None
     seeds = len({(row["trial"], row["replicate"]) for row in rows})
@@ -82,7 +84,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def changes_of(rows: Rows) -> Changes:
-    """Return part → layer → γ → ln of the ratio, for each of `PARTS` and `lambda_max`, cross-entropy's of a layer."""
+    """Return part → layer → γ → ln of the ratio, for each of `PARTS` and `lambda_max` (cross-entropy's, by layer)."""
     training, plain = (readings(rows, loss, "trace") for loss in ("training", "cross_entropy"))
     tops = readings(rows, "cross_entropy", "lambda_max")
     scale: dict[str, dict[float, Mean]] = defaultdict(dict)
@@ -100,7 +102,8 @@ def changes_of(rows: Rows) -> Changes:
 
 
 def readings(rows: Rows, loss: str, column: str) -> Readings:
-    """Return ln of a column of one loss, of each layer and of their sum; what is not above 0 is left out."""
+    """Return ln of a column of one loss, by layer and for their sum; values that are not positive are left out."""
+    # The trace of the whole Hessian is the sum of its diagonal blocks' traces.
     sums: dict[tuple[str, float, int, str], float] = defaultdict(float)
     for row in rows:
         value = float_of(row, column)
@@ -108,19 +111,19 @@ def readings(rows: Rows, loss: str, column: str) -> Readings:
             key = float_of(row, "gamma"), int_of(row, "seed"), text_of(row, "trial")
             sums[text_of(row, "block"), *key] = value
             sums[WHOLE, *key] += value
-    found: dict[tuple[str, float], dict[tuple[int, str], float]] = defaultdict(dict)
+    by_layer: dict[tuple[str, float], dict[tuple[int, str], float]] = defaultdict(dict)
     for (layer, gamma, seed, trial), value in sums.items():
         if value > 0:
-            found[layer, gamma][seed, trial] = math.log(value)
-    return found
+            by_layer[layer, gamma][seed, trial] = math.log(value)
+    return by_layer
 
 
-def against_zero(found: Readings) -> dict[str, dict[float, Mean]]:
-    """Return each layer's mean at γ minus that at γ = 0, by pairs where both have the same seeds, once each."""
+def against_zero(by_layer: Readings) -> dict[str, dict[float, Mean]]:
+    """Return each layer's mean at γ minus that at γ = 0, paired by seed if both have the same seeds, once each."""
     means: dict[str, dict[float, Mean]] = defaultdict(dict)
-    for (layer, gamma), held in found.items():
-        base = found.get((layer, 0.0), {})
-        mine, zero = ({seed: value for (seed, _), value in each.items()} for each in (held, base))
+    for (layer, gamma), held in by_layer.items():
+        base = by_layer.get((layer, 0.0), {})
+        mine, zero = ({seed: value for (seed, _), value in reading.items()} for reading in (held, base))
         if not zero or gamma == 0:
             continue
         paired = mine.keys() == zero.keys() and len(held) == len(mine) == len(base)
@@ -129,11 +132,12 @@ def against_zero(found: Readings) -> dict[str, dict[float, Mean]]:
     return means
 
 
-def panels_of(name: str, found: Changes, rows: Rows) -> list[Panel]:
-    """Return a network's panels, on one scale."""
+def panels_of(name: str, changes: Changes, rows: Rows) -> list[Panel]:
+    """Return a network's panels, all on one colour scale."""
+    # The first name is at the top, so the layer next to the input is at the bottom.
     layers = [WHOLE, *reversed(dict.fromkeys(text_of(row, "block") for row in rows))]
     gammas = sorted({float_of(row, "gamma") for row in rows} - {0.0})
-    values = [mean.value for part in found.values() for held in part.values() for mean in held.values()]
+    values = [mean.value for part in changes.values() for held in part.values() for mean in held.values()]
     if not values:
         return []
     largest = max(map(abs, values))
@@ -141,7 +145,7 @@ def panels_of(name: str, found: Changes, rows: Rows) -> list[Panel]:
     headings = {**PARTS, "lambda_max": "λ_max of cross-entropy’s H within the layer"}
     return [
         Panel(
-            f"{name}: {words}", [mark("rect", cells(found[part]), color=scale)],
+            f"{name}: {words}", [mark("rect", cells(changes[part]), color=scale)],
             names("gamma", "γ", map(number, gammas)), names("layer", "layer", layers),
         )
         for part, words in headings.items()
@@ -149,7 +153,7 @@ def panels_of(name: str, found: Changes, rows: Rows) -> list[Panel]:
 
 
 def cells(means: Mapping[str, Mapping[float, Mean]]) -> list[Json]:
-    """Return ln ratios, layer × γ."""
+    """Return the cells of a heat map: ln ratio by layer and γ."""
     return [
         {"layer": layer, "gamma": number(gamma), "ratio": mean.value,
          "says": f"{layer}, γ = {number(gamma)}\n{factor(mean)}"}
@@ -159,21 +163,21 @@ def cells(means: Mapping[str, Mapping[float, Mean]]) -> list[Json]:
 
 
 def factor(mean: Mean) -> str:
-    """Return a mean logarithm as a factor with its 95 % interval: `× 0.31 (95 % 0.28 … 0.35)`."""
+    """Return a mean logarithm as a factor with its 95 % interval, e.g. `× 0.31 (95 % 0.28 … 0.35)`."""
     limits = mean.interval()
     shown = f"× {math.exp(mean.value):.3g}"
     return shown if limits is None else f"{shown} (95 % {math.exp(limits[0]):.3g} … {math.exp(limits[1]):.3g})"
 
 
-def finding(architecture: str, family: str, found: Changes) -> str:
-    """Return how much of the change at the largest γ is the loss's scale, how much the network's, and where."""
-    total = found["total"].get(WHOLE, {})
+def finding(architecture: str, family: str, changes: Changes) -> str:
+    """Return a sentence on the change at the largest γ: the loss's share, the network's share, and in which layers."""
+    total = changes["total"].get(WHOLE, {})
     if not total:
         return f"γ of {family} and Tr(H) by layer on {architecture}: no trace above 0 to compare."
     gamma = max(total)
     words = [f"{name} {factor(mean)}" for part, name in (("scale", "the loss’s scale"), ("network", "the network"))
-             if (mean := found[part].get(WHOLE, {}).get(gamma)) is not None]  # fmt: skip
-    layers = {layer: held[gamma] for layer, held in found["network"].items() if layer != WHOLE and gamma in held}
+             if (mean := changes[part].get(WHOLE, {}).get(gamma)) is not None]  # fmt: skip
+    layers = {layer: held[gamma] for layer, held in changes["network"].items() if layer != WHOLE and gamma in held}
     least, most = (choose(layers, key=lambda layer: layers[layer].value) for choose in (min, max))
     return (
         f"γ = {number(gamma)} of {family} changes the training loss’s Tr(H) on {architecture} by "

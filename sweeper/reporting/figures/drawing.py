@@ -1,7 +1,7 @@
-"""Charts as Vega-Lite draws them: a panel's specification, the theme of all, and the libraries for a page.
+"""Vega-Lite charts: the specification of a panel, the common theme, and the libraries for a page.
 
-Colours are written as CSS variables (`var(--series-1)`): the page resolves them when it draws, so one chart serves
-light, dark and print; `on_paper` resolves them with a palette of its own.
+Colours are CSS variables (`var(--series-1)`): the page resolves them when it draws, so one chart serves light mode,
+dark mode and print; `on_paper` replaces them with its own palette.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from sweeper.core.ids import cache_folder
 from sweeper.reporting.figures.base import SHAPES, Data, Json, Panel
 from trainables.files.atomic import write_text
 
-#: Columns that reach the page though no channel encodes them: who a row is, what it says, by what it is hidden.
+#: Columns that reach the page although no channel encodes them: the page needs them for clicks, filters and tooltips.
 ALWAYS = ("trial", "status", "says")
 
-#: Of what a reader hides or brushes; `drawn` in page.js sets them. Trials outside a brushed range are all but gone.
+#: Vega expressions over parameters that page.js sets (its function `drawn`): the statuses that the reader hides, and
+#: the trials in a brushed range. Trials outside that range stay faintly visible, so that the axes keep their scale.
 HIDDEN_STATUS, BRUSHED_AWAY = "!hidden[datum.status]", "chosen && !chosen[datum.trial]"
 GONE = 0.08
 
 SERIES = [f"var(--series-{at})" for at in range(1, 9)]
 RAMP = [f"var(--ramp-{at})" for at in (1, 2, 3)]
 
-#: Named colours are parameters, because marks may use them and not only axes.
+#: The theme of all charts. Named colours are parameters, because an expression in a mark can only refer to parameters.
 CONFIG: Json = {
     "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif",
     "background": "transparent", "padding": 4, "view": {"stroke": None},
@@ -58,21 +59,22 @@ CONFIG: Json = {
 
 
 def chart(panel: Panel) -> Json:
-    """Return a panel as a Vega-Lite specification of layers; size and theme are added by what draws it."""
+    """Return a panel as a layered Vega-Lite specification, without size and theme."""
     axes: Json = {"x": panel.x, "y": panel.y}
     layers = [layer_of(part, axes) for part in panel.layers]
     brushed = [part for part in layers if BRUSHED_AWAY in str(part["encoding"])]
-    if brushed:
+    if brushed:  # Vega-Lite refuses one selection in two layers
         brushed[-1]["params"] = [{"name": "brush", "select": "interval"}]
     return {"encoding": axes, "layer": layers}
 
 
 def layer_of(part: Json, axes: Json) -> Json:
-    """Return a layer with its rows cut to what it encodes, its tooltip, and what the page's filters do to it."""
+    """Return a layer with only the columns that it encodes, its tooltip, and the page's filters."""
     channels = dict(cast(Mapping[str, Json | None], part["encoding"]))
     rows = cast(Data, cast(Json, part["data"])["values"])
     both = {**axes, **channels}.values()
-    encoded = [cast(Json, part) for each in both if each for part in (each if isinstance(each, list) else [each])]
+    parts = (part for channel in both if channel for part in (channel if isinstance(channel, list) else [channel]))
+    encoded = cast(list[Json], [*parts])
     steps = cast(list[Json], part.get("transform", []))
     folded = {name for step in steps for name in cast(list[str], step.get("fold", []))}
     columns = {str(channel["field"]) for channel in encoded if "field" in channel} | folded | {*ALWAYS}
@@ -84,13 +86,14 @@ def layer_of(part: Json, axes: Json) -> Json:
     if "says" in held:
         channels["tooltip"] = {"field": "says"}
     if "trial" in held:
-        # A line's transparent points, which say what it is, have an opacity of their own.
+        # `opacity` would also fade in a line's transparent points, which carry its tooltip.
         look = dict(cast(Json, part["mark"]))
         name = "strokeOpacity" if look["type"] == "line" else "opacity"
         seen = channels.get(name) or {"value": look.pop("opacity", 1)}
         fades = [{"test": BRUSHED_AWAY, "value": GONE}, *([seen["condition"]] if "condition" in seen else [])]
         channels[name] = {**seen, "condition": fades}
         part = {**part, "mark": look}
+    # Null cells are dropped too, since Vega treats a missing field as null and the page stays smaller.
     kept = [{name: row[name] for name in row if name in columns and row[name] is not None} for row in rows]
     return {
         **part, "data": {"values": kept}, "encoding": channels,
@@ -115,7 +118,7 @@ def json_text(value: object) -> str:
 def finite(value: object) -> object:
     """Return the value with every NaN and infinity in it replaced by None."""
     if isinstance(value, float):
-        return value if value - value == 0 else None
+        return value if value - value == 0 else None  # inf − inf and NaN − NaN are NaN
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -125,15 +128,15 @@ def finite(value: object) -> object:
 
 @functools.cache
 def javascript() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script: `vegaEmbed` draws with it, offline.
+    """Return Vega, Vega-Lite and Vega-Embed as one script, so that `vegaEmbed` works offline.
 
-    Bundling takes 2 s of processor time, so the script lies in the user's cache afterwards.
+    Bundling takes 2 s of processor time, so the script is kept in the user's cache.
     """
     file = cache_folder() / f"vega-{version('vl-convert-python')}.js"
     if file.exists():
         return file.read_text("utf-8")
     script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub demands a snippet
-    with suppress(OSError):
+    with suppress(OSError):  # a read-only home only costs the next call 2 s
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, script)
     return script

@@ -1,4 +1,4 @@
-"""Ensembles of a sweep's networks: test NLL against the members that were selected greedily."""
+"""Ensembles of a sweep's networks: test NLL against the number of greedily selected members."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from sweeper.results.predictive import AFTER, GREEDY, TEMPERATURES, EnsembleRow
 
 
 def draw_ensembles(rows: Sequence[EnsembleRow]) -> Figure:
-    """Return the greedy ensembles as lines, and the others as levels beside them."""
+    """Return the figure of ensembles: greedy ones as lines, the others as horizontal levels."""
     lines = {
         f"greedy, temperature {where}": [
             (row.members, row.metrics["nll"]) for row in rows if (row.ensemble, row.temperature) == (GREEDY, where)
         ]
         for where in TEMPERATURES
     }
+
     others = [
         {"y": row.metrics["nll"], "words": row.ensemble}
         for row in rows

@@ -1,17 +1,17 @@
-"""What hyperparameters do: how much each matters, and all of them in one plot with the objective and test metrics.
+"""Hyperparameters: how much each matters, and all of them in one plot with the objective and test metrics.
 
 Importance is measured at an epoch that every compared trial reached, in each branch of the space. A conditional space
-has branches: γ exists for focal losses only, and a γ of focal is not a γ of inverse focal. So each branch is analysed
-by itself: all trials over what all of them have, and the trials of each component's name over that component's own
-hyperparameters next to the common ones.
+has branches: γ exists for focal losses only, and focal's γ differs from inverse focal's. So each branch is analysed
+separately: all trials over the hyperparameters that all of them have, and the trials of each component over its own
+hyperparameters together with the common ones.
 
 In a branch a random forest learns the rank of the objective from the hyperparameters. A hyperparameter's importance is
 half the drop of R² on held-out trials when its values are shuffled (Breiman 2001, Random Forests, §10): shuffling adds
-twice the variance that goes with it (Gregorutti, Michel & Saint-Pierre 2017, arXiv:1310.5726), so half the drop is its
-share of the variance, interactions counted in. Forests as models of the objective: Hutter, Hoos & Leyton-Brown 2014, An
-Efficient Approach for Assessing Hyperparameter Importance. Hyperparameters that were drawn independently are needed for
-shuffling to give plausible configurations; within a branch of a sweep they were. Ranks, because a few trials that
-diverged would otherwise be all that there is to explain.
+twice the variance that it explains (Gregorutti, Michel & Saint-Pierre 2017, arXiv:1310.5726), so half the drop is its
+share of the variance, interactions included. Forests as models of the objective: Hutter, Hoos & Leyton-Brown 2014, An
+Efficient Approach for Assessing Hyperparameter Importance. Shuffling gives plausible configurations only if
+hyperparameters were drawn independently, which holds within a branch of a sweep. Ranks are used because a few diverged
+trials would otherwise dominate the variance.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard, objective, searcher, varying_columns
 from sweeper.results.queries import measured_sql
 
-#: Trials below which a branch is not analysed: of five folds each then tests on fewer than four.
+#: Least number of trials in an analysed branch: with fewer, each of the five folds tests on fewer than four.
 MINIMUM_TRIALS = 20
 
-#: Of more, this many are drawn: R² no longer moves, and the time grows linearly.
+#: Number of trials sampled from a larger branch: beyond it R² no longer changes, and the time grows linearly.
 MOST_TRIALS = 2_000
 
-#: Five folds as usual (Hastie, Tibshirani & Friedman 2009, §7.10); 60 trees and 5 shuffles a fold leave a Monte-Carlo
-#: error well below the spread over folds.
+#: Five folds as usual (Hastie, Tibshirani & Friedman 2009, §7.10); 60 trees and 5 shuffles per fold keep the
+#: Monte-Carlo error well below the spread over folds.
 FOLDS, TREES, SHUFFLES = 5, 60, 5
 
 
@@ -60,8 +60,8 @@ class Importance(NamedTuple):
 
     Attributes:
         column: its `config_…` column.
-        mean: share of the variance of ranks on held-out trials, mean over folds; noise about 0 may be negative.
-        deviation: standard deviation over folds, which share training data: a spread and no standard error.
+        mean: share of the variance of ranks on held-out trials, mean over folds; noise around 0 can be negative.
+        deviation: standard deviation over folds, which share training data: a spread, not a standard error.
     """
 
     column: str
@@ -74,9 +74,9 @@ class Branch(NamedTuple):
 
     Attributes:
         name: `all`, or the component's name, e.g. `focal`.
-        importances: largest first.
-        r_squared: of ranks, on held-out trials, mean over folds; at most 0 when the forest learned nothing.
-        n: trials.
+        importances: importances, largest first.
+        r_squared: R² of ranks on held-out trials, mean over folds; at most 0 if the forest learned nothing.
+        n: number of trials.
     """
 
     name: str
@@ -89,41 +89,42 @@ def importances(rows: Rows, columns: Sequence[str], target: str, *, seed: int = 
     """Return the branches with enough trials, all trials first.
 
     Args:
-        rows: one per trial, with `columns` and the target; rows where that is not finite are left out.
+        rows: one per trial, with `columns` and the target; rows without a finite target are left out.
         columns: `config_…` columns that vary.
-        target: column of what is to be explained.
-        seed: of folds, forests and shuffles.
+        target: column to explain.
+        seed: random seed of folds, forests and shuffles.
     """
     usable = [row for row, value in zip(rows, floats(rows, target), strict=True) if math.isfinite(value)]
-    found = []
+    analysed_branches = []
     for name, mine in branches(usable, columns):
         own = [column for column in columns if explains(mine, column)]
         if len(mine) >= MINIMUM_TRIALS and len(own) > 1:
-            found.append(analysed(name, mine, own, target, seed))
-    return found
+            analysed_branches.append(analysed(name, mine, own, target, seed))
+    return analysed_branches
 
 
 def branches(rows: Rows, columns: Sequence[str]) -> list[tuple[str, Rows]]:
-    """Return all rows, and those of each component's name that has its own hyperparameters."""
+    """Return all rows, and the rows of each component that has its own hyperparameters."""
     parts: list[tuple[str, Rows]] = [("all", rows)]
     for owner in (column for column in columns if column.endswith("_name")):
         prefix = owner.removesuffix("name")
         for name in sorted({str(row[owner]) for row in rows}):
             mine = [row for row in rows if str(row[owner]) == name]
             own = [c for c in columns if c.startswith(prefix) and c != owner and explains(mine, c)]
-            if own and len(mine) < len(rows):
+            if own and len(mine) < len(rows):  # the only component's branch would repeat that of all rows
                 parts.append((name, mine))
     return parts
 
 
 def explains(rows: Rows, column: str) -> bool:
-    """Return whether every row has the hyperparameter and it takes more than one value among them."""
+    """Return whether every row has the hyperparameter and it has more than one value."""
     values = {row.get(column) for row in rows}
     return None not in values and len(values) > 1
 
 
 def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: int) -> Branch:
     """Return the importances of `columns` among `rows`."""
+    # Imported here: scikit-learn takes a second, and most commands draw no importance.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.model_selection import KFold
 
@@ -138,8 +139,8 @@ def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: i
         forest.fit(features[train], ranks[train])
         held_out = ranks[test]
         variance = float(held_out.var()) or np.nan
-        # One call for all, not scikit-learn's permutation_importance, which takes three times as long: a forest takes
-        # longer to start than to predict. Copies of the test data: as it is, then with one column shuffled at a time.
+        # One call for all shuffles, not scikit-learn's permutation_importance, which takes three times as long: a
+        # forest takes longer to start than to predict. Copies of the test data: unchanged, then one column shuffled.
         copies = np.repeat(features[test][None], 1 + len(columns) * SHUFFLES, axis=0)
         for at, copy in enumerate(copies[1:]):
             copy[:, at // SHUFFLES] = rng.permutation(copy[:, at // SHUFFLES])
@@ -148,12 +149,12 @@ def analysed(name: str, rows: Rows, columns: Sequence[str], target: str, seed: i
         scores.append(r_squared[0])
         shares.append((r_squared[0] - r_squared[1:].reshape(len(columns), SHUFFLES).mean(axis=1)) / 2)
     means, deviations = np.mean(shares, axis=0).tolist(), np.std(shares, axis=0, ddof=1).tolist()
-    found = sorted(map(Importance, columns, means, deviations), key=lambda each: -each.mean)
-    return Branch(name, found, float(np.mean(scores)), len(rows))
+    ranked = sorted(map(Importance, columns, means, deviations), key=lambda importance: -importance.mean)
+    return Branch(name, ranked, float(np.mean(scores)), len(rows))
 
 
 def encoded(rows: Rows, column: str) -> NDArray[np.float64]:
-    """Return a hyperparameter as numbers: names by their place in the alphabet, which trees split as they need."""
+    """Return a hyperparameter as numbers; names become alphabetical ranks, which trees split as needed."""
     values = [row[column] for row in rows]
     if any(isinstance(value, (str, bool)) for value in values):
         names = sorted({str(value) for value in values})
@@ -161,7 +162,7 @@ def encoded(rows: Rows, column: str) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64)
 
 
-#: What to bear in mind where a searcher chose the configurations.
+#: Caution for sweeps in which a searcher chose the configurations.
 CHOSEN = (
     " A searcher chose these configurations: a hyperparameter that it fixed early varies little and so seems "
     "unimportant."
@@ -175,14 +176,14 @@ CHOSEN = (
     "hyperparameters that vary.",
 )
 def draw_importance(results: Results) -> Figure | None:
-    """Return one panel per branch of the space; None where no branch has enough trials."""
+    """Return one panel per branch of the space; None if no branch has enough trials."""
     goal, varying = objective(results), varying_columns(results)
     if len(varying) < 2 or goal.metric not in results.columns("epochs"):
         return None
     epoch = common_epoch(results)
     sql = values_sql(results, goal, varying, epoch)
-    found = importances(results.rows(sql), varying, "objective")
-    if not found:
+    branches_found = importances(results.rows(sql), varying, "objective")
+    if not branches_found:
         return None
     when = "at their last epoch" if epoch is None else f"at epoch {epoch}, the first rung, including early-stopped ones"
     return Figure(
@@ -197,19 +198,19 @@ def draw_importance(results: Results) -> Figure | None:
         ),
         sql=[sql],
         tables=["epochs", "evaluations", "trials"],
-        panels=[branch_panel(branch) for branch in found],
-        findings=findings(found[0], goal, "the last epoch" if epoch is None else f"epoch {epoch}"),
+        panels=[branch_panel(branch) for branch in branches_found],
+        findings=findings(branches_found[0], goal, "the last epoch" if epoch is None else f"epoch {epoch}"),
     )
 
 
 def common_epoch(results: Results) -> int | None:
-    """Return the first rung where trials were stopped early, so that stopped and finished are compared at one epoch.
+    """Return the first rung at which trials were stopped, so that stopped and finished ones are compared at one epoch.
 
-    None where none was stopped: then all that finished are compared at the end.
+    None if none was stopped: finished trials are then compared at their end.
     """
     sql = "SELECT min(stop_rung) AS rung FROM trials WHERE status = 'early_stopped'"
-    found = results.rows(sql)[0]
-    return None if found["rung"] is None else int_of(found, "rung")
+    first = results.rows(sql)[0]
+    return None if first["rung"] is None else int_of(first, "rung")
 
 
 def values_sql(results: Results, goal: Goal, varying: Sequence[str], epoch: int | None) -> str:
@@ -224,7 +225,7 @@ def values_sql(results: Results, goal: Goal, varying: Sequence[str], epoch: int 
 
 
 def branch_panel(branch: Branch) -> Panel:
-    """Return one branch: a bar a hyperparameter, the most important on top."""
+    """Return the panel of one branch: one bar per hyperparameter, the most important on top."""
     rows = [
         {"name": short(column), "share": mean, **ends((mean - deviation, mean + deviation)),
          "says": f"{short(column)}: share {mean:.3f} ± {deviation:.3f}"}
@@ -242,7 +243,7 @@ def branch_panel(branch: Branch) -> Panel:
 
 
 def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
-    """Return the most important hyperparameter of all trials, where the forest explains anything, and when that was."""
+    """Return a sentence on the most important hyperparameter of all trials; none if the forest explains nothing."""
     first = branch.importances[0]
     if branch.name != "all" or branch.r_squared <= 0:
         return []
@@ -252,16 +253,16 @@ def findings(branch: Branch, goal: Goal, when: str) -> list[str]:
     ]
 
 
-#: Pixels an axis needs for its labels at least.
+#: Least width of an axis with its labels, in pixels.
 AXIS_WIDTH = 90
 
-#: More lines only cover each other, and drawing them takes seconds where no graphics card helps.
+#: Largest number of lines: more cover each other, and drawing them without a GPU takes seconds.
 MOST_LINES = 1500
 
-#: So many of the best are among them in any case.
+#: Number of best configurations that are always among the lines.
 BEST_LINES = 500
 
-#: Ratio of largest to smallest positive value from which an axis is logarithmic.
+#: Ratio of the largest to the smallest positive value from which an axis is logarithmic.
 WIDE_RANGE = 20.0
 
 
@@ -271,8 +272,9 @@ WIDE_RANGE = 20.0
     absent="Parallel coordinates: fewer than two evaluated configurations, or nothing varies.",
 )
 def draw_parallel_coordinates(results: Results) -> Figure | None:
-    """Return the plot over all evaluated configurations; None where nothing varies."""
+    """Return the plot over all evaluated configurations; None if nothing varies."""
     board = leaderboard(results)
+    # A diverged configuration has no rank, and so no colour.
     rows = [row for row in board.rows if (judged := float_or_none(row, "judged")) is not None and math.isfinite(judged)]
     if len(rows) < 2 or not board.varying:
         return None
@@ -294,7 +296,7 @@ def draw_parallel_coordinates(results: Results) -> Figure | None:
 
 
 def thin_lines(rows: Rows, mode: str) -> Rows:
-    """Return at most MOST_LINES rows, in their order: the BEST_LINES best, and the others evenly by rank."""
+    """Return at most MOST_LINES rows in their order: the BEST_LINES best, and others evenly by rank."""
     if len(rows) <= MOST_LINES:
         return rows
     ordered = sorted(range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=mode == "max")
@@ -304,7 +306,7 @@ def thin_lines(rows: Rows, mode: str) -> Rows:
 
 
 class Dimension(NamedTuple):
-    """An axis of parallel coordinates: its label, the lines' places on it between 0 and 1, and place → tick."""
+    """An axis of parallel coordinates: its label, the lines' positions in [0, 1], and position → tick label."""
 
     label: str
     places: Sequence[float]
@@ -312,12 +314,13 @@ class Dimension(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The pixels that its widest label takes."""
+        """Width of the widest label, in pixels."""
+        # 5.3: mean width of a character at 9.5 pixels; 10: the gap to the next axis.
         return max(AXIS_WIDTH, 10 + math.ceil(5.3 * max(map(len, [self.label, *self.ticks.values()]))))
 
 
 def panel(board: Leaderboard, rows: Rows) -> Panel:
-    """Return the parallel coordinates: status, hyperparameters, outcome; a column of the data an axis."""
+    """Return the parallel coordinates: status, hyperparameters and outcome, one column of the data per axis."""
     dimensions = dimensions_of(board, rows)
     columns = [f"axis_{at}" for at in range(len(dimensions))]
     # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
@@ -326,15 +329,15 @@ def panel(board: Leaderboard, rows: Rows) -> Panel:
     )
     lines: list[Json] = [
         {"trial": rows[at]["trial"], "status": rows[at]["status"], "rank": rank, "says": board.describe(rows[at]),
-         **{column: each.places[at] for column, each in zip(columns, dimensions, strict=True)}}
+         **{column: axis.places[at] for column, axis in zip(columns, dimensions, strict=True)}}
         for rank, at in enumerate(best_first)
     ]  # fmt: skip
     ticks: list[Json] = [
         {"axis": column, "place": place, "words": words}
-        for column, each in zip(columns, dimensions, strict=True)
-        for place, words in each.ticks.items()
+        for column, axis in zip(columns, dimensions, strict=True)
+        for place, words in axis.ticks.items()
     ]
-    labels = json.dumps({column: each.label for column, each in zip(columns, dimensions, strict=True)})
+    labels = json.dumps({column: axis.label for column, axis in zip(columns, dimensions, strict=True)})
     x = names("axis", "", columns)
     x["axis"] = {"labelExpr": f"{labels}[datum.value]", "orient": "top", "labelAngle": 0, "grid": True, "title": None}
     rank: Json = {"field": "rank", "type": "quantitative", "legend": None}
@@ -349,12 +352,13 @@ def panel(board: Leaderboard, rows: Rows) -> Panel:
         "strokeJoin": "round",
     }
     words: Json = {"field": "words"}
+    # Drawn twice: Vega paints a text's stroke over its fill, so the halo needs a layer of its own below the text.
     layers = [
         drawn,
         mark("text", ticks, look=halo, text=words),
         mark("text", ticks, look={**halo, "strokeWidth": 0}, text=words),
     ]
-    width = max(each.width for each in dimensions) * len(dimensions)
+    width = max(axis.width for axis in dimensions) * len(dimensions)
     return Panel("", layers, x, unseen("place", (-0.03, 1.03)), width=width)
 
 
@@ -369,7 +373,7 @@ def dimensions_of(board: Leaderboard, rows: Rows) -> list[Dimension]:
 
 
 def dimension(heading: str, values: Sequence[Value]) -> Dimension:
-    """Return one axis. Text is spread evenly; numbers over a wide range are logarithmic; None gets a place below."""
+    """Return one axis: names spread evenly, numbers over a wide range logarithmic, None at the bottom."""
     if any(isinstance(value, (str, bool)) for value in values):
         texts = ["none" if value is None else str(value) for value in values]
         return named_axis(heading, texts, sorted({*texts}, key=lambda name: (name != "none", name)))
@@ -379,7 +383,7 @@ def dimension(heading: str, values: Sequence[Value]) -> Dimension:
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=1.0)
     missing = len(present) < len(values)
     ticks = {tick: number(10**tick if log else tick) for tick in ticks_between(low, high, log)}
-    bottom = 0.13 if missing else 0.0  # below it, at 0, is the place of what a configuration does not have
+    bottom = 0.13 if missing else 0.0  # leaves room for "none" at 0
 
     def place(value: float) -> float:
         return round(bottom + (1 - bottom) * (value - low) / ((high - low) or 1.0), 5)
@@ -398,8 +402,8 @@ def ticks_between(low: float, high: float, log: bool) -> list[float]:
     """Return four to six ticks within [low, high]: 1, 2, 5 times powers of ten on a logarithmic axis."""
     if log:
         multiples = (1, 3) if high - low > 1.5 else (1, 2, 5)
-        found = [math.log10(m) + e for e in range(math.floor(low), math.ceil(high) + 1) for m in multiples]
-        return [tick for tick in found if low <= tick <= high]
+        ticks = [math.log10(m) + e for e in range(math.floor(low), math.ceil(high) + 1) for m in multiples]
+        return [tick for tick in ticks if low <= tick <= high]
     if high <= low:
         return [low]
     step = 10 ** math.floor(math.log10((high - low) / 4))

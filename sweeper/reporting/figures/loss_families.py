@@ -1,12 +1,15 @@
 """Each loss family against cross-entropy on test data, with intervals and multiplicity-corrected p-values.
 
-Loss families are compared with a reference by the configurations that finished, each the mean of its replicates. Where
-the sweep ran families at the same other settings (a grid), they are paired by those settings: in each, a family stands
-with the configuration that validation data would choose, measured on test data. Where settings are drawn at random no
-two agree, and all finished configurations of a family are compared with all of the reference. Where a side has one
-configuration only, the replicates of each side's best by validation are compared: this covers variation between seeds,
-not the selection. They are paired where the two share seeds (`replicates: {seeds: common}`); `compare` pairs sweeps
-that share theirs.
+Families are compared with a reference over finished configurations, each the mean of its replicates:
+
+- If the sweep ran families at the same other settings (a grid), they are paired by those settings. In each setting a
+  family is represented by the configuration that validation data would choose, measured on test data.
+- If settings were drawn at random, no two agree: all finished configurations of a family are compared with all of the
+  reference.
+- If a side has only one configuration, the replicates of each side's best by validation are compared. This covers
+  variation between seeds, not the selection. They are paired if both share seeds (`replicates: {seeds: common}`).
+
+`compare` pairs two sweeps that share seeds.
 """
 
 from __future__ import annotations
@@ -43,17 +46,18 @@ from trainables.registry.names import measured_as
 
 METRICS = ("test_ece", "test_nll", "test_accuracy")
 
-#: What papers compare with; without it, the family with most finished configurations.
+#: The reference in papers; without it, the family with most finished configurations is the reference.
 REFERENCE = "cross_entropy"
 
-#: Settings, configurations or replicates on each side, below which nothing is compared: an interval of two reaches
-#: thirteen standard errors each way.
+#: Least number of settings, configurations or replicates on each side: a 95 % interval from two values reaches thirteen
+#: standard errors each way.
 MINIMUM = 4
 
-#: What is compared: pairs at equal settings, configurations as they come, the chosen ones' replicates on equal seeds,
-#: or these as they come; where configurations share their seeds, means over these, paired by seed.
+#: Compared units: pairs at equal settings, unpaired configurations, replicates of the best on equal seeds, unpaired
+#: replicates; if configurations share their seeds, means over configurations, paired by seed.
 SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES = "settings", "configurations", "seeds", "replicates"
 SHARED_SEEDS = "shared seeds"
+PAIRED = (SETTINGS, SEEDS, SHARED_SEEDS)
 
 #: Trial → seed → the metric of that replicate.
 Replicates = Mapping[str, Mapping[int, float | None]]
@@ -61,14 +65,14 @@ Replicates = Mapping[str, Mapping[int, float | None]]
 
 @dataclass(frozen=True)
 class FamilyComparison:
-    """One family minus the reference, of one metric.
+    """One family minus the reference, for one metric.
 
     Attributes:
         family: name of the loss.
         difference: mean, interval and p, before correction.
-        corrected: p after Holm's correction for all families compared by this metric.
-        smallest: what `corrected` is at least with so few values, whatever they are.
-        sizes: how many units of the family and of the reference went in.
+        corrected: p after Holm's correction over all families compared by this metric.
+        smallest: lower limit of `corrected` for this number of values, whatever they are.
+        sizes: numbers of units of the family and of the reference.
         unit: SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES or SHARED_SEEDS.
     """
 
@@ -81,7 +85,7 @@ class FamilyComparison:
 
 
 def reference_of(rows: Rows) -> str | None:
-    """Return the family that others are compared with; None where there are fewer than two."""
+    """Return the family that others are compared with; None if there are fewer than two families."""
     counts = Counter(str(row["loss"]) for row in rows)
     if len(counts) < 2:
         return None
@@ -91,53 +95,55 @@ def reference_of(rows: Rows) -> str | None:
 def compare_families(
     rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Replicates
 ) -> list[FamilyComparison]:
-    """Return every family with enough to compare, against the reference, by name.
+    """Return the comparison of every family that has enough units with the reference, by name.
 
     Args:
-        rows: finished configurations: `trial`, `loss`, `judged` (the objective), the metric, and `varying` columns.
-        varying: the `config_…` columns that vary.
-        metric: the column to compare.
-        mode: `min` or `max`: which `judged` is better.
-        replicates: trial → seed → the metric of that replicate.
+        rows: finished configurations with `trial`, `loss`, `judged` (the objective), the metric and `varying` columns.
+        varying: `config_…` columns that vary.
+        metric: column to compare.
+        mode: `min` or `max`: whether small or large `judged` is better.
+        replicates: trial → seed → the replicate's value of the metric.
     """
     usable = [row for row in rows if finite(row.get(metric)) and finite(row.get("judged"))]
     reference = reference_of(usable)
     if reference is None:
         return []
     settings = [name for name in varying if not name.startswith("config_loss_")]
-    found: list[tuple[str, PairedDifference, tuple[int, int], str]] = []
+    compared: list[tuple[str, PairedDifference, tuple[int, int], str]] = []
     for family in sorted({str(row["loss"]) for row in usable} - {reference}):
         mine, other = ([row for row in usable if str(row["loss"]) == name] for name in (family, reference))
         chosen = [best_by_settings(part, settings, mode) for part in (other, mine)]
         shared = [key for key in chosen[0] if key in chosen[1]]
         best = [best_by_settings(part, (), mode)[()] for part in (other, mine)]
         measured = [replicates.get(str(row["trial"]), {}) for row in best]
-        each = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
-        common = [seed for seed in each[0] if seed in each[1]]
+        by_side = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
+        common = [seed for seed in by_side[0] if seed in by_side[1]]
         drawn = [[part[key] for key in shared] for part in chosen] if len(shared) >= MINIMUM else [other, mine]
+        # The first comparison with enough units: paired ones before unpaired ones, since pairing removes the variance
+        # that both sides share; the best's replicates last, since they ignore the spread over configurations.
         if min(map(len, drawn)) >= MINIMUM and share_seeds([*other, *mine], replicates):
-            pairs = over_seeds(drawn, replicates)
-            if len(pairs[0]) > 1:
-                found.append((family, differences.paired_difference(*pairs), (len(pairs[0]),) * 2, SHARED_SEEDS))
+            sides, unit = over_seeds(drawn, replicates), SHARED_SEEDS
         elif len(shared) >= MINIMUM:
-            pairs = [[float_of(part[key], metric) for key in shared] for part in chosen]
-            found.append((family, differences.paired_difference(*pairs), (len(shared), len(shared)), SETTINGS))
+            sides, unit = [[float_of(part[key], metric) for key in shared] for part in chosen], SETTINGS
         elif min(len(mine), len(other)) >= MINIMUM:
-            values = [[float_of(row, metric) for row in part] for part in (other, mine)]
-            found.append((family, differences.unpaired_difference(*values), (len(mine), len(other)), CONFIGURATIONS))
+            sides, unit = [[float_of(row, metric) for row in part] for part in (other, mine)], CONFIGURATIONS
         elif len(common) >= MINIMUM:
-            pairs = [[part[seed] for seed in common] for part in each]
-            found.append((family, differences.paired_difference(*pairs), (len(common), len(common)), SEEDS))
-        elif min(map(len, each)) >= MINIMUM:
-            unpaired = differences.unpaired_difference(*([*part.values()] for part in each))
-            found.append((family, unpaired, (len(each[1]), len(each[0])), REPLICATES))
-    corrected = differences.holm([difference.p for _, difference, _, _ in found])
-    smallest = differences.smallest_holm([difference.smallest_p for _, difference, _, _ in found])
-    return [FamilyComparison(f, d, p, smallest, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
+            sides, unit = [[part[seed] for seed in common] for part in by_side], SEEDS
+        else:
+            sides, unit = [[*part.values()] for part in by_side], REPLICATES
+        # Two shared seeds are enough: each is a mean over at least MINIMUM configurations.
+        if min(map(len, sides)) >= (2 if unit == SHARED_SEEDS else MINIMUM):
+            difference_of = differences.paired_difference if unit in PAIRED else differences.unpaired_difference
+            compared.append((family, difference_of(*sides), (len(sides[1]), len(sides[0])), unit))
+    corrected = differences.holm([difference.p for _, difference, _, _ in compared])
+    smallest = differences.smallest_holm([difference.smallest_p for _, difference, _, _ in compared])
+    return [
+        FamilyComparison(f, d, p, smallest, n, unit) for (f, d, n, unit), p in zip(compared, corrected, strict=True)
+    ]
 
 
 def share_seeds(rows: Rows, replicates: Replicates) -> bool:
-    """Return whether configurations are trained on the same seeds, so that only seeds are independent."""
+    """Return whether configurations were trained on the same seeds, so that only seeds are independent."""
     trials = [str(row["trial"]) for row in rows]
     units = differences.independent_units((trial, seed) for trial in trials for seed in replicates.get(trial, {}))
     return any(unit != trial for (trial, _), unit in units.items())
@@ -146,9 +152,9 @@ def share_seeds(rows: Rows, replicates: Replicates) -> bool:
 def over_seeds(sides: Sequence[Rows], replicates: Replicates) -> list[list[float]]:
     """Return the mean over each side's configurations for every seed that all of them have."""
     values = [[replicates.get(str(row["trial"]), {}) for row in rows] for rows in sides]
-    known = [{seed for seed, value in each.items() if finite(value)} for rows in values for each in rows]
+    known = [{seed for seed, value in seeds.items() if finite(value)} for rows in values for seeds in rows]
     common = sorted(set.intersection(*known))
-    return [[fmean(float(each[seed] or 0.0) for each in rows) for seed in common] for rows in values]
+    return [[fmean(float(seeds[seed] or 0.0) for seeds in rows) for seed in common] for rows in values]
 
 
 def finite(value: Value) -> TypeGuard[float]:
@@ -157,13 +163,13 @@ def finite(value: Value) -> TypeGuard[float]:
 
 
 def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tuple[Value, ...], Row]:
-    """Return for each combination of `settings` the row whose objective is best."""
-    found: dict[tuple[Value, ...], Row] = {}
+    """Return the row with the best objective for each combination of `settings`."""
+    best: dict[tuple[Value, ...], Row] = {}
     for row in rows:
         key = tuple(row[name] for name in settings)
-        if key not in found or (float_of(row, "judged") > float_of(found[key], "judged")) == (mode == "max"):
-            found[key] = row
-    return found
+        if key not in best or (float_of(row, "judged") > float_of(best[key], "judged")) == (mode == "max"):
+            best[key] = row
+    return best
 
 
 REPLICATES_SQL = (
@@ -178,21 +184,23 @@ REPLICATES_SQL = (
     absent=f"Loss families compared: on no network have two families {MINIMUM} finished configurations or replicates.",
 )
 def draw(results: Results) -> Figure | None:
-    """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
+    """Return the differences from the reference family, one panel per network and metric; None if there are none."""
     board = leaderboard(results)
     if reference_of(board.finished) is None:
         return None
     panels, tested = [], set()
     measured, networks = by_trial(results.rows(REPLICATES_SQL)), categories(board.finished, "architecture")
     for network, metric in itertools.product(networks, METRICS):
-        each = {
+        by_trial_and_seed = {
             trial: {int_of(row, "seed"): float_or_none(row, metric) for row in mine} for trial, mine in measured.items()
         }
         rows = [row for row in board.finished if str(row["architecture"]) == network]
-        found = compare_families(rows, board.varying, metric, board.objective.mode, each)
-        if found:
-            panels.append(panel(found, metric, str(reference_of(rows)), f"{network}: " if len(networks) > 1 else ""))
-            tested |= {item.unit for item in found}
+        comparisons = compare_families(rows, board.varying, metric, board.objective.mode, by_trial_and_seed)
+        if comparisons:
+            panels.append(
+                panel(comparisons, metric, str(reference_of(rows)), f"{network}: " if len(networks) > 1 else "")
+            )
+            tested |= {item.unit for item in comparisons}
     if not panels:
         return None
     return Figure(
@@ -210,7 +218,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
-    """Return how the configurations were compared."""
+    """Return sentences on how the configurations were compared."""
     best = f"best configuration by {board.objective.label}"
     parts = []
     if SETTINGS in tested:
@@ -237,28 +245,29 @@ def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
     return " ".join(parts)
 
 
-def panel(found: Sequence[FamilyComparison], metric: str, reference: str, before: str) -> Panel:
-    """Return one metric: a point and an interval a family, drawn as far as differences can be; `before` the heading."""
+def panel(comparisons: Sequence[FamilyComparison], metric: str, reference: str, before: str) -> Panel:
+    """Return the panel of one metric: a point with its interval per family; `before` starts the heading."""
     split, name = measured_as(metric)
     metric_known = metric_of(name)
     furthest = math.inf if metric_known is None else metric_known.range[1] - metric_known.range[0]
     rows: list[Json] = []
-    for item in found:
+    for item in comparisons:
         interval = item.difference.interval
+        # An interval from few values can exceed what the metric's range allows, and would dwarf the others.
         seen = interval and (max(interval[0], -furthest), min(interval[1], furthest))
         rows.append({"family": item.family, "mean": item.difference.mean, "says": sentence(item), **ends(seen)})
     layers = [*verticals({0: ""}), bars_to(rows, along="x"), points(rows, size=80)]
     x, y = quantity("mean", f"difference from {reference}"), names("family")
-    return Panel(f"{before}{split} {label(name)}", layers, x, y, notes(found))
+    return Panel(f"{before}{split} {label(name)}", layers, x, y, notes(comparisons))
 
 
-def notes(found: Sequence[FamilyComparison]) -> list[str]:
-    """Return the comparisons in words; where samples are too few for any p to show something, one sentence says so."""
-    smallest = min(item.smallest for item in found)
+def notes(comparisons: Sequence[FamilyComparison]) -> list[str]:
+    """Return the comparisons in words; if there are too few values for a significant p, one sentence states that."""
+    smallest = min(item.smallest for item in comparisons)
     if smallest < SIGNIFICANT:
-        return [f"{sentence(item)}." for item in found]
+        return [f"{sentence(item)}." for item in comparisons]
     reason = f"Too few configurations to test: corrected, no p can be below {smallest:.2g}."
-    return [*(f"{difference(item)}." for item in found), reason]
+    return [*(f"{difference(item)}." for item in comparisons), reason]
 
 
 def sentence(item: FamilyComparison) -> str:
@@ -269,8 +278,7 @@ def sentence(item: FamilyComparison) -> str:
 def difference(item: FamilyComparison) -> str:
     """Return a difference in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs)`."""
     mine, other = item.sizes
-    paired = item.unit in (SETTINGS, SEEDS, SHARED_SEEDS)
-    size = plural(mine, "pair") if paired else f"{mine} against {other} {item.unit}"
+    size = plural(mine, "pair") if item.unit in PAIRED else f"{mine} against {other} {item.unit}"
     limits = item.difference.interval
     around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
     text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")

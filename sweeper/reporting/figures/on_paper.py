@@ -1,4 +1,4 @@
-"""A figure on paper: its panels in two columns with legend and caption, as PDF with embedded fonts, SVG or PNG."""
+"""Write a figure for a paper: panels in two columns with legend and caption, as PDF with embedded fonts, SVG or PNG."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from sweeper.results import Results
 from trainables.files.atomic import replacing
 from trainables.registry.names import nearest
 
-#: Size of a panel in pixels of 1/96 inch: with its axis a column of a two-column paper, 3.5 inches.
+#: Size of a panel in pixels of 1/96 inch: with its axis, one column (3.5 inches) of a two-column paper.
 WIDTH, HEIGHT = 270, 200
-#: Characters of the caption and of a heading that fit into a column.
+#: Characters of the caption and of a heading that fit into a column. Vega does not wrap text.
 CAPTION_CHARACTERS, TITLE_CHARACTERS = 62, 44
-DOTS_PER_INCH = 300
+DOTS_PER_INCH = 300  # what most journals ask for
 
-#: Told apart by the colour-blind (Okabe & Ito 2008, Color universal design), the yellow darkened for white paper; of
-#: values viridis's ends and middle.
+#: Distinguishable for colour-blind readers (Okabe & Ito 2008, Color universal design), the yellow darkened for white
+#: paper; values are coloured by the ends and the middle of viridis.
 PALETTE = {
     "axis": "#444444", "grid": "#dddddd", "ink": "#111111", "soft": "#333333", "shade": "#dddddd", "card": "#ffffff",
     "series-1": "#0072B2", "series-2": "#D55E00", "series-3": "#009E73", "series-4": "#CC79A7",
     "series-5": "#E69F00", "series-6": "#56B4E9", "series-7": "#882255", "series-8": "#777777",
     "ramp-1": "#440154", "ramp-2": "#21918c", "ramp-3": "#fde725",
 }  # fmt: skip
+#: Liberation Sans has Arial's widths and is free, so it can be embedded.
 FONT = "Liberation Sans, Arial, sans-serif"
 
 LEGEND: Json = {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 0}
 
-#: More of them below one plot are a table, which the report has.
+#: Largest number of remarks of one plot that go into the caption; more would be a table, which the report has.
 MOST_REMARKS = 4
 
 FORMATS: dict[str, Callable[[str], bytes]] = {
@@ -46,23 +47,23 @@ SUFFIXES = tuple(FORMATS)
 
 
 def write_report_figure(results: Results, name: str, to: Path) -> None:
-    """Draw a figure of a sweep's report into a file whose suffix says the format.
+    """Write a figure of a sweep's report to a file whose suffix gives the format.
 
     Args:
-        results: of the sweep.
-        name: of the figure; `-` counts as `_`.
+        results: the sweep.
+        name: name of the figure; `-` counts as `_`.
         to: the file.
 
     Raises:
-        SweeperError: an unknown figure or format, one that does not apply to this sweep, or a file that cannot be
-            written.
+        SweeperError: the figure or the format is unknown, the figure does not apply to this sweep, or the file cannot
+            be written.
     """
     require_format(to)
     write_figure(report_figure(results, name), to, "Rehearsal, no results." if results.rehearsed else "")
 
 
 def report_figure(results: Results, name: str) -> Figure:
-    """Return a figure of a sweep's report; arguments and errors as of `write_report_figure`."""
+    """Return a figure of a sweep's report; arguments and errors as in `write_report_figure`."""
     known, asked = report_figures(), name.replace("-", "_")
     match = next((figure for figure in known if asked in (figure.name, *figure.aliases)), None)
     if match is None:
@@ -76,13 +77,13 @@ def report_figure(results: Results, name: str) -> Figure:
 
 
 def require_format(to: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Raise SweeperError unless a file's suffix is one of those."""
+    """Raise SweeperError unless a file has one of these suffixes."""
     if to.suffix.lower() not in suffixes:
         raise SweeperError(f"a figure cannot be written as {to.name!r}", f"use one of {', '.join(suffixes)}")
 
 
 def write_figure(figure: Figure, to: Path, before: str = "") -> None:
-    """Draw a figure with its caption, which begins with `before`, into a file.
+    """Write a figure with its caption, which begins with `before`, to a file.
 
     Raises:
         SweeperError: the file cannot be written.
@@ -93,12 +94,12 @@ def write_figure(figure: Figure, to: Path, before: str = "") -> None:
 
 
 def svg_text(figure: Figure) -> str:
-    """Return a figure without its caption as the text of an SVG file."""
+    """Return a figure without caption as the text of an SVG file."""
     return vl_convert.vegalite_to_svg(json_text(on_paper(figure)))
 
 
 def caption(figure: Figure, before: str = "") -> str:
-    """Return the figure's caption with the remarks that the report prints below each plot."""
+    """Return the caption followed by the remarks that the report prints below each plot."""
     parts = [before, figure.caption]
     for panel in figure.panels:
         if 0 < len(panel.remarks) <= MOST_REMARKS:
@@ -108,7 +109,7 @@ def caption(figure: Figure, before: str = "") -> str:
 
 
 def on_paper(figure: Figure, words: str = "") -> Json:
-    """Return a figure as one specification: panels side by side, legends below them, and `words` below these."""
+    """Return a figure as one specification: panels side by side, legends below them, `words` at the bottom."""
     columns = min(2, len(figure.panels))
     panels = [
         {
@@ -117,6 +118,7 @@ def on_paper(figure: Figure, words: str = "") -> Json:
         }
         for panel in figure.panels
     ]  # fmt: skip
+    # Shared scales give one legend for all panels; without categories, each panel has its own range of colours.
     shared = {"color": "shared" if figure.legend else "independent", "shape": "shared", "strokeDash": "shared"}
     below = {"text": textwrap.wrap(words, CAPTION_CHARACTERS * columns), "orient": "bottom", "fontWeight": "normal",
              "fontSize": 9.5, "offset": 12}  # fmt: skip
@@ -127,18 +129,19 @@ def on_paper(figure: Figure, words: str = "") -> Json:
 
 
 def _with_legends(part: object, figure: Figure) -> Json:
-    """Return a chart with legends, which the page has in HTML, and without what only a page can do."""
+    """Return a chart with legends (the page has them in HTML) and without selections and tooltips."""
     if isinstance(part, list):
         return [_with_legends(item, figure) for item in part]  # type: ignore[return-value]
     if not isinstance(part, dict):
         return part  # type: ignore[return-value]
-    if "values" in part or "value" in part:
+    if "values" in part or "value" in part:  # data: a row may have keys such as `type`
         return part
     kept: Json = {key: _with_legends(value, figure) for key, value in part.items() if key not in ("params", "tooltip")}
     if part.get("type") == "nominal" and "legend" in part:
         if part["field"] != "status":
             lines = {"symbolType": "stroke"} if part["scale"].get("range") else {}
             longest = max(map(len, part["scale"]["domain"]), default=0)
+            # 5: the symbol and the gap to the next entry, in characters.
             across = CAPTION_CHARACTERS * min(2, len(figure.panels)) // (longest + 5)
             kept["legend"] = {**LEGEND, **lines, "columns": min(6, max(1, across))}
         elif len(figure.statuses) > 1:

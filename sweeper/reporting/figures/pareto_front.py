@@ -1,4 +1,4 @@
-"""The trade-off of accuracy, calibration error and curvature, with its Pareto front."""
+"""The trade-off between accuracy, calibration error and curvature, with its Pareto front."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 
 LAMBDA_MAX = "hessian_cross_entropy_lambda_max"
-#: What a point says it has.
+#: Metrics in a point's tooltip.
 SAID = ("accuracy", "ece", LAMBDA_MAX)
 LABELS = {"error": "validation error", "ece": "validation ECE", LAMBDA_MAX: label(LAMBDA_MAX)}
 
-#: Configurations of a front that are named in words; the plot and the data have all.
+#: Largest number of configurations named in the finding; the plot and the data have all.
 MOST_NAMED = 12
 
 
 @FIGURES.add("pareto_front", place=100, absent="Pareto front: no finished configuration has accuracy and ECE.")
 def draw(results: Results) -> Figure | None:
-    """Return the pairs of goals, with the front over all of them; None where nothing finished."""
+    """Return one panel per pair of goals, with the front over all goals; None if no trial finished."""
     if not {"accuracy", "ece"} <= set(results.columns("evaluations")):
         return None
     sql, rows = configuration_rows(results, "accuracy IS NOT NULL AND ece IS NOT NULL")
@@ -41,6 +41,7 @@ def draw(results: Results) -> Figure | None:
     rows = [{**row, "error": 1 - float_of(row, "accuracy")} for row in complete]
     curved, sizes = one_sample_size([row for row in rows if row.get(LAMBDA_MAX) is not None])
     goals = ["error", "ece"]
+    # Curvature joins only if a finished trial has it; then trials without it, which cannot be compared, are left out.
     if any(row["status"] == FINISHED for row in curved):
         rows, goals = list(curved), [*goals, LAMBDA_MAX]
     finished = [row for row in rows if row["status"] == FINISHED]
@@ -69,9 +70,9 @@ def draw(results: Results) -> Figure | None:
 
 
 def pareto_optimal(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which rows of [n, goals], all to be small, no other row dominates.
+    """Return a mask of the rows of [n, goals], goals to be minimised, that no other row dominates.
 
-    A row dominates another where it is nowhere larger and somewhere smaller; equal rows do not dominate each other.
+    A row dominates another if it is nowhere larger and somewhere smaller; equal rows do not dominate each other.
     """
     kept = np.ones(len(values), dtype=bool)
     for at, row in enumerate(values):
@@ -81,7 +82,7 @@ def pareto_optimal(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
-    """Return the front in words, the most accurate first."""
+    """Return a sentence that names the configurations on the front, the most accurate first."""
     named = sorted(front, key=lambda row: float_of(row, "error"))[:MOST_NAMED]
     words = ", ".join(f"{row['trial']} ({row['loss']})" for row in named)
     more = f" and {len(front) - len(named)} more" if len(front) > len(named) else ""
@@ -92,20 +93,21 @@ def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
 
 
 def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
-    """Return one pair of goals: every configuration, and rings round those on the front."""
+    """Return the panel of one pair of goals: every configuration, with rings around those on the front."""
     shown, few = thin_points(rows)
     best = [{**row, "says": says(row)} for row in front]
     by = colour("loss", losses)
+    # `detail` gives the rings the points' category, so that the page's filter hides both together.
     layers = [points(shown, says, color=by), rings(best, "ink", size=180, detail=by)]
     return Panel(f"{LABELS[x]} and {LABELS[y]}", layers, scale(x, rows), scale(y, rows), few, points=len(rows))
 
 
 def says(row: Row) -> str:
-    """Return what a point says of itself."""
+    """Return a point's tooltip."""
     return hover(row, [name for name in SAID if row.get(name) is not None])
 
 
 def scale(goal: str, rows: Rows) -> Json:
-    """Return the axis of a goal: logarithmic where all values are positive."""
+    """Return the axis of a goal, logarithmic if all values are positive."""
     log = min(float_of(row, goal) for row in rows) > 0
     return quantity(goal, LABELS[goal], log=log, zero=not log)

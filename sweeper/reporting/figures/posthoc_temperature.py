@@ -17,7 +17,7 @@ from sweeper.results.leaderboard import FINISHED
 from sweeper.results.posthoc import Posthoc, posthoc_measurements
 
 METHOD = "focal_temperature"
-#: As many as the palette has colours.
+#: The number of colours of the palette.
 MOST_LINES = 8
 
 REMARKS = ("If several T have the same objective, the smallest is chosen, so T is noisy with few samples.",)
@@ -31,7 +31,7 @@ Fits = Sequence[Mapping[str, float]]
     absent="T against the focal map’s γ: no focal temperature scaling was measured; add it with `sweeper recalibrate`.",
 )
 def draw(results: Results) -> Figure | None:
-    """Return best T against γ_ev, a panel a variant of the method; None where it was never fitted."""
+    """Return the best T against γ_ev, one panel per variant of the method; None if it was never fitted."""
     measured = posthoc_measurements(results)
     if measured is None:
         return None
@@ -61,17 +61,18 @@ def draw(results: Results) -> Figure | None:
 
 
 def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
-    """Return the fitted parameters of every replicate of a configuration, each set once."""
+    """Return the fitted parameters of every replicate of a configuration, once each."""
+    # The table has a row per number of bins, and a fit does not depend on it: one number of bins is enough.
     wanted = (trial, METHOD, options, "val")
     rows = [row for row in measured.rows if (row["trial"], row["method"], row["options"], row["split"]) == wanted]
     bins = min((int_of(row, "bins") for row in rows), default=None)
     fitted = [row for row in rows if row["bins"] == bins and not row["unavailable"]]
     parameters = (json.loads(text_of(row, "parameters")) for row in fitted)
-    return [found for found in parameters if "line_slope" in found]
+    return [fitted_line for fitted_line in parameters if "line_slope" in fitted_line]
 
 
 def lines_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Json]:
-    """Return each configuration's mean line over the range of γ_ev where T > 0, and its points."""
+    """Return each configuration's mean line over the γ_ev at which T > 0, and its points with error bars."""
     lines: list[Json] = []
     best: list[Json] = []
     for trial, sets in fits.items():
@@ -85,15 +86,18 @@ def lines_of(measured: Posthoc, fits: Mapping[str, Fits]) -> list[Json]:
         if slope < 0:
             high = min(high, -intercept / slope)
         lines += [{**of, "gamma": gamma, "T": intercept + slope * gamma} for gamma in (low, high)]
-        for gamma, each in temperatures.items():
-            said, deviation = f"{measured.names[trial]}\nγ {gamma:g}, T {each.text()}", each.deviation or 0
-            bar = ends((each.mean - deviation, each.mean + deviation))
-            best.append({**of, "gamma": gamma, "T": each.mean, **bar, "says": said})
+        for gamma, temperature in temperatures.items():
+            said, deviation = (
+                f"{measured.names[trial]}\nγ {gamma:g}, T {temperature.text()}",
+                temperature.deviation or 0,
+            )
+            bar = ends((temperature.mean - deviation, temperature.mean + deviation))
+            best.append({**of, "gamma": gamma, "T": temperature.mean, **bar, "says": said})
     by = colour("configuration", [measured.names[trial] for trial in fits])
     return [mark("line", lines, color=by), bars_to(best, color=by), points(best, color=by)]
 
 
 def gamma_of(name: str) -> float:
-    """Return the γ_ev of a parameter's name: −0.5 of `temperature_at_minus_0_5`."""
+    """Return the γ_ev in a parameter's name, e.g. −0.5 for `temperature_at_minus_0_5`."""
     written = name.removeprefix("temperature_at_").replace("minus_", "-").replace("_", ".")
     return float(written)

@@ -1,6 +1,6 @@
-"""Learning curves with the rungs at which the scheduler decided, and an audit of its decisions there.
+"""Learning curves with the scheduler's rungs, an audit of its decisions, and the fragility of its stops.
 
-The audit: what was stopped, against which cut-off, what that saved, how well rungs foretold the end, by what luck.
+The audit shows what was stopped, the cut-offs, the epochs saved, and how well rungs predicted the final rank.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from sweeper.results.leaderboard import FINISHED, final_sql, objective
 from sweeper.results.listing import epoch_limit
 from sweeper.scheduling import SCHEDULERS
 
-#: Curves drawn a status at most: more only cover each other, and each costs drawing time.
+#: Largest number of curves per status: more cover each other, and each costs drawing time.
 CURVES = 120
-#: The axis is cut where the largest value is more than FAR times that below which the share OUTLYING lies.
+#: The axis is cut if the largest value is more than FAR times the OUTLYING quantile.
 OUTLYING, FAR = 0.95, 10
-#: Curves above which finished ones are drawn thin too.
+#: Number of curves above which finished ones are drawn thin too.
 CROWDED = 100
-#: Epochs drawn a curve at most: about one every four pixels of a panel.
+#: Largest number of epochs drawn per curve: about one every four pixels of a panel.
 POINTS = 120
 
 
 @FIGURES.add("learning_curves", place=130, absent="Learning curves: no trial has reported an epoch.")
 def draw_curves(results: Results) -> Figure | None:
-    """Return the objective and the validation ECE by epoch, means of replicates; None without epochs."""
+    """Return the objective and the validation ECE by epoch, means over replicates; None without epochs."""
     goal = objective(results)
     columns = set(results.columns("epochs"))
     metrics = [name for name in dict.fromkeys((goal.metric, "val_ece")) if name in columns]
     sql = curves_sql(results, metrics)
-    curves = [*by_trial(results.rows(sql)).values()]  # each trial's rows, in the order of epochs
+    curves = [*by_trial(results.rows(sql)).values()]  # each trial's rows, by epoch
     if not curves or not metrics:
         return None
     rungs_sql = (
@@ -91,10 +91,10 @@ def curves_sql(results: Results, metrics: Sequence[str]) -> str:
 
 
 def thin_out(curves: Sequence[Rows], metric: str) -> tuple[list[Rows], str]:
-    """Return at most CURVES curves a status, evenly by their last value, and a sentence on what was left out."""
+    """Return at most CURVES curves per status, chosen evenly by their last value, and a sentence on those left out."""
     shown: list[Rows] = []
     for mine in grouped(curves, lambda curve: curve[0]["status"]).values():
-        order = np.argsort(floats([curve[-1] for curve in mine], metric), kind="stable")  # what is missing comes last
+        order = np.argsort(floats([curve[-1] for curve in mine], metric), kind="stable")  # missing values (NaN) last
         count = min(CURVES, len(mine))
         shown += [mine[order[round(at * (len(mine) - 1) / max(1, count - 1))]] for at in range(count)]
     left_out = len(curves) - len(shown)
@@ -104,9 +104,10 @@ def thin_out(curves: Sequence[Rows], metric: str) -> tuple[list[Rows], str]:
 def curves_panel(
     curves: Sequence[Rows], metric: str, losses: Sequence[str], networks: Sequence[str], rungs: Sequence[int]
 ) -> Panel:
-    """Return one metric by epoch, a line a trial; long ones are decimated, and the finished drawn on top."""
+    """Return the panel of one metric by epoch, one line per trial, finished trials on top."""
     crowded = len(curves) > CROWDED
     ordered = sorted(curves, key=lambda curve: curve[0]["status"] == FINISHED)
+    # Long curves are decimated, but keep their last value, which the reader compares.
     rows = [row for curve in ordered for row in (*curve[: -1 : -(-len(curve) // POINTS)], curve[-1])]
     heading = " ".join(map(label, metric.split("_", 1)))
     shown, cut = visible([float_or_none(row, metric) for curve in curves for row in curve])
@@ -124,9 +125,9 @@ def curves_panel(
 
 
 def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
-    """Return the positive values that the axis has to show, and whether those far above nearly all were left out.
+    """Return the positive values that the axis has to show, and whether outlying ones were left out.
 
-    A few runs that diverge would otherwise leave the rest a narrow stripe.
+    A few diverging runs would otherwise compress the others into a narrow stripe.
     """
     positive = sorted(value for value in values if value is not None and 0 < value < math.inf)
     if not positive:
@@ -139,7 +140,7 @@ def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 VERDICTS = {"continue": "continued", "stop": "stopped"}
 
-#: Every comparison at a rung, in the order of time.
+#: Every comparison at a rung, in order of time.
 JUDGED_SQL = (
     "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, count, stratum, decided_at, status\n"
     "FROM decisions JOIN (SELECT trial, min(status) AS status FROM trials GROUP BY trial) USING (trial)\n"
@@ -147,7 +148,7 @@ JUDGED_SQL = (
     "ORDER BY rung, decided_at, trial"
 )
 
-#: What early stopping saved at each rung: epochs of replicates, and seconds at each trial's own speed.
+#: Savings of early stopping at each rung: epochs of replicates, and seconds at each trial's own speed.
 SAVED_SQL = (
     "SELECT stop_rung AS rung, count(DISTINCT trial) AS trials, sum({limit} - epochs)::BIGINT AS epochs,\n"
     "  sum(wall_seconds / epochs * ({limit} - epochs)) AS seconds\n"
@@ -157,7 +158,7 @@ SAVED_SQL = (
 
 @FIGURES.add("scheduler_audit", place=140, absent="Scheduler audit: no trial was compared with others at a rung.")
 def draw_audit(results: Results) -> Figure | None:
-    """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
+    """Return the metric against its cut-off, one panel per rung; None if nothing was compared."""
     goal = objective(results)
     rows = results.rows(JUDGED_SQL)
     if not any(row["cutoff"] is not None or row["verdict"] == "stop" for row in rows):
@@ -189,25 +190,25 @@ def draw_audit(results: Results) -> Figure | None:
 
 
 def rule(results: Results) -> str:
-    """Return what the scheduler does, with a space before it; nothing where this version does not know it."""
+    """Return the scheduler's rule in words, with a leading space; empty if this version does not know the scheduler."""
     name = results.specification.get("scheduler", {}).get("name")
     summary = SCHEDULERS[name].summary if name in SCHEDULERS else ""
     return f" Rule of {name}: {summary[:1].lower()}{summary[1:]}." if summary else ""
 
 
 def cut_offs(rows: Rows) -> str:
-    """Return what trials were compared with, with a space before it: cut-offs, or places where they are promoted."""
+    """Return how trials were compared (cut-offs, or places for promotion), with a leading space."""
     line = any(row["cutoff"] is not None for row in rows)
     said = " Line: the cut-off; it moves because later trials have more competitors." if line else (
         " Trials pause at a rung and the best are promoted, so there is no cut-off: the rest is stopped at the end."
     )  # fmt: skip
     strata = len({row["stratum"] for row in rows if row["stratum"]})
-    each = ", each with a line of its own" if line else ""
-    return f"{said} They compete within {strata} strata{each}." if strata else said
+    own_line = ", each with a line of its own" if line else ""
+    return f"{said} They compete within {strata} strata{own_line}." if strata else said
 
 
 def total(saved: Rows, results: Results, limit: int) -> str:
-    """Return what early stopping saved in total, compared with training every replicate in full."""
+    """Return a sentence on the total saved by early stopping, relative to training every replicate in full."""
     if not saved:
         return "Nothing was saved."
     full = limit * int_of(results.rows("SELECT count(*) AS n FROM trials")[0], "n")
@@ -220,7 +221,7 @@ def total(saved: Rows, results: Results, limit: int) -> str:
 
 
 def audit_panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) -> Panel:
-    """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
+    """Return the panel of one rung: metrics in order of decision, and the cut-off over time."""
     judged = [{**row, "place": at, "verdict": VERDICTS[text_of(row, "verdict")]} for at, row in enumerate(rows, 1)]
     cutoffs = [
         {"place": at, "metric": row["cutoff"], "stratum": row["stratum"] or "all strata",
@@ -246,7 +247,7 @@ def audit_panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, fl
 
 
 def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[str]:
-    """Return the counts of a rung, what it saved, and how well it predicted the final rank."""
+    """Return the counts of a rung, its savings, and how well it predicted the final rank."""
     stopped = sum(row["verdict"] == "stop" for row in rows)
     cutoffs = [row["cutoff"] for row in rows if row["cutoff"] is not None]
     last = f"; the last cut-off {number(cutoffs[-1])}" if cutoffs else ""
@@ -257,15 +258,15 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
         sentences.append(f"{saved_epochs}, about {duration(seconds)}." if seconds else f"{saved_epochs}.")
     pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
     pairs = [*dict.fromkeys(pairs)]  # rows with the same values are one training
-    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
-    if found is not None:
+    rho = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    if rho is not None:
         only = " Stopped trials have no final value." if stopped else ""
-        sentences.append(f"Rank at this rung against final rank, finished trials: {found.text()}.{only}")
+        sentences.append(f"Rank at this rung against final rank, finished trials: {rho.text()}.{only}")
     return sentences
 
 
 def hover(row: Row) -> str:
-    """Return what a point says of itself."""
+    """Return a point's tooltip."""
     others = int_of(row, "count") - 1
     by_place = f"compared with {others or 'none'}"  # where trials are promoted
     by_value = f"cut-off {number(row['cutoff'])} of {others} competitors"
@@ -274,7 +275,7 @@ def hover(row: Row) -> str:
     return f"{row['trial']} {row['verdict']}\nmetric {number(row['metric'])}, {against}"
 
 
-#: A factor between values beyond which their axis is logarithmic.
+#: Ratio of the largest to the smallest value above which their axis is logarithmic.
 WIDE = 3
 
 FRAGILE_SQL = (
@@ -287,7 +288,7 @@ FRAGILE_SQL = (
     "fragility", place=145, absent="Fragility of stops: nothing was stopped, or nothing says how far seeds spread."
 )
 def draw_fragility(results: Results) -> Figure | None:
-    """Return the chance of each stopped trial against its value, one panel per rung; None where none is known."""
+    """Return each stopped trial's chance to finish against its value, one panel per rung; None if none is known."""
     rows = results.rows(FRAGILE_SQL)
     if not rows:
         return None
@@ -309,7 +310,7 @@ def draw_fragility(results: Results) -> Figure | None:
 
 
 def fragility_panel(rows: list[Row], label: str) -> Panel:
-    """Return one rung's stops."""
+    """Return the panel of one rung's stops."""
     shares = [{**row, "percent": 100 * float_of(row, "fragility")} for row in rows]
     values = [float_of(row, "metric") for row in rows]
     log = 0 < WIDE * min(values) < max(values)
@@ -323,6 +324,6 @@ def fragility_panel(rows: list[Row], label: str) -> Panel:
 
 
 def fragility_hover(row: Row, label: str) -> str:
-    """Return what a point says of itself."""
+    """Return a point's tooltip."""
     percent = f"{100 * float_of(row, 'fragility'):.0f} %"
     return f"{text_of(row, 'trial')} {label} {number(row['metric'])}\nwould have finished in {percent}"

@@ -1,7 +1,7 @@
-"""Under distribution shift: does the winner stay calibrated, and does temperature fitted on clean data still help.
+"""Distribution shift: does the winner stay calibrated, and does a temperature fitted on clean data still help?
 
-Hendrycks & Dietterich 2019 (arXiv:1903.12261) for the corruptions; the question is that of Ovadia et al. 2019, Can you
-trust your model's uncertainty? (arXiv:1906.02530), section 4.
+The corruptions are those of Hendrycks & Dietterich 2019 (arXiv:1903.12261); the question is that of Ovadia et al. 2019,
+Can you trust your model's uncertainty? (arXiv:1906.02530), section 4.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trainables.registry.names import CORRUPTED_PATTERN, OTHER
 
 METRICS = ("ece", "nll")
 AFTER = "posthoc_temperature_"
-#: What stands before a metric's column, and what the line is called.
+#: Prefix of a metric's column → name of its line.
 LINES = {"": "uncalibrated", AFTER: "after temperature scaling on clean validation data"}
 
 DETECTION = {"msp": "MSP", "max_logit": "largest logit", "energy": "energy", "entropy": "entropy"}
@@ -50,7 +50,7 @@ class Shifted:
     """A column on corrupted data.
 
     Attributes:
-        values: severity, 0 for clean test data → trial → seed → mean over kinds.
+        values: severity (0 is clean test data) → trial → seed → mean over kinds of corruption.
         kinds: (severity, kind) → the winner's mean over replicates.
     """
 
@@ -65,7 +65,7 @@ class Shifted:
     "{corrupted: {severities: [1, 3, 5]}}.",
 )
 def draw(results: Results) -> Figure | None:
-    """Return the winner's ECE and NLL against severity, before and after temperature; None without such data."""
+    """Return the winner's ECE and NLL against severity, before and after temperature scaling; None without data."""
     present = results.columns("evaluations")
     columns = [before + metric for metric in METRICS for before in LINES if before + metric in present]
     board = leaderboard(results)
@@ -74,12 +74,12 @@ def draw(results: Results) -> Figure | None:
     winner = text_of(board.best, "trial")
     sql = shifted_sql(columns)
     rows = results.rows(sql)
-    found = {column: measured(rows, column, winner) for column in columns}
-    found = {column: each for column, each in found.items() if len(each.values) > 1}
+    by_column = {column: measured(rows, column, winner) for column in columns}
+    by_column = {column: shifted for column, shifted in by_column.items() if len(shifted.values) > 1}
     panels = [
-        panel(metric, {before: found[before + metric] for before in LINES if before + metric in found}, winner)
+        panel(metric, {before: by_column[before + metric] for before in LINES if before + metric in by_column}, winner)
         for metric in METRICS
-        if metric in found
+        if metric in by_column
     ]
     queries = [sql]
     if f"ood_{next(iter(DETECTION))}_auroc" in present:
@@ -87,21 +87,23 @@ def draw(results: Results) -> Figure | None:
         panels += detection(results.rows(queries[-1]))
     if not panels:
         return None
-    kinds = max((n for each in found.values() for n in Counter(s for s, _ in each.kinds).values()), default=0)
-    count = spread([*next(iter(found.values())).values[0][winner].values()]).n if found else 0
+    kinds = max((n for shifted in by_column.values() for n in Counter(s for s, _ in shifted.kinds).values()), default=0)
+    count = spread([*next(iter(by_column.values())).values[0][winner].values()]).n if by_column else 0
     return Figure(
         key="shift",
         title="Under distribution shift",
         caption=caption(board, winner, kinds, count),
-        findings=[sentence for metric in METRICS if metric in found for sentence in finding(found, metric, winner)],
+        findings=[
+            sentence for metric in METRICS if metric in by_column for sentence in finding(by_column, metric, winner)
+        ],
         sql=queries,
         panels=panels,
-        legend=[words for before, words in LINES.items() if any(before + metric in found for metric in METRICS)],
+        legend=[words for before, words in LINES.items() if any(before + metric in by_column for metric in METRICS)],
     )
 
 
 def caption(board: Leaderboard, winner: str, kinds: int, count: int) -> str:
-    """Return what is shown, with n."""
+    """Return the caption, with n."""
     assert board.best is not None
     who = f"the best configuration, {winner}: {board.describe(board.best)}"
     if not kinds:
@@ -124,13 +126,13 @@ def shifted_sql(columns: Sequence[str]) -> str:
 
 
 def measured(rows: Rows, column: str, winner: str) -> Shifted:
-    """Return a column's means over kinds of what has a value for the winner."""
+    """Return a column's means over kinds, at the severities at which the winner has a value."""
     known = [row for row in rows if measured_or_none(row, column) is not None]
     values, kinds = dict[int, Mapping[str, BySeed]](), dict[tuple[int, str], float]()
     for severity, mine in sorted(grouped(known, lambda row: int_of(row, "severity")).items()):
         trials = by_trial(mine)
         if winner in trials:
-            values[severity] = {trial: _means(each, column, "seed") for trial, each in trials.items()}
+            values[severity] = {trial: _means(rows_of_trial, column, "seed") for trial, rows_of_trial in trials.items()}
             means = _means(trials[winner], column, "kind") if severity else {}
             kinds |= {(severity, str(kind)): mean for kind, mean in means.items()}
     return Shifted(values, kinds)
@@ -142,17 +144,17 @@ def _means(rows: Rows, column: str, by: str) -> dict[Any, float]:
 
 
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
-    found = spreads([*values.values()], mode)
-    return None if found is None else found.interval([*values].index(trial))
+    estimated = spreads([*values.values()], mode)
+    return None if estimated is None else estimated.interval([*values].index(trial))
 
 
 def change(
     first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return by which factor a trial's values change from the first to the second, seed by seed, and its 95 % interval.
+    """Return the factor by which a trial's values change from the first to the second, and its 95 % interval.
 
-    Errors grow and spread in proportion to their size, so logarithms are averaged; seeds of which a value is 0 are left
-    out, and the factor is NaN where none is left.
+    Values are paired by seed. Errors grow and spread in proportion to their size, so logarithms are averaged. Seeds
+    with a value of 0 are left out; the factor is NaN if none is left.
     """
     both: dict[str, BySeed] = {}
     for name in sorted(first.keys() & second.keys()):
@@ -167,9 +169,9 @@ def change(
     return factor, None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
 
 
-def finding(found: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
-    """Return whether the winner stays calibrated, and whether temperature still helps, in a sentence."""
-    before, after = found[metric].values, found.get(AFTER + metric)
+def finding(by_column: Mapping[str, Shifted], metric: str, winner: str) -> list[str]:
+    """Return a sentence on whether the winner stays calibrated and whether temperature scaling still helps."""
+    before, after = by_column[metric].values, by_column.get(AFTER + metric)
     worst = max(before)
     clean, shifted = (number(spread([*before[severity][winner].values()]).mean) for severity in (0, worst))
     verdict = _verdict(before[0], before[worst], winner, ("no clear change", "worse", "better"))
@@ -188,7 +190,7 @@ def finding(found: Mapping[str, Shifted], metric: str, winner: str) -> list[str]
 def _verdict(
     first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str, words: tuple[str, str, str]
 ) -> str | None:
-    """Return the words for no clear change, growth or decrease with the factor; None without an interval."""
+    """Return the word for no clear change, growth or decrease, with the factor; None without an interval."""
     factor, interval = change(first, second, trial)
     if interval is None:
         return None
@@ -202,42 +204,45 @@ def _with_interval(value: str, interval: tuple[float, float] | None) -> str:
 
 
 def panel(metric: str, lines: Mapping[str, Shifted], winner: str) -> Panel:
-    """Return a metric against severity: means with intervals, and each kind beside them."""
-    means = [row for at, (before, each) in enumerate(lines.items()) for row in mean_rows(each, winner, before, at)]
-    kinds = [row for at, (before, each) in enumerate(lines.items()) for row in kind_rows(each, before, at)]
+    """Return the panel of a metric against severity: means with intervals, and a point for each kind."""
+    means = [
+        row for at, (before, shifted) in enumerate(lines.items()) for row in mean_rows(shifted, winner, before, at)
+    ]
+    kinds = [row for at, (before, shifted) in enumerate(lines.items()) for row in kind_rows(shifted, before, at)]
     by = colour("line", [LINES[before] for before in lines])
     layers = [
         mark("line", means, look={"strokeWidth": 2}, color=by), bars_to(means, color=by),
         points(kinds, size=16, color=by, opacity={"value": 0.5}), points(means, color=by),
     ]  # fmt: skip
     x = quantity("severity", "severity of corruption")
-    ticks = sorted({severity for each in lines.values() for severity in each.values})
+    ticks = sorted({severity for shifted in lines.values() for severity in shifted.values})
     x["axis"] = {"values": ticks, "labelExpr": "datum.value ? datum.label : 'clean'", "format": "d"}
     return Panel(f"Test {label(metric)}", layers, x, quantity("value", f"test {label(metric)}", zero=True))
 
 
-def mean_rows(each: Shifted, winner: str, before: str, index: int) -> list[Json]:
-    """Return the means over kinds and replicates, with intervals by the moderated spread of replicates."""
+def mean_rows(shifted: Shifted, winner: str, before: str, index: int) -> list[Json]:
+    """Return the means over kinds and replicates, with intervals from the moderated spread of replicates."""
     rows: list[Json] = []
-    for severity, trials in each.values.items():
+    for severity, trials in shifted.values.items():
         mean, interval = spread([*trials[winner].values()]).mean, _interval(trials, winner, "min")
         said = f"{LINES[before]}\nseverity {severity}: {_with_interval(number(mean), interval)}"
+        # Shifted sideways, so that the bars of two lines at one severity do not cover each other.
         place = {"severity": severity + 0.03 * (2 * index - 1), "value": mean, **ends(interval)}
         rows.append({**place, "line": LINES[before], "says": said})
     return rows
 
 
-def kind_rows(each: Shifted, before: str, index: int) -> list[Json]:
-    """Return the means over replicates of each kind."""
+def kind_rows(shifted: Shifted, before: str, index: int) -> list[Json]:
+    """Return each kind's mean over replicates."""
     return [
         {"severity": severity + 0.12 * (2 * index - 1), "value": value, "line": LINES[before],
          "says": f"{kind.replace('_', ' ')}, severity {severity}\n{LINES[before]}: {number(value)}"}
-        for (severity, kind), value in each.kinds.items()
+        for (severity, kind), value in shifted.kinds.items()
     ]  # fmt: skip
 
 
 def other_sql(winner: str) -> str:
-    """Return the query of how well the winner distinguishes other data from its test data."""
+    """Return the query of the winner's AUROC for distinguishing other data from its test data."""
     columns = ", ".join(f"ood_{score}_auroc AS {score}" for score in DETECTION)
     first = f"ood_{next(iter(DETECTION))}_auroc"
     return (
@@ -247,7 +252,7 @@ def other_sql(winner: str) -> str:
 
 
 def detection(rows: Rows) -> list[Panel]:
-    """Return how well other data are told from test data by each score, every replicate a point."""
+    """Return the panel of AUROCs for distinguishing other data from test data, one point per score and replicate."""
     if not rows:
         return []
     splits = [*dict.fromkeys(text_of(row, "split") for row in rows)]
