@@ -1,4 +1,4 @@
-"""What a sweep found, said to people: the first screen, the end of a run, and pages that hold all they show.
+"""A sweep's results for readers: the first screen, the summary of a run, live progress, and self-contained pages.
 
-Imports what reads tables (`sweeper.results`) and computes with them; neither journal nor state, Ray nor trackers.
+Results come from the tables (through `sweeper.results`), progress from the journal; Ray and trackers are not imported.
 """

@@ -1,7 +1,7 @@
 """The first screen of a sweep as data: what to use, what that may cost, what is undecided, and what would decide it.
 
 A finalist is the best configuration of a loss on a network that was trained to the end, or each value of a
-hyperparameter that varies alone on a line through it. `sentences` renders all of this.
+hyperparameter that varies alone on a line through it. `sentences` puts all of this into words.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sweeper.results.recalibration import Effect, effects
 from sweeper.results.verdicts import Calibration, calibration
 from trainables.registry import IMPORTED
 
-#: A best configuration whose accuracy exceeds the largest class by less is warned of.
+#: Least difference between the best configuration's accuracy and the largest class's share; below it the screen warns.
 LEAST_ABOVE_MAJORITY = 0.02
 
-#: The most that a leader may cost for "nearly decided", as a share of the best one's value.
+#: Largest loss from using the leader that still counts as "nearly decided", as a share of the best finalist's value.
 NEARLY = 0.5
 
-#: How a configuration stands: the leader, may be as good, worse, not trained to the end, or not compared.
+#: Standings: the leader, possibly as good, worse, not trained to the end, not compared.
 BEST, ALIKE, WORSE, STOPPED, UNKNOWN = "best", "alike", "worse", "stopped", "unknown"
 
-#: States of an answer: all others are worse; some are; none is; one seed each or all the same; nothing to compare with;
-#: nobody has finished.
+#: States of an answer: all others are worse; some are; none is; no difference can be judged (one seed each, or equal
+#: values); there is only one finalist; none has finished.
 DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
     "decided", "nearly", "open", "not judged", "alone", "unfinished"
 )  # fmt: skip
@@ -46,17 +46,17 @@ DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE, UNFINISHED = (
 
 @dataclass(frozen=True)
 class Line:
-    """A finalist, or the best of a loss on a network where none was trained to the end.
+    """A finalist, or the best configuration of a loss on a network if none was trained to the end.
 
     Attributes:
-        place, loss, network: what it is the best of; `place` is the data set's setting.
-        setting: the hyperparameter that varies alone and its value, `γ 3`, or the loss's γ; empty where there is none.
-        trial: its name.
-        configuration: its hyperparameters in words.
-        epoch: its last one.
+        place, loss, network: the cell in which it is the best; `place` is the data set's setting.
+        setting: the hyperparameter that varies alone with its value, `γ 3`, or the loss's γ; empty if there is none.
+        trial: name of the trial.
+        configuration: hyperparameters in words.
+        epoch: last epoch trained.
         standing: BEST, ALIKE, WORSE, STOPPED or UNKNOWN.
         value: the objective over seeds.
-        change: its test ECE after minus before temperature scaling; None where that was not measured.
+        change: test ECE after minus before temperature scaling; None if it was not measured.
     """
 
     place: str
@@ -72,20 +72,20 @@ class Line:
 
     @property
     def words(self) -> str:
-        """The loss and its setting, e.g. `focal γ 3`."""
+        """Loss and setting, e.g. `focal γ 3`."""
         return " ".join(filter(None, [self.loss, self.setting]))
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which loss, which network, or which value of a loss's hyperparameter.
+    """A question that a sweep answers: which loss, which network, or which value of a loss's hyperparameter.
 
     Attributes:
-        name: `loss`, `network`, or the hyperparameter's, `γ`.
-        where: loss and network that a hyperparameter belongs to; empty for the first two.
-        best: what may be the best, the leader first.
-        worse: what is worse.
-        unknown: what is compared with nothing; all but the leader where seeds say nothing.
+        name: `loss`, `network`, or the hyperparameter's name, `γ`.
+        where: loss and network of a hyperparameter; empty for the first two.
+        best: candidates for the best, the leader first.
+        worse: candidates that are worse.
+        unknown: candidates that are not compared; all but the leader if seeds cannot judge.
     """
 
     name: str
@@ -96,32 +96,32 @@ class Question:
 
     @property
     def decided(self) -> bool:
-        """Whether one alone may be the best."""
+        """Whether exactly one candidate can be the best."""
         return len(self.best) == 1 and not self.unknown
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a sweep says of one setting of its data set.
+    """The answer of a sweep for one setting of its data set.
 
     Attributes:
-        place: that setting; empty where it does not vary.
+        place: the setting of the data set; empty if it does not vary.
         state: DECIDED, NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED, ALONE or UNFINISHED.
         running: whether trials are still to be trained.
-        objective: what decides, and whether more of it is better.
-        leader: the best so far.
-        most_lost: how much worse the leader may be than the best finalist, as a share of that one's value where
-            `relative`, else in the objective's unit; None where seeds say nothing.
-        relative: see there.
+        objective: the metric that decides, and whether small or large values are better.
+        leader: the best finalist so far.
+        most_lost: upper limit of the leader's distance from the best finalist, as a share of that one's value if
+            `relative`, else in the objective's unit; None if seeds cannot judge.
+        relative: whether `most_lost` is a share.
         questions: loss and network, then hyperparameters.
         lines: the best of each loss on each network, best network and best loss first.
-        between: of two finalists the second's test ECE minus the leader's, before and after temperature scaling.
-        pair: these two, the second's line first.
-        seeds: the fewest of a finalist.
-        fresh: whether these seeds chose nothing.
-        trainings: how many more probably decide the rest; 0 where that is not known.
-        command: what would decide the rest; empty where nothing is left, or trials are still to be trained.
-        seconds: what a training takes, None where that is not known.
+        between: for exactly two finalists, the difference of their test ECE, before and after temperature scaling.
+        pair: the two finalists of `between`, in the order of the subtraction.
+        seeds: smallest number of seeds of a finalist.
+        fresh: whether these seeds selected nothing.
+        trainings: number of further trainings that probably decide the rest; 0 if unknown.
+        command: command that would decide the rest; empty if nothing is left or trials are still to be trained.
+        seconds: mean duration of a training; None if unknown.
     """
 
     place: str
@@ -147,11 +147,10 @@ class FirstScreen:
     """The first screen.
 
     Attributes:
-        answers: one for each setting of the data set; none where nothing was evaluated.
-        missing: why there is none, in words.
-        warnings: what not to rely on.
-        compare: the command that shows every estimator of the leader and the next best loss; empty without one.
-        columns: whether the data set's setting, the network vary.
+        answers: one per setting of the data set; none if nothing was evaluated.
+        missing: why there is no answer, in words.
+        warnings: sentences on results that are not reliable.
+        compare: command that compares the leader with the next best loss by every estimator; empty without one.
     """
 
     answers: tuple[Answer, ...]
@@ -161,7 +160,7 @@ class FirstScreen:
 
     @property
     def lines(self) -> list[Line]:
-        """The lines of all settings."""
+        """Lines of all settings of the data set."""
         return [line for answer in self.answers for line in answer.lines]
 
 
@@ -183,14 +182,14 @@ def first_screen(results: Results, board: Leaderboard, counts: Overview) -> Firs
 
 
 def screen_changes(results: Results) -> dict[str, Judgement]:
-    """Return trial → what the first screen says of temperature scaling."""
+    """Return trial → the first screen's judgement of temperature scaling."""
     with results.snapshot() as frozen:
         lines = first_screen(frozen, leaderboard(frozen), overview(frozen)).lines
     return {line.trial: line.change for line in lines if line.change is not None}
 
 
 def compare_command(results: Results, answers: Sequence[Answer]) -> str:
-    """Return the command that compares the leader with the best of another loss on its network by every estimator."""
+    """Return the command that compares the leader with the best rival on its network by every estimator."""
     for answer in answers:
         first = answer.leader
         rivals = [line for line in answer.lines if line.network == first.network and line.trial != first.trial]
@@ -201,24 +200,24 @@ def compare_command(results: Results, answers: Sequence[Answer]) -> str:
     return ""
 
 
-def answer_of(results: Results, board: Leaderboard, found: Matrix, place: str, *, running: bool) -> Answer:
+def answer_of(results: Results, board: Leaderboard, grid: Matrix, place: str, *, running: bool) -> Answer:
     """Return the answer for one setting of the data set."""
-    shown = chosen_rows(found, place)
+    shown = chosen_rows(grid, place)
     best = next(row for rows in shown.values() for row, _ in rows)
     finalists = [row for rows in shown.values() for row, _ in rows if row["status"] == FINISHED]
     pair = two_of_one_network(finalists)
     measured = calibration(results, pair or finalists, between=pair is not None) if finalists else Calibration({})
     lines = tuple(
-        line_of(found, key, row, best, setting, measured) for key, rows in shown.items() for row, setting in rows
+        line_of(grid, key, row, best, setting, measured) for key, rows in shown.items() for row, setting in rows
     )
     leader = next(line for line in lines if line.trial == best["trial"])
-    asked = (*loss_and_network(found, place), *settings_of(found, shown))
-    lost, relative, seeds = cost_of(found, best)
-    state = state_of(found, lines, best, lost, relative=relative)
+    asked = (*loss_and_network(grid, place), *settings_of(grid, shown))
+    lost, relative, seeds = cost_of(grid, best)
+    state = state_of(grid, lines, best, lost, relative=relative)
     sides = [next(line for line in lines if line.trial == row["trial"]) for row in pair or ()]
     sides = [line if line.setting else replace(line, setting=gamma_of(results, line.trial)) for line in sides]
-    fresh, wanted = best["trial"] in found.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
-    trainings, command = more_seeds(results, found, lines, seeds, len(board.finished)) if wanted else (0, "")
+    fresh, wanted = best["trial"] in grid.fresh, state in (NEARLY_DECIDED, NOT_DECIDED, NOT_JUDGED) and not running
+    trainings, command = more_seeds(results, grid, lines, seeds, len(board.finished)) if wanted else (0, "")
     return Answer(
         place, state, running, board.objective, leader, lost, relative, asked, lines, measured.between,
         (sides[0], sides[1]) if sides else None, seeds, fresh,
@@ -226,27 +225,27 @@ def answer_of(results: Results, board: Leaderboard, found: Matrix, place: str, *
     )  # fmt: skip
 
 
-def chosen_rows(found: Matrix, place: str) -> dict[Key, list[tuple[Row, str]]]:
-    """Return the configurations shown of each loss on each network, with the setting that varies alone.
+def chosen_rows(grid: Matrix, place: str) -> dict[Key, list[tuple[Row, str]]]:
+    """Return the configurations shown for each loss on each network, with the setting that varies alone.
 
-    After a final stage those with fresh seeds alone. The best network comes first, on it the best loss.
+    After a final stage only those with fresh seeds are shown. The best network comes first, and on it the best loss.
     """
-    cells = {key: rows for key, rows in found.cells.items() if key[0] == place}
-    if any(row["trial"] in found.fresh for rows in cells.values() for row in rows):
-        cells = {key: kept for key, rows in cells.items() if (kept := [r for r in rows if r["trial"] in found.fresh])}
+    cells = {key: rows for key, rows in grid.cells.items() if key[0] == place}
+    if any(row["trial"] in grid.fresh for rows in cells.values() for row in rows):
+        cells = {key: kept for key, rows in cells.items() if (kept := [r for r in rows if r["trial"] in grid.fresh])}
     networks = list(dict.fromkeys(key[2] for key in cells))  # cells come best first
     order = sorted(cells, key=lambda key: networks.index(key[2]))
-    return {key: line_through(found, cells[key]) for key in order}
+    return {key: line_through(grid, cells[key]) for key in order}
 
 
-def line_through(found: Matrix, rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Return the finished configurations that differ from one another in one hyperparameter of their loss alone.
+def line_through(grid: Matrix, rows: Sequence[Row]) -> list[tuple[Row, str]]:
+    """Return the finished configurations that differ in exactly one hyperparameter of their loss, with its value.
 
-    Each with that hyperparameter and its value in words; of several such hyperparameters γ, else the first. The line is
-    through the best one that is on any; the best one of all comes first. Where none varies alone, it comes by itself.
+    Of several such hyperparameters γ is taken, else the first. The line goes through the best configuration that is on
+    any line; the best of all comes first. If no hyperparameter varies alone, only the best is returned.
     """
-    for column in loss_settings(found):
-        others = [name for name in found.varying if name != column]
+    for column in loss_settings(grid):
+        others = [name for name in grid.varying if name != column]
         finished = [row for row in rows if row["status"] == FINISHED and numeric(row[column])]
         for first in finished:
             line = [row for row in finished if all(row[name] == first[name] for name in others)]
@@ -256,9 +255,9 @@ def line_through(found: Matrix, rows: Sequence[Row]) -> list[tuple[Row, str]]:
     return [(rows[0], "")]
 
 
-def loss_settings(found: Matrix) -> list[str]:
-    """Return the columns of the losses' hyperparameters that vary, γ first."""
-    own = [name for name in found.varying if name.startswith("config_loss_") and not name.endswith("_name")]
+def loss_settings(grid: Matrix) -> list[str]:
+    """Return the columns of the losses' varying hyperparameters, γ first."""
+    own = [name for name in grid.varying if name.startswith("config_loss_") and not name.endswith("_name")]
     return sorted(own, key=lambda name: name != "config_loss_gamma")
 
 
@@ -268,14 +267,15 @@ def numeric(value: object) -> bool:
 
 
 def two_of_one_network(finalists: Sequence[Row]) -> list[Row] | None:
-    """Return the only two finalists where they share a network, the one with the plainer loss second; else None."""
+    """Return the two finalists if there are exactly two and they share a network, cross-entropy second; else None."""
     if len(finalists) != 2 or finalists[0]["architecture"] != finalists[1]["architecture"]:
         return None
     return sorted(finalists, key=lambda row: (row["loss"] == "cross_entropy", row is finalists[0]))
 
 
 def gamma_of(results: Results, trial: str) -> str:
-    """Return the γ of a trial's loss in words, also where all have the same; empty where it has none."""
+    """Return the γ of a trial's loss in words; empty if it has none."""
+    # From the table, since the leaderboard leaves out a γ that all trials share.
     if "config_loss_gamma" not in results.columns("trials"):
         return ""
     asked = f"SELECT any_value(config_loss_gamma) AS gamma FROM trials WHERE trial = {literal(trial)}"
@@ -283,42 +283,42 @@ def gamma_of(results: Results, trial: str) -> str:
     return "" if gamma is None else f"γ {number(gamma)}"
 
 
-def line_of(found: Matrix, key: Key, row: Row, best: Row, setting: str, measured: Calibration) -> Line:
+def line_of(grid: Matrix, key: Key, row: Row, best: Row, setting: str, measured: Calibration) -> Line:
     """Return one line of the screen."""
-    value, trial = found.decides.last(row), text_of(row, "trial")
-    assert value is not None  # cells hold evaluated ones only
+    value, trial = grid.decides.last(row), text_of(row, "trial")
+    assert value is not None  # cells hold only evaluated configurations
     told = {"config_loss_name", "config_architecture_name"}
-    names = [n for n in found.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
-    standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[found.decides.worse(best, row)]
+    names = [n for n in grid.varying if n not in told and not n.startswith("config_dataset_") and row[n] is not None]
+    standing = {True: WORSE, False: ALIKE, None: UNKNOWN}[grid.decides.worse(best, row)]
     standing = STOPPED if row["status"] != FINISHED else BEST if row is best else standing
     words, gamma = describe(row, names) if names else "", row.get("config_loss_gamma")
     setting = setting or (f"{short('config_loss_gamma')} {number(gamma)}" if numeric(gamma) else "")
     return Line(*key, setting, trial, words, int_of(row, "epochs"), standing, value, measured.changes.get(trial))
 
 
-def loss_and_network(found: Matrix, place: str) -> list[Question]:
-    """Return which loss and which network may be the best.
+def loss_and_network(grid: Matrix, place: str) -> list[Question]:
+    """Return the questions which loss and which network may be the best.
 
-    One is worse where all of its configurations that were trained as long as the best are out of the best set.
+    A loss or network is worse if all of its configurations that were trained as long as the best are worse.
     """
-    best, asked = found.best(place), list[Question]()
+    best, asked = grid.best(place), list[Question]()
     for name, axis in (("loss", 1), ("network", 2)):
         groups: dict[str, list[Row]] = {}
-        for key, rows in found.cells.items():
+        for key, rows in grid.cells.items():
             if key[0] == place:
                 groups.setdefault(key[axis], []).extend(rows)
         if len(groups) > 1 and best is not None:
             first = next(group for group, rows in groups.items() if best in rows)
-            others = {g: found.decides.none_may_be_best(best, rows) for g, rows in groups.items() if g != first}
+            others = {g: grid.decides.none_may_be_best(best, rows) for g, rows in groups.items() if g != first}
             alike, worse, unknown = (tuple(g for g in others if others[g] is said) for said in (False, True, None))
             asked.append(Question(name, "", (first, *alike), worse, unknown))
     return asked
 
 
-def settings_of(found: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Question]:
-    """Return which value of a hyperparameter may be the best, of each loss on each network where it varies alone.
+def settings_of(grid: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[Question]:
+    """Return the questions which value of a hyperparameter may be the best, for each line of finalists.
 
-    A line of γ includes cross-entropy on the same network with all else equal, γ = 0.
+    A line of γ includes cross-entropy on the same network with all else equal, as γ = 0.
     """
     asked = []
     for (place, loss, network), every in shown.items():
@@ -326,30 +326,30 @@ def settings_of(found: Matrix, shown: dict[Key, list[tuple[Row, str]]]) -> list[
         if not rows:
             continue
         name, line = rows[0][1].rpartition(" ")[0], [row for row, _ in rows]
-        rest = [n for n in found.varying if not n.startswith("config_loss_")]
+        rest = [n for n in grid.varying if not n.startswith("config_loss_")]
         zero = [row for row, _ in shown.get((place, "cross_entropy", network), ())] if name == "γ" else []
         line += [row for row in zero if row not in line and all(row[n] == line[0][n] for n in rest)]
         words = {text_of(row, "trial"): setting.rpartition(" ")[2] for row, setting in rows}
-        parts = which(found, line, found.best(place))
+        parts = which(grid, line, grid.best(place))
         named = [tuple(words.get(trial, "0 (cross_entropy)") for trial in part) for part in parts]
         unknown = tuple(words.get(text_of(row, "trial"), "0 (cross_entropy)") for row in line) if not named[0] else ()
         asked.append(Question(name, f"{loss} on {network}", named[0] or unknown[:1], named[1], unknown[1:]))
     return asked
 
 
-def which(found: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[str], list[str]]:
-    """Return the trials of a line that may be its best, best first, and the others; neither where seeds say nothing.
+def which(grid: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[str], list[str]]:
+    """Return the trials of a line that may be its best, best first, and the worse ones; none if seeds cannot judge.
 
-    Where the leader of all finalists is on the line, it is compared as in its row, so that both say the same.
+    If the leader of all finalists is on the line, the verdicts are those of the rows, so that both agree.
     """
     names = [text_of(row, "trial") for row in line]
     if leader is not None and leader in line:
-        verdicts = {name: found.decides.worse(leader, row) for name, row in zip(names, line, strict=True)}
+        verdicts = {name: grid.decides.worse(leader, row) for name, row in zip(names, line, strict=True)}
         alike = [name for name, worse in verdicts.items() if worse is False and name != leader["trial"]]
         worse = [name for name, worse in verdicts.items() if worse]
         return ([text_of(leader, "trial"), *alike], worse) if alike or worse else ([], [])
-    values = [found.decides.values[name] for name in names]
-    compared = spreads([of_one[max(of_one)] for of_one in values], "max" if found.decides.larger else "min")
+    values = [grid.decides.values[name] for name in names]
+    compared = spreads([of_one[max(of_one)] for of_one in values], "max" if grid.decides.larger else "min")
     if compared is None:
         return [], []
     inside = Comparisons(compared).may_be_best
@@ -357,18 +357,18 @@ def which(found: Matrix, line: Sequence[Row], leader: Row | None) -> tuple[list[
     return [names[at] for at in order if inside[at]], [names[at] for at in order if not inside[at]]
 
 
-def cost_of(found: Matrix, best: Row) -> tuple[float | None, bool, int]:
-    """Return the most that the leader can cost, whether as a share of the best one's value, and the fewest seeds."""
-    trials, compared = found.decides.compared(text_of(best, "trial"))
+def cost_of(grid: Matrix, best: Row) -> tuple[float | None, bool, int]:
+    """Return the most that the leader can lose, whether that is a share of the best's value, and the fewest seeds."""
+    trials, compared = grid.decides.compared(text_of(best, "trial"))
     if compared is None or best["trial"] not in trials or best["status"] != FINISHED:
-        last = found.decides.last(best)
+        last = grid.decides.last(best)
         return None, True, 0 if last is None else last.n
     lost = most_lost(compared.spreads)
     share = None if lost.ratio is None else lost.ratio - 1
     return lost.value if share is None else share, share is not None, int(compared.spreads.sizes.min())
 
 
-def state_of(found: Matrix, lines: Sequence[Line], best: Row, lost: float | None, *, relative: bool) -> str:
+def state_of(grid: Matrix, lines: Sequence[Line], best: Row, lost: float | None, *, relative: bool) -> str:
     """Return the state of an answer."""
     if best["status"] != FINISHED:
         return UNFINISHED
@@ -382,27 +382,28 @@ def state_of(found: Matrix, lines: Sequence[Line], best: Row, lost: float | None
     return NEARLY_DECIDED if WORSE in standings and (lost <= NEARLY or not relative) else NOT_DECIDED
 
 
-#: Further seeds that are proposed where it is not known how many decide: of one seed each, so that spreads are known.
+#: Number of further seeds proposed if the number that decides is unknown, as with one seed each: with three more, the
+#: spread can be estimated.
 FURTHER = 3
 
 
-def more_seeds(results: Results, found: Matrix, lines: Sequence[Line], seeds: int, finished: int) -> tuple[int, str]:
-    """Return how many trainings probably decide which loss and network is best, and the command that does them.
+def more_seeds(results: Results, grid: Matrix, lines: Sequence[Line], seeds: int, finished: int) -> tuple[int, str]:
+    """Return the number of trainings that probably decide which loss and network is best, and their command.
 
-    0 where no number is known that does. A sweep with a final stage goes on with it, which trains who is still in the
-    race; any other trains all of its finished configurations on further seeds.
+    The number is 0 if it is unknown. A sweep with a final stage continues it, which trains only the contenders; any
+    other sweep trains all of its finished configurations on further seeds.
     """
-    values = {line.trial: found.decides.values[line.trial] for line in lines if line.standing != STOPPED}
+    values = {line.trial: grid.decides.values[line.trial] for line in lines if line.standing != STOPPED}
     rounds = {trial: dict(enumerate(by_epoch[max(by_epoch)].values())) for trial, by_epoch in values.items()}
     known = [line for line in lines if line.trial in rounds]
     groups = {
         name: {level: [line.trial for line in of_level] for level, of_level in grouped(known, attrgetter(name)).items()}
         for name in ("loss", "network")
     }
-    needed = needed_seeds(rounds, groups, "max" if found.decides.larger else "min")
+    needed = needed_seeds(rounds, groups, "max" if grid.decides.larger else "min")
     more = max(needed.seeds.values()) if needed is not None else FURTHER
     resume = f"sweeper resume {results.paths.in_commands} --set replicates"
-    if found.fresh:
+    if grid.fresh:
         own = int((results.specification.get("replicates") or {}).get("count", 1))
         held = max(len(rounds[line.trial]) for line in known if line.standing in (BEST, ALIKE))
         return 0 if needed is None else needed.trainings, f"{resume}.at_most={own + held + more}"
@@ -410,7 +411,7 @@ def more_seeds(results: Results, found: Matrix, lines: Sequence[Line], seeds: in
 
 
 def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:
-    """Return what one training of these configurations takes on average; None where it is not known."""
+    """Return the mean seconds of one training of these configurations; None if unknown."""
     names = {row["trial"] for row in rows}
     times = [row for row in results.rows("SELECT trial, wall_seconds FROM trials") if row["trial"] in names]
     known = measured_values(times, "wall_seconds")
@@ -418,7 +419,7 @@ def seconds_of(results: Results, rows: Sequence[Row]) -> float | None:
 
 
 def majority_warning(results: Results, board: Leaderboard) -> list[str]:
-    """Return a warning where the best configuration is hardly better than always predicting the largest class."""
+    """Return a warning if the best configuration is hardly better than always predicting the largest class."""
     best = board.best
     if best is None:
         return []
@@ -427,7 +428,7 @@ def majority_warning(results: Results, board: Leaderboard) -> list[str]:
         return []
     balanced = float_or_none(best, "val_balanced_accuracy")
     recall = "" if balanced is None else f", balanced accuracy {balanced:.1%}"
-    others = measured_values(board.finished, "val_balanced_accuracy")  # none where all others failed
+    others = measured_values(board.finished, "val_balanced_accuracy")  # may be empty: the best need not have finished
     if balanced is not None and balanced >= max(others, default=balanced):
         longer = "" if results.specification.get("loop") == IMPORTED else ": train longer"
         remedy = f"no finished configuration has a higher one{longer}"
@@ -440,24 +441,24 @@ def majority_warning(results: Results, board: Leaderboard) -> list[str]:
 
 
 def constraint_warning(board: Leaderboard) -> list[str]:
-    """Return a warning where the best configuration breaks a constraint, as all that finished then do."""
+    """Return a warning if the best configuration breaks a constraint; then all finished ones do."""
     if board.best is None or not board.breaks_constraint(board.best):
         return []
     return [f"every finished configuration breaks a constraint: {', '.join(board.constraints)}."]
 
 
-def astray_warning(found: Matrix) -> list[str]:
-    """Return which trainings ended far from the others of their configuration: verdicts leave them out."""
-    flagged = found.astray.flagged
+def astray_warning(grid: Matrix) -> list[str]:
+    """Return a warning that names the trainings that ended far from the others; verdicts leave them out."""
+    flagged = grid.astray.flagged
     if not flagged:
         return []
     named = ", ".join(f"{trial} seed {seed}" for trial, seed in flagged[:3]) + (", …" if len(flagged) > 3 else "")
-    ended = f"{len(flagged)} of {found.astray.trainings} trainings ended far from the others ({named})"
+    ended = f"{len(flagged)} of {grid.astray.trainings} trainings ended far from the others ({named})"
     return [f"{ended}: what is said holds of seeds that train."]
 
 
 def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:
-    """Return what post-hoc methods did to the finished trials, or to all evaluated ones if none finished."""
+    """Return the effects of post-hoc methods on the finished trials, or on all evaluated ones if none finished."""
     if not board.rows:
         return []
     kept = {row["trial"] for row in (board.finished or board.rows)}

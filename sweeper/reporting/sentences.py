@@ -1,6 +1,6 @@
-"""The first screen in words: the only place where an answer becomes a sentence.
+"""The first screen in words: the only module that turns an answer into sentences.
 
-The terminal, the report, the page of several sweeps and MLflow's description all say what stands below.
+The terminal, the report, the page of several sweeps and MLflow's description all use it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sweeper.reporting.first_screen import (
 )  # fmt: skip
 from sweeper.results.estimators import Judgement
 
-#: Names that a sentence lists; of more it gives the number.
+#: Largest number of names in a sentence; for more it gives the number.
 MOST_NAMED = 4
 
 STANDINGS = {BEST: "best", ALIKE: "as good?", WORSE: "worse", STOPPED: "stopped", UNKNOWN: ""}
 
-#: A term of the glossary that is a code → the word that readers see.
+#: Code in the glossary → word that readers see.
 SHOWN = {
     **STANDINGS,
     UNKNOWN: "not compared",
@@ -51,20 +51,20 @@ SHOWN = {
 }
 
 
-def sentences(found: FirstScreen) -> list[str]:
-    """Return the screen's sentences: the lead of each setting of the data set, or why there is none."""
-    return [" ".join(filter(None, [lead(answer), remedy(answer)])) for answer in found.answers] or [found.missing]
+def sentences(screen: FirstScreen) -> list[str]:
+    """Return the screen's sentences: one lead per setting of the data set, or why there is none."""
+    return [" ".join(filter(None, [lead(answer), remedy(answer)])) for answer in screen.answers] or [screen.missing]
 
 
 def lead(answer: Answer) -> str:
-    """Return what to use, what that may cost, and what is decided."""
+    """Return the lead: what to use, what that may cost, and what is decided."""
     start = [f"At {answer.place}:"] if answer.place else []
     start += ["So far:"] if answer.running else []
     return " ".join([*start, *filter(None, [between(answer), recommendation(answer)])])
 
 
 def recommendation(answer: Answer) -> str:
-    """Return whom to use and how sure that is."""
+    """Return which configuration to use and how certain that is."""
     who, measured = name(answer.leader), numbers(answer)
     if answer.state == UNFINISHED:
         return f"None was trained to the end. {who} leads at epoch {answer.leader.epoch}: {measured}."
@@ -85,12 +85,12 @@ def recommendation(answer: Answer) -> str:
 
 
 def name(line: Line) -> str:
-    """Return a finalist as a sentence names it, e.g. `cross_entropy on resnet8`."""
+    """Return a finalist's name in a sentence, e.g. `cross_entropy on resnet8`."""
     return f"{line.words} on {line.network}"
 
 
 def numbers(answer: Answer) -> str:
-    """Return the leader's test ECE, after temperature scaling where that lowers it, and its objective."""
+    """Return the leader's test ECE (after temperature scaling if that lowers it) and its objective."""
     leader, said = answer.leader, list[str]()
     if leader.change is not None and answer.objective.column != "ece":
         scaled = leader.change.code == LOWER
@@ -102,22 +102,23 @@ def numbers(answer: Answer) -> str:
 
 def spread(mean: float, deviation: float) -> str:
     """Return a mean with its standard deviation over seeds, if it has one."""
-    return f"{mean:.3f} ± {deviation:.3f}" if deviation == deviation else f"{mean:.3f}"
+    return f"{mean:.3f}" if math.isnan(deviation) else f"{mean:.3f} ± {deviation:.3f}"
 
 
 def of_seeds(answer: Answer) -> str:
-    """Return how many seeds an answer rests on, for parentheses."""
+    """Return the number of seeds behind an answer, as the end of a parenthesis."""
     return f", {plural(answer.seeds, 'fresh seed' if answer.fresh else 'seed')} each"
 
 
 def cost(answer: Answer) -> str:
     """Return the most that the leader can cost, e.g. `30 %`."""
-    assert answer.most_lost is not None  # of the states that say it
+    assert answer.most_lost is not None  # NEARLY_DECIDED and NOT_DECIDED have it
+    # Rounded up, because the sentence says "at most".
     return f"{math.ceil(100 * answer.most_lost)} %" if answer.relative else f"{answer.most_lost:.2g}"
 
 
 def fact(question: Question, leader: Line) -> str:
-    """Return what is known of a question, e.g. `resnet8 beats mlp` or `inverse_focal may be as good`."""
+    """Return the known part of a question's answer, e.g. `resnet8 beats mlp` or `inverse_focal may be as good`."""
     first, *alike = question.best
     if question.where and question.where != f"{leader.loss} on {leader.network}":
         return ""
@@ -128,21 +129,26 @@ def fact(question: Question, leader: Line) -> str:
 
 
 def left_out(answer: Answer) -> list[str]:
-    """Return which losses and networks were compared with nothing."""
-    unknown = [each for question in answer.questions if not question.where for each in question.unknown]
+    """Return a sentence on the losses and networks that were not compared."""
+    unknown = [candidate for question in answer.questions if not question.where for candidate in question.unknown]
     was = "was" if len(unknown) == 1 else "were"
     return [f"{listed(unknown)} {was} not trained to the end, so not compared."] if unknown else []
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a list in words."""
+    """Return names as a list in words.
+
+    Example:
+        >>> listed(["mlp", "resnet8", "convnet"])
+        'mlp, resnet8 and convnet'
+    """
     if len(names) > MOST_NAMED:
         return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def remedy(answer: Answer) -> str:
-    """Return the command that would decide what is left, and what it costs; empty where nothing is left."""
+    """Return the command that would settle the rest, and its cost; empty if nothing is left."""
     if not answer.command:
         return ""
     if not answer.trainings:
@@ -152,7 +158,7 @@ def remedy(answer: Answer) -> str:
 
 
 def between(answer: Answer) -> str:
-    """Return how the test ECE of the only two finalists differs, before and after temperature scaling."""
+    """Return the difference in test ECE of the only two finalists, before and after temperature scaling."""
     if answer.between is None or answer.pair is None:
         return ""
     one, other = (line.words for line in answer.pair)
@@ -160,7 +166,7 @@ def between(answer: Answer) -> str:
 
 
 def between_two(one: str, other: str, before: Judgement, after: Judgement) -> str:
-    """Return how the test ECE of two sides differs, before and after temperature scaling."""
+    """Return the difference in test ECE of two sides in words, before and after temperature scaling."""
     first = {
         HIGHER: f"{one} raises test ECE by {size(before):.3f}",
         LOWER: f"{one} lowers test ECE by {size(before):.3f}",
@@ -176,29 +182,35 @@ def between_two(one: str, other: str, before: Judgement, after: Judgement) -> st
     return f"Against {other}, {first} before temperature scaling; after it {second}."
 
 
-def size(found: Judgement) -> float:
+def size(judgement: Judgement) -> float:
     """Return the size of a difference."""
-    return abs(found.means[0] - found.means[1])
+    return abs(judgement.means[0] - judgement.means[1])
 
 
-def bound(found: Judgement) -> str:
-    """Return the largest difference left, rounded up."""
-    return "–" if found.verdict is None else f"{found.verdict.largest + 0.0004999:.3f}"
+def bound(judgement: Judgement) -> str:
+    """Return the largest difference that is still possible, rounded up to three decimals."""
+    # 0.0004999, not 0.0005: a value with three decimals must stay as it is.
+    return "–" if judgement.verdict is None else f"{judgement.verdict.largest + 0.0004999:.3f}"
 
 
 def signed(value: float) -> str:
-    """Return a change in three decimals with its sign."""
+    """Return a change with its sign, to three decimals.
+
+    Example:
+        >>> signed(-0.0144)
+        '−0.014'
+    """
     return f"{value:+.3f}".replace("-", "−")
 
 
-def interval(found: Judgement) -> str:
-    """Return the 95 % interval of a difference, e.g. `−0.036 … −0.013`; of one seed that there is none."""
-    return "one seed" if found.verdict is None else " … ".join(signed(end) for end in found.verdict.interval)
+def interval(judgement: Judgement) -> str:
+    """Return the 95 % interval of a difference, e.g. `−0.036 … −0.013`; `one seed` if there is none."""
+    return "one seed" if judgement.verdict is None else " … ".join(signed(end) for end in judgement.verdict.interval)
 
 
-def lacking(found: Judgement) -> str:
-    """Return what an open difference lacks, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
-    verdict = found.verdict
+def lacking(judgement: Judgement) -> str:
+    """Return what would settle an open difference, e.g. `+5 seeds`, `+1.4k samples`, `+5 seeds & 359 samples`."""
+    verdict = judgement.verdict
     if verdict is None:
         return "more seeds"
     parts = [plural(verdict.more_seeds, "seed")] if verdict.more_seeds else []
@@ -214,11 +226,11 @@ class Cells:
 
     Attributes:
         value: the objective.
-        standing: against the leader; empty where all lines have the same.
+        standing: standing against the leader; empty if all lines have the same.
         ece: test ECE before → after temperature scaling.
         change: after minus before.
-        around: its 95 % interval.
-        verdict: `lower`, `higher`, `≤ 0.005`, or `open: 5 more seeds`.
+        around: 95 % interval of the change.
+        verdict: `lower`, `higher`, `≤ 0.005`, or `open: +5 seeds`.
     """
 
     value: str
@@ -232,19 +244,31 @@ class Cells:
 def cells(line: Line, answer: Answer) -> Cells:
     """Return a line in words."""
     value = f"{line.value.mean:.3g}"
-    same = len({each.standing for each in answer.lines if each.standing != BEST}) == 1 and len(answer.lines) > 2
+    same = len({other.standing for other in answer.lines if other.standing != BEST}) == 1 and len(answer.lines) > 2
     standing = STANDINGS[line.standing] if line.standing != STOPPED else f"stopped at {line.epoch}"
     standing = "" if answer.state in (NOT_JUDGED, ALONE) or (same and line.standing in (ALIKE, UNKNOWN)) else standing
-    found = line.change
-    if found is None:
+    judgement = line.change
+    if judgement is None:
         return Cells(value, standing, "", "", "", "")
-    verdict = {LOWER: "lower", HIGHER: "higher", NO_DIFFERENCE: f"≤ {bound(found)}", OPEN: f"open: {lacking(found)}"}
-    ece = f"{found.means[1]:.3f} → {found.means[0]:.3f}"
-    return Cells(value, standing, ece, signed(found.means[0] - found.means[1]), interval(found), verdict[found.code])
+    verdict = {
+        LOWER: "lower",
+        HIGHER: "higher",
+        NO_DIFFERENCE: f"≤ {bound(judgement)}",
+        OPEN: f"open: {lacking(judgement)}",
+    }
+    ece = f"{judgement.means[1]:.3f} → {judgement.means[0]:.3f}"
+    return Cells(
+        value,
+        standing,
+        ece,
+        signed(judgement.means[0] - judgement.means[1]),
+        interval(judgement),
+        verdict[judgement.code],
+    )
 
 
 def settings(answer: Answer) -> list[str]:
-    """Return which value of each hyperparameter may be the best, a sentence for each loss and network."""
+    """Return one sentence per loss and network on the values of a hyperparameter that may be the best."""
     said = []
     for question in answer.questions:
         if question.where:
@@ -262,41 +286,42 @@ def settings(answer: Answer) -> list[str]:
 
 
 def objective_words(answer: Answer) -> str:
-    """Return the objective's metric as the head of a column."""
+    """Return the objective's metric as the heading of a column."""
     return label(answer.objective.column)
 
 
 @functools.cache
 def glossary() -> dict[str, str]:
-    """Return the meaning of each term of the first screen, by name; the site's glossary page has further words."""
+    """Return the meaning of each term of the first screen, by name."""
+    # The file's second document holds further terms, which only the documentation's glossary page shows.
     text = resources.files("sweeper.reporting").joinpath("glossary.yaml").read_text("utf-8")
     words: dict[str, str] = next(yaml.safe_load_all(text))
     return words
 
 
-def words_of(found: FirstScreen) -> list[str]:
-    """Return the terms that this screen uses, as the glossary names them."""
-    verdicts = {line.change.code for line in found.lines if line.change is not None}
-    used = {line.standing for line in found.lines} | {f"{verdict} change" for verdict in verdicts}
+def words_of(screen: FirstScreen) -> list[str]:
+    """Return the glossary's terms that this screen uses."""
+    verdicts = {line.change.code for line in screen.lines if line.change is not None}
+    used = {line.standing for line in screen.lines} | {f"{verdict} change" for verdict in verdicts}
     optional = {
         BEST,
         ALIKE,
         WORSE,
         STOPPED,
         UNKNOWN,
-        *(f"{each} change" for each in (LOWER, HIGHER, NO_DIFFERENCE, OPEN)),
+        *(f"{verdict} change" for verdict in (LOWER, HIGHER, NO_DIFFERENCE, OPEN)),
     }
-    optional |= set() if any(answer.fresh for answer in found.answers) else {"fresh seeds"}
+    optional |= set() if any(answer.fresh for answer in screen.answers) else {"fresh seeds"}
     return [word for word in glossary() if word not in optional or word in used]
 
 
-def legend(found: FirstScreen) -> str:
-    """Return what the rows and verdicts of this screen mean; empty where none has a verdict."""
-    verdicts = {line.change.code for line in found.lines if line.change is not None}
+def legend(screen: FirstScreen) -> str:
+    """Return the explanation of this screen's rows and verdicts; empty if no row has a verdict."""
+    verdicts = {line.change.code for line in screen.lines if line.change is not None}
     if not verdicts:
         return ""
-    rows = Counter((line.place, line.loss, line.network) for line in found.lines)
-    alone = {line.setting.split()[0] for line in found.lines if rows[line.place, line.loss, line.network] > 1}
+    rows = Counter((line.place, line.loss, line.network) for line in screen.lines)
+    alone = {line.setting.split()[0] for line in screen.lines if rows[line.place, line.loss, line.network] > 1}
     said = [
         f"Finalists: the best of each loss on each network{', and each ' + listed(sorted(alone)) if alone else ''}.",
         "Change: test ECE after minus before temperature scaling, its 95 % interval over seeds and test samples.",
