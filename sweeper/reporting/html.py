@@ -1,6 +1,6 @@
-"""What every page of the program is made of: templates, data that no text can break, and links to rows.
+"""Common parts of all pages: templates, data scripts that no text can break out of, and links to rows.
 
-Style, script, plots and data are all inside a page; Vega's script comes after everything a reader sees first.
+A page contains its style, scripts, plots and data; Vega's script comes last, after what a reader sees first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sweeper.reporting.sentences import SHOWN, cells, glossary, lead, objective_
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 
-#: Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
-#: one of large data is a fifth of its size and is not parsed before it is needed.
+#: Length of JSON from which it is compressed in the page. Small data can be read by any browser; large data shrink to a
+#: fifth and are not parsed before they are needed.
 PACKED_FROM = 200_000
 
 
@@ -38,8 +38,9 @@ FILES = resources.files("sweeper.reporting")
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """Return what fills in the templates of this folder."""
-    loader = jinja2.FunctionLoader(lambda each: FILES.joinpath(each).read_text("utf-8"))
+    """Return the environment of this folder's templates."""
+    loader = jinja2.FunctionLoader(lambda name: FILES.joinpath(name).read_text("utf-8"))
+    # Everything is escaped, and a misspelled variable is an error instead of an empty text in a report.
     made = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
@@ -56,25 +57,25 @@ def _environment() -> jinja2.Environment:
 
 
 def page_text(template: str, **shown: object) -> str:
-    """Return a template of this folder filled in: the text of a page, or of a part of one.
+    """Return the text of a page, or of a part of one, from a template of this folder.
 
     Args:
-        template: its file name.
-        shown: by the names that the template has for it; `served` where a server has style and scripts at hand.
+        template: file name of the template.
+        shown: the template's variables; `served` if a server provides style and scripts.
     """
     return _environment().get_template(template).render(**shown)
 
 
 def write_page(template: str, file: Path, remedy: str, **shown: object) -> Path:
-    """Fill in a template of this folder, write it to `file` and return that.
+    """Write a page from a template of this folder to `file`, and return `file`.
 
     The page is written under a temporary name and renamed, so a browser never opens half of it.
 
     Args:
-        template: its file name.
-        file: the page; one that exists is replaced.
-        remedy: what to do where the file cannot be written.
-        shown: as for `page_text`.
+        template: file name of the template.
+        file: the page; an existing one is replaced.
+        remedy: advice in the error if the file cannot be written.
+        shown: as in `page_text`.
 
     Raises:
         SweeperError: the file cannot be written.
@@ -86,7 +87,7 @@ def write_page(template: str, file: Path, remedy: str, **shown: object) -> Path:
 
 
 def write_figure(figure: Figure, file: Path) -> None:
-    """Write a figure into a file whose suffix says the format: a page that opens offline, or one for paper.
+    """Write a figure to a file whose suffix gives the format: a page that opens offline, or a file for a paper.
 
     Raises:
         SweeperError: another suffix, or the file cannot be written.
@@ -101,6 +102,7 @@ def write_figure(figure: Figure, file: Path) -> None:
 def data_script(identifier: str, text: str) -> Markup:
     """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end; large text packed."""
     if len(text) >= PACKED_FROM:
+        # `mtime=0`: without a time in the gzip header, equal data give equal pages.
         packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
         return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
     safe = text.replace("<", "\\u003c")
@@ -108,37 +110,42 @@ def data_script(identifier: str, text: str) -> Markup:
 
 
 def pretty(text: str) -> Markup:
-    """Return text as HTML: λ_max with its subscript, code between backticks, no line broken at a `=` or `±`."""
+    r"""Return text as HTML: λ_max with a subscript, backticks as code, no line break around `=` or `±`.
+
+    Example:
+        >>> str(pretty("λ_max = 3 by `sweeper run`"))
+        'λ<sub>max</sub>\xa0=\xa03 by <code>sweeper run</code>'
+    """
+    # Escaped before tags are added, so that only these tags are HTML.
     unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
     coded = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(unbroken)))
     return Markup(coded.replace("λ_max", "λ<sub>max</sub>"))
 
 
-#: Rows of a query that take more than this in memory, 1 MiB, are not put into the page: it is to stay quick to open.
-#: Of figures over 1,000 trials all are; 10,000 trials took 18 MiB in a dozen files, and the query gives them from the
-#: sweep's tables.
+#: Largest size in memory of a query's rows that go into the page, so that it stays quick to open. Figures of 1,000
+#: trials are below it; 10,000 trials took 18 MiB in a dozen files, and the query returns them from the sweep's tables.
 MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What says where numbers come from, for all parts of one page: rows of the same query are held once.
+    """Links to the rows behind a page's numbers; the rows of one query are held once.
 
     Attributes:
-        results: what the queries are asked of.
-        held: query → the link's identifier.
+        results: the sweep that is queried.
+        held: query → identifier of its link.
     """
 
     results: Results
     held: dict[str, str] = field(default_factory=dict)
 
     def links(self, key: str, sql: Sequence[str]) -> list[Markup]:
-        """Return a link for the rows of each query of the figure or table `key`."""
+        """Return one link per query of the figure or table `key`."""
         names = [f"{key}-{at + 1}" if len(sql) > 1 else key for at in range(len(sql))]
         return [self.link(name, query) for name, query in zip(names, sql, strict=True)]
 
     def link(self, name: str, query: str) -> Markup:
-        """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
+        """Return a link that saves a query's rows as CSV, held compressed in the page itself."""
         if query in self.held:
             return Markup('<a href="#{}">same CSV as above</a>').format(self.held[query])
         table = self.results.sql(query)

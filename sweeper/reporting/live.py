@@ -1,6 +1,6 @@
-"""What a running sweep shows: a table on a terminal, lines elsewhere, a notebook's cell, its report, its timings.
+"""Live output of a running sweep: a table on a terminal, lines elsewhere, a notebook's cell, its report, its timings.
 
-All else that is printed meanwhile goes to the sweep's log.
+Everything else that is printed meanwhile goes to the sweep's log.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ from sweeper.reporting.snapshot import BAR, Snapshot, Tally, failure_line, progr
 from sweeper.scheduling.base import Scheduler
 from trainables.files.regular import open_regular
 
+#: Between two lines where there is no terminal: a log of a day then has 8,640 lines.
 PLAIN_LINE_SECONDS = 10.0
 
-#: The last stage of a sweep in a notebook, whose cell keeps what was shown last.
+#: The final stage in a notebook, whose cell keeps the last display.
 DONE = "done"
 
 
 @contextmanager
 def redirect_output(log: Path) -> Iterator[Console]:
     """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
+    # File descriptors are redirected, not only `sys.stdout`: Ray's C++ core and child processes write to descriptors.
+    # Flushed first, or buffered text would go to the log.
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -57,7 +60,7 @@ def redirect_output(log: Path) -> Iterator[Console]:
         opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
         real_error = stack.enter_context(opened)
         for stream, descriptor, redirect in ((sys.stdout, 1, redirect_stdout), (sys.stderr, 2, redirect_stderr)):
-            if hasattr(stream, "pub_thread"):  # a notebook's kernel would send to the cell what Python prints
+            if hasattr(stream, "pub_thread"):  # a notebook's kernel replaces `sys.stdout`: prints would go to the cell
                 printed = os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace")
                 stack.enter_context(redirect(stack.enter_context(printed)))
         handler = logging.StreamHandler(sys.stderr)
@@ -75,7 +78,7 @@ def redirect_output(log: Path) -> Iterator[Console]:
 
 
 class Progress:
-    """Shows a sweep while it runs. A sink of the driver: `append` hands it each record."""
+    """Shows a sweep while it runs. A sink of the driver, which passes each record to `append`."""
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class Progress:
         describe: Callable[[int], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to show `state` on `console`; `describe` describes a configuration in a few words."""
+        """Prepare to show `state` on `console`; `describe` returns a short description of a configuration."""
         self._console, self._schedule, self._describe = console, schedule, describe
         self._clock = clock
         self._started = clock()
@@ -97,21 +100,21 @@ class Progress:
         self._cluster = ""
 
     def __enter__(self) -> Progress:
-        """Begin to show."""
+        """Start the display."""
         if self._console.is_terminal:
             self._live = Live(
                 console=self._console,
                 refresh_per_second=4,
                 get_renderable=self._render,
                 transient=True,
-                redirect_stdout=False,  # what others print belongs in the log, not above the table
+                redirect_stdout=False,  # rich would print other output above the table; it belongs in the log
                 redirect_stderr=False,
             )
             self._live.start()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Stop showing; a log ends with where the sweep stands."""
+        """Stop the display; without a terminal, print a last line."""
         if self._live is not None:
             self._live.stop()
         else:
@@ -121,14 +124,14 @@ class Progress:
         self._console.print(f"{PROGRESS}{progress_line(self._snapshot(), self._schedule.metric)}")
 
     def stage(self, text: str) -> None:
-        """Show what the driver is doing; `running` restarts the clock for throughput."""
+        """Show the driver's current stage; `running` restarts the clock for throughput."""
         self._stage = text
         if text == "running":
             self._started = self._clock()
         self._tell(text)
 
     def say(self, text: str) -> None:
-        """Show a sentence about the cluster until the next one: what the sweep waits for or runs on."""
+        """Show a sentence about the cluster (what the sweep waits for or runs on) until the next one."""
         self._cluster = text
         self._tell(text)
 
@@ -137,12 +140,13 @@ class Progress:
             self._console.print(text)
 
     def append(self, record: Record) -> None:
-        """Receive a record; print failures where there is no terminal."""
+        """Receive a record; print failures if there is no terminal."""
+        # `markup=False`: a traceback's square brackets are not rich's markup.
         if self._live is None and isinstance(record.body, Failed):
             self._console.print(failure_line(record.body), markup=False)
 
     def flush_if_due(self) -> None:
-        """Print a plain line when one is due."""
+        """Print a line if one is due."""
         now = self._clock()
         if self._live is None and now - self._printed >= PLAIN_LINE_SECONDS:
             self._printed = now
@@ -155,22 +159,23 @@ class Progress:
         now = self._snapshot()
         if self._stage not in ("running", DONE):
             line = Table.grid(padding=(0, 2))
-            # How long it takes is not known: the bar only shows that it continues.
+            # The duration is unknown: the pulsing bar only shows that work continues.
             bar = ProgressBar(total=None, pulse=True, width=BAR, animation_time=self._clock())
             line.add_row(bar, Text(f"{self._stage} … {duration(now.seconds)}", style="dim"))
             return Group(line, Text(self._cluster)) if self._cluster else line
         return progress_panel(now, self._schedule.metric, self._describe, [self._cluster] if self._cluster else [])
 
 
-#: Faster updates cannot be read; a browser redraws a small table in milliseconds.
+#: Between two updates of a notebook's cell: faster ones cannot be read.
 UPDATE_SECONDS = 0.5
 
+#: Largest number of failures in a notebook's cell; the log has all.
 FAILURES_SHOWN = 5
 
 
 def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
-    module = sys.modules.get("IPython")
+    module = sys.modules.get("IPython")  # not imported: a kernel has imported it already
     shell = module.get_ipython() if module is not None else None
     return shell is not None and hasattr(shell, "kernel")
 
@@ -181,20 +186,20 @@ class NotebookProgress(Progress):
     def __init__(
         self, console: Console, state: SweepState, schedule: Scheduler, describe: Callable[[int], str]
     ) -> None:
-        """Prepare to show `state`; `console` is not written to."""
+        """Prepare to show `state`; nothing is written to `console`."""
         super().__init__(console, state, schedule, describe)
         self._handle: Any = None
         self._failures: list[str] = []
 
     def __enter__(self) -> NotebookProgress:
-        """Begin to show."""
+        """Start the display."""
         from IPython.display import HTML, display
 
         self._handle = display(HTML(self._html()), display_id=True)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Leave the last state in the cell."""
+        """Leave the last state in the notebook's cell."""
         if kind is None:
             self._stage = DONE
         self._update()
@@ -208,7 +213,7 @@ class NotebookProgress(Progress):
             self._failures.append(failure_line(record.body))
 
     def flush_if_due(self) -> None:
-        """Redraw when it is due."""
+        """Redraw the cell if an update is due."""
         if self._clock() - self._printed >= UPDATE_SECONDS:
             self._update()
 
@@ -231,24 +236,24 @@ def process_began() -> float:
 
 @dataclass
 class Timings:
-    """Phases of a run by the moment at which each ended, from the start of its process: what `--timings` prints.
+    """Phases of a run, which `--timings` prints, by the time at which each ended.
 
     Attributes:
-        began: start of the clock, in seconds since the epoch.
-        ends: phase → the moment at which it ended, in seconds since the epoch.
+        began: start of the process, in Unix seconds.
+        ends: phase → end, in Unix seconds.
     """
 
     began: float = field(default_factory=time.time)
     ends: dict[str, float] = field(default_factory=dict)
 
     def note(self, phase: str) -> None:
-        """Note that a phase has ended."""
+        """Record that a phase has ended."""
         self.ends[phase] = time.time()
 
     def read(self, records: Iterable[Record]) -> None:
-        """Take what the journal of this run says: when trials began, the first and last report, the recorded end."""
+        """Add the phases in this run's journal: trials began, first and last report, recorded end."""
         for record in records:
-            if record.time < self.began:
+            if record.time < self.began:  # an earlier driver's record
                 continue
             if isinstance(record.body, Attempt):
                 self.ends["ready for trials"] = record.time
@@ -260,7 +265,7 @@ class Timings:
 
     @property
     def phases(self) -> list[tuple[str, float, float]]:
-        """Each phase with the seconds from the start to its end, and those it took, in order of time."""
+        """(phase, seconds from the start to its end, seconds it took), in order of time."""
         order = sorted(self.ends.items(), key=lambda item: item[1])
         before = [self.began, *(moment for _, moment in order)]
         return [(name, end - self.began, end - last) for (name, end), last in zip(order, before, strict=False)]
@@ -274,13 +279,15 @@ class Timings:
         return table
 
 
-#: Seconds before the first report, and between two at least.
+#: Seconds before the first report, and least seconds between two.
 EVERY_SECONDS = 60.0
 
-#: The next report waits this many times what the last one took: a large one takes its process a minute.
+#: The next report waits for this multiple of the last one's duration, so that reports take at most a tenth of a core: a
+#: large one takes a minute.
 PAUSE = 10
 
-#: Ends the process with the driver, whose pipe then closes: a late one would put an old page over a resumed sweep's.
+#: Code that ends the process with its parent, by reading the pipe that closes then. A process that outlived its driver
+#: would write an old page over that of the resumed sweep.
 WATCH = """import os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()"""
 
@@ -288,9 +295,9 @@ WRITE = "import sys; from sweeper.reporting.page import write_report; write_repo
 
 
 class FreshReport:
-    """A sink of the driver that has the report written where something was reported since; ends with the context.
+    """A sink of the driver that rewrites the report regularly if trials have reported; ends with the context.
 
-    The page is renamed into its place, so a browser reads an old one or a new one.
+    The page is renamed into its place, so a browser reads either the old or the new one.
     """
 
     def __init__(self, paths: SweepPaths, clock: Callable[[], float] = time.monotonic) -> None:
@@ -302,21 +309,21 @@ class FreshReport:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FreshReport:
-        """Return itself: the first report has time."""
+        """Return itself; the first report is written later."""
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End a process that still writes: the driver writes the last report itself."""
+        """Kill a process that is still writing: the driver writes the last report itself."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def append(self, record: Record) -> None:
-        """Note that there is something to show."""
+        """Record that a trial has reported."""
         self._news |= isinstance(record.body, Reported)
 
     def flush_if_due(self) -> None:
-        """Start to write the report where it is due."""
+        """Start writing the report if it is due."""
         now = self._clock()
         if self._process is not None and self._process.poll() is not None:
             self._process = None
@@ -324,5 +331,6 @@ class FreshReport:
         if self._process is None and self._news and now >= self._due:
             self._began, self._news = now, False
             command = [sys.executable, "-P", "-c", f"{WATCH}\n{WRITE}", str(self._paths.root)]
-            # What keeps it from being written, the report at the end says.
+            # In a process of its own, at a low priority: drawing takes seconds of a core that trials need. Its errors
+            # are dropped, since the report at the end of the run states them.
             self._process = start_beside(command, subprocess.DEVNULL)

@@ -1,8 +1,8 @@
-"""The configurations of each loss on each network, and which of them may be the best, by the objective.
+"""The configurations of each loss on each network, and which of them may be the best by the objective.
 
-Comparisons, which are those of `best_set`, are over all configurations at the same epoch, or, after a final stage, over
-those that had fresh seeds in it, by these seeds alone. What was stopped at an earlier epoch than the best is compared
-with nothing: at its rung it was behind, and what it would have come to is not known.
+Comparisons are those of `best_set`, over all configurations at the same epoch or, after a final stage, over those with
+fresh seeds, by these seeds alone. A configuration stopped at an earlier epoch than the best is not compared: it was
+behind at its rung, and its final value is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard, against_constraints
 from sweeper.results.verdicts import astray, fresh_replicates
 
-#: Data set's settings in words (empty where they do not vary), loss, network.
+#: The data set's settings in words (empty if they do not vary), loss, network.
 Key = tuple[str, str, str]
 
 #: Seed → value.
@@ -35,10 +35,10 @@ class Measured:
     """One column of the tables at every evaluation.
 
     Attributes:
-        values: trial → epoch → its replicates' values; finite ones only.
-        larger: whether it should be large.
-        places: trial → its setting of the data set; only those of one setting are compared.
-        left_out: trials that are compared with none: they break a constraint, or have no fresh seeds where others do.
+        values: trial → epoch → the replicates' finite values.
+        larger: whether larger is better.
+        places: trial → its setting of the data set; only trials of one setting are compared.
+        left_out: trials that are not compared: they break a constraint, or lack fresh seeds that others have.
     """
 
     values: Mapping[str, Mapping[int, Replicated]]
@@ -50,59 +50,60 @@ class Measured:
     )
 
     def last(self, row: Row) -> Spread | None:
-        """Return a trial's value at its last evaluation, None where it has none."""
-        found = self.values.get(text_of(row, "trial"), {})
-        return spread([*found[max(found)].values()]) if found else None
+        """Return a trial's value at its last evaluation; None if it has none."""
+        epochs = self.values.get(text_of(row, "trial"), {})
+        return spread([*epochs[max(epochs)].values()]) if epochs else None
 
     def compared(self, trial: str) -> tuple[list[str], Comparisons | None]:
-        """Return the trials that a trial is compared with at its last evaluation, it among them, and how.
+        """Return the trials compared at a trial's last evaluation, including itself, and the comparison.
 
-        No comparison where no spread can be estimated: one replicate each, or all values the same.
+        The comparison is None if no spread can be estimated: one replicate each, or equal values.
         """
+        # Kept: a comparison is simulated, and every row of a page asks for it.
         place, epoch = self.places[trial], max(self.values[trial])
         if (place, epoch) not in self._compared:
-            there = [name for name, found in self.values.items() if epoch in found and self.places[name] == place]
+            there = [name for name, epochs in self.values.items() if epoch in epochs and self.places[name] == place]
             trials = [name for name in there if name not in self.left_out]
-            found = spreads([self.values[name][epoch] for name in trials], "max" if self.larger else "min")
-            self._compared[place, epoch] = trials, None if found is None else Comparisons(found)
+            spread_of_seeds = spreads([self.values[name][epoch] for name in trials], "max" if self.larger else "min")
+            self._compared[place, epoch] = trials, None if spread_of_seeds is None else Comparisons(spread_of_seeds)
         return self._compared[place, epoch]
 
     @property
     def judged(self) -> bool:
-        """Whether differences can be judged at any epoch: some configuration has replicates that differ."""
-        return any(len({*found.values()}) > 1 for epochs in self.values.values() for found in epochs.values())
+        """Whether differences can be judged at any epoch: a configuration has replicates that differ."""
+        return any(len({*values.values()}) > 1 for epochs in self.values.values() for values in epochs.values())
 
     @property
     def repeated(self) -> bool:
-        """Whether some configuration has a second replicate."""
-        return any(len(found) > 1 for epochs in self.values.values() for found in epochs.values())
+        """Whether a configuration has more than one replicate."""
+        return any(len(values) > 1 for epochs in self.values.values() for values in epochs.values())
 
     def best_of(self, values: Sequence[Spread | None]) -> int | None:
-        """Return the place of the best mean, the first of equal ones; None where there is none."""
+        """Return the index of the best mean, the first of equal ones; None if there is none."""
         means = {at: value.mean for at, value in enumerate(values) if value is not None}
         return (max if self.larger else min)(means, key=lambda at: means[at], default=None)
 
     def worse(self, best: Row, other: Row) -> bool | None:
         """Return whether `other` is significantly worse than `best`, both at their last evaluation.
 
-        By multiple comparisons with the best, as `best_set`: where `best` is the best of all that are compared there,
-        whether `other` is out of their best set. None where that is unknown: they were last evaluated at different
-        epochs, one of them nowhere, or without a second replicate.
+        The test is the multiple comparison with the best of `best_set`: if `best` is the best of all compared there,
+        `other` is worse if it is not in the best set. None if that is unknown: the two were last evaluated at
+        different epochs, one was never evaluated, or there is no second replicate.
         """
         first, second = (text_of(row, "trial") for row in (best, other))
         epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]
         if None in epochs or epochs[0] != epochs[1]:
             return None
-        trials, found = self.compared(first)
-        if found is None or not {first, second} <= set(trials):
+        trials, comparisons = self.compared(first)
+        if comparisons is None or not {first, second} <= set(trials):
             return None
         mine, others = trials.index(first), trials.index(second)
-        if mine == int(found.spreads.scores.argmax()):
-            return not found.may_be_best[others]
-        return found.is_behind(others, mine)
+        if mine == int(comparisons.spreads.scores.argmax()):
+            return not comparisons.may_be_best[others]
+        return comparisons.is_behind(others, mine)
 
     def none_may_be_best(self, best: Row, rows: Sequence[Row]) -> bool | None:
-        """Return whether all of `rows` that can be compared with `best` are worse; None where none can."""
+        """Return whether all of `rows` that can be compared with `best` are worse; None if none can."""
         verdicts = {self.worse(best, row) for row in rows}
         return False if False in verdicts else True if True in verdicts else None
 
@@ -112,11 +113,11 @@ class Matrix:
     """Losses × networks, for each setting of the data set.
 
     Attributes:
-        cells: key → the configurations of that loss on that network, best first; failed ones left out.
+        cells: key → configurations of that loss on that network, best first, without failed ones.
         decides: the objective.
-        varying: columns of the hyperparameters that vary.
+        varying: columns of the varying hyperparameters.
         fresh: trials with seeds of the final stage.
-        astray: trainings that ended far from the others, whose values are left out.
+        astray: trainings that ended far from the others; their values are left out.
     """
 
     cells: Mapping[Key, Sequence[Row]]
@@ -127,7 +128,7 @@ class Matrix:
 
     @property
     def slices(self) -> list[str]:
-        """The data set's settings, in words; one empty text where they do not vary."""
+        """The data set's settings in words; one empty string if they do not vary."""
         return list(dict.fromkeys(key[0] for key in self.cells))
 
     def families(self) -> list[str]:
@@ -143,13 +144,13 @@ class Matrix:
         return next((rows[0] for key, rows in self.cells.items() if key[0] == place), None)
 
     def none_may_be_best(self, key: Key) -> bool | None:
-        """Return whether no configuration of a cell may be the best of its slice; None where none is compared."""
+        """Return whether no configuration of a cell may be the best of its slice; None if none is compared."""
         best = self.best(key[0])
         return None if best is None else self.decides.none_may_be_best(best, self.cells[key])
 
 
 def matrix(results: Results, board: Leaderboard) -> Matrix | None:
-    """Return the configurations by loss and network; None where no objective was evaluated."""
+    """Return the configurations by loss and network; None if the objective was never evaluated."""
     goal = board.objective
     if goal.column in results.columns("evaluations"):
         values = evaluated(results, goal.split if goal.split in ("val", "test") else "val", [goal.column])[goal.column]
@@ -163,14 +164,16 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     fresh = {trial for trial, _ in fresh_replicates(results)} & values.keys()
     chose_nothing = frozenset(values.keys() - fresh) if fresh else frozenset()
     decides = measure(goal, values, board, against_constraints(results) | chose_nothing)
-    by_value = fresh or (values.keys() if far.flagged else frozenset())  # the board counts all seeds
+    # The leaderboard's order uses all seeds, so where some seeds do not count, cells are ordered by value again.
+    by_value = fresh or (values.keys() if far.flagged else frozenset())
     return Matrix(cells_of(board, decides, by_value), decides, board.varying, fresh, far)
 
 
 def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset()) -> dict[Key, list[Row]]:
-    """Return the configurations of each loss and network, best first; those with fresh seeds by these, and before all.
+    """Return the configurations of each loss and network, best first.
 
-    Of those that were stopped, the ones trained furthest come first: values at epoch 3 and 9 are not comparable.
+    Those with fresh seeds come first, ordered by these seeds. Among stopped ones those trained furthest come first,
+    since values at epochs 3 and 9 are not comparable.
     """
     sign = -1 if decides.larger else 1
 
@@ -187,7 +190,7 @@ def cells_of(board: Leaderboard, decides: Measured, fresh: Set[str] = frozenset(
 
 
 def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str, dict[str, dict[int, Replicated]]]:
-    """Return column → trial → epoch → the replicates' values, of every evaluation on a split; fresh ones if any are."""
+    """Return column → trial → epoch → values by seed on a split; for a trial with fresh seeds, of these alone."""
     if not columns:
         return {}
     rows = results.rows(
@@ -209,7 +212,7 @@ _WITH_SEEDS = (
 
 
 def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Replicated]]:
-    """Return the same of an objective that only `epochs` has, such as the training loss."""
+    """Return trial → epoch → values by seed of an objective that only `epochs` has, such as the training loss."""
     if goal.metric not in results.columns("epochs"):
         return {}
     columns = f"trial, epoch, seed, {goal.metric}"
@@ -218,19 +221,19 @@ def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Replicated]]:
 
 
 def replicated(rows: Sequence[Row], column: str) -> dict[str, dict[int, Replicated]]:
-    """Return trial → epoch → the column's values by seed; what is missing or not finite is left out."""
-    found: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    """Return trial → epoch → the column's finite values by seed."""
+    values: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         value = float_or_none(row, column)
         if value is not None and math.isfinite(value):
-            found[text_of(row, "trial")][int_of(row, "epoch")][int_of(row, "seed")] = value
-    return {trial: {**epochs} for trial, epochs in found.items()}
+            values[text_of(row, "trial")][int_of(row, "epoch")][int_of(row, "seed")] = value
+    return {trial: {**epochs} for trial, epochs in values.items()}
 
 
 def measure(
     goal: Goal, values: Mapping[str, Mapping[int, Replicated]], board: Leaderboard, left_out: Set[str] = frozenset()
 ) -> Measured:
-    """Return the values of an objective, of the trials that did not fail."""
+    """Return an objective's values for the trials that did not fail."""
     kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
     places = {trial: place_of(board, row) for trial, row in kept.items()}
     known = {trial: of_one for trial, of_one in values.items() if trial in kept}

@@ -1,4 +1,4 @@
-"""The pages that a sweep has: its report, one of several sweeps side by side, and one of a single trial."""
+"""Write a sweep's pages: its report, several sweeps side by side, and a single trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sweeper.results.queries import literal
 from sweeper.results.trial_facts import trial_facts
 from trainables.files.regular import read_text
 
-#: The statuses behind each button of the filter.
+#: Button of the page's filter → statuses that it shows.
 FILTERS = {
     "finished": ("completed",),
     "stopped early": ("early_stopped",),
@@ -37,22 +37,23 @@ CAPTION = (
     "Values of different objectives, data sets or numbers of epochs are not comparable."
 )
 
-#: Columns of `epochs` that are drawn, a panel each.
+#: Columns of `epochs` on a trial's page, one panel each.
 CURVES = ("train_loss", "val_nll", "val_accuracy", "val_ece")
 
+#: Losses fall by orders of magnitude; accuracy and ECE lie in [0, 1] and may be 0.
 LOGARITHMIC = ("train_loss", "val_nll")
 
 
 def write_report(sweep_folder: Path | str, to: Path | None = None) -> Path:
-    """Write a sweep's report and return its path. May be called while the sweep runs.
+    """Write a sweep's report and return its path; the sweep may be running.
 
     Args:
-        sweep_folder: of the sweep.
-        to: the file; `report.html` in that folder where none is given.
+        sweep_folder: the sweep's results folder.
+        to: the file; by default `report.html` in that folder.
 
     Raises:
-        QueryError: when the sweep's tables cannot be read.
-        SweeperError: when the file cannot be written.
+        QueryError: the sweep's tables cannot be read.
+        SweeperError: the file cannot be written.
     """
     results = Results(Path(sweep_folder).resolve())
     remedy = "write the page elsewhere with --to FILE" if to is None else "give --to another file"
@@ -62,9 +63,9 @@ def write_report(sweep_folder: Path | str, to: Path | None = None) -> Path:
 
 
 def report(results: Results) -> dict[str, object]:
-    """Return what `page.html` shows of a sweep. `results` should be a snapshot, so that all parts see the same rows."""
+    """Return the variables of `page.html`. `results` should be a snapshot, so that all parts see the same rows."""
     board, counts, pareto = leaderboard(results), overview(results), front(results)
-    drawings = [folded(each.build(results), each.absent) for each in report_figures()]
+    drawings = [folded(figure.build(results), figure.absent) for figure in report_figures()]
     figures = [figure for figure in drawings if isinstance(figure, Figure)]
     first = first_screen(results, board, counts)
     return {
@@ -88,7 +89,7 @@ def report(results: Results) -> dict[str, object]:
 
 
 def facts(results: Results, counts: Overview) -> list[str]:
-    """Return what the sweep ran on, for the line below its name; what is not known is empty."""
+    """Return the facts for the line below the sweep's name; an unknown one is an empty string."""
     space = results.specification
     return [
         f"data set {space['dataset']['name']}" if "dataset" in space else "",
@@ -100,13 +101,18 @@ def facts(results: Results, counts: Overview) -> list[str]:
 
 
 def started(created: str) -> str:
-    """Return a time of ISO 8601 to the minute, in UTC where it has a zone."""
+    """Return an ISO 8601 time to the minute, in UTC if it has a time zone.
+
+    Example:
+        >>> started("2026-11-23T22:57:03+01:00")
+        '2026-11-23 21:57 UTC'
+    """
     moment = datetime.fromisoformat(created)
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def tiles(counts: Overview) -> list[tuple[str, str, str]]:
-    """Return the counts, each with label, value and note: trials by status and rung, epochs saved, time."""
+    """Return (label, value, note) of each count: trials by status and rung, epochs saved, time."""
     stops = [f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs]
     unfinished = ("running", "waiting", "interrupted")
     others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in unfinished if counts.count(name)]
@@ -140,7 +146,7 @@ def words(value: object) -> str:
 
 
 class SweepPart(NamedTuple):
-    """What one sweep contributes to the page of several."""
+    """One sweep's part of the page of several sweeps."""
 
     name: str
     objective: str
@@ -152,19 +158,19 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
     """Write the page of several sweeps to `file` and return it.
 
     Raises:
-        SweeperError: two of them have the same name, or the file cannot be written.
-        QueryError: tables of one of them cannot be read.
+        SweeperError: two sweeps have the same name, or the file cannot be written.
+        QueryError: the tables of a sweep cannot be read.
     """
-    name, times = Counter(each.name for each in members).most_common(1)[0]
+    name, times = Counter(member.name for member in members).most_common(1)[0]
     if times > 1:
         raise SweeperError(f"{name!r} was named twice", "name each sweep once")
-    parts = [part_of(each) for each in members]
+    parts = [part_of(member) for member in members]
     shown = {"sweeps": parts, "table": side_by_side(parts), "caption": CAPTION}
     return write_page("several.html", file, "write the page elsewhere with --to FILE", **shown)
 
 
 def part_of(results: Results) -> SweepPart:
-    """Return what one sweep contributes."""
+    """Return one sweep's part of the page."""
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
         first = first_screen(snapshot, board, counts)
@@ -172,15 +178,16 @@ def part_of(results: Results) -> SweepPart:
 
 
 def side_by_side(parts: Sequence[SweepPart]) -> list[tuple[str, list[Line | None]]]:
-    """Return each loss with its best cell in each sweep, None where the sweep has none."""
+    """Return each loss with its best line in each sweep; None if the sweep does not have the loss."""
     families = dict.fromkeys(line.loss for part in parts for line in part.first.lines)
     return [(family, [best_line(part.first, family) for part in parts]) for family in families]
 
 
-def best_line(found: FirstScreen, family: str) -> Line | None:
-    """Return the best line of a loss in a sweep: lines come by network, the best one first."""
-    mine = [line for line in found.lines if line.loss == family]
-    sign = -1 if mine and found.answers[0].objective.mode == "max" else 1
+def best_line(screen: FirstScreen, family: str) -> Line | None:
+    """Return the best line of a loss over all networks of a sweep; None if the sweep does not have the loss."""
+    # Stopped lines come last: their objective is that of an earlier epoch.
+    mine = [line for line in screen.lines if line.loss == family]
+    sign = -1 if mine and screen.answers[0].objective.mode == "max" else 1
     return min(mine, key=lambda line: (line.standing == STOPPED, sign * line.value.mean), default=None)
 
 
@@ -188,18 +195,18 @@ def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:
     """Write a trial's page to `file` and return it.
 
     Args:
-        results: its sweep.
+        results: the sweep.
         asked: the trial's name or number; None for the best.
-        file: an HTML file; one that exists is replaced.
+        file: an HTML file; an existing one is replaced.
 
     Raises:
-        SweeperError: there is no such trial; the message has the nearest name. Or the file cannot be written.
+        SweeperError: there is no such trial (the message has the nearest name), or the file cannot be written.
     """
     return write_page("trial.html", file, "give --to another path", **trial_parts(results, asked))
 
 
 def trial_parts(results: Results, asked: str | None) -> dict[str, object]:
-    """Return what `trial.html` shows of a trial; arguments and errors as of `write_trial_page`."""
+    """Return the variables of `trial.html`; arguments and errors as in `write_trial_page`."""
     with results.snapshot() as frozen:
         facts = trial_facts(frozen, asked)
         row = next((row for row in leaderboard(frozen).rows if row["trial"] == facts.trial), None)
@@ -209,7 +216,7 @@ def trial_parts(results: Results, asked: str | None) -> dict[str, object]:
 
 
 def curves_of(results: Results, trial: str) -> list[Panel]:
-    """Return a panel for each curve that was measured, with a line for each replicate."""
+    """Return one panel per measured curve, with one line per replicate."""
     present = set(results.columns("epochs"))
     rows = results.rows(f"SELECT * FROM epochs WHERE trial = {literal(trial)} ORDER BY replicate, epoch")
     names = [name for name in CURVES if name in present and any(row[name] is not None for row in rows)]
@@ -217,11 +224,11 @@ def curves_of(results: Results, trial: str) -> list[Panel]:
 
 
 def curve_panel(rows: Rows, column: str) -> Panel:
-    """Return one curve over epochs, a line for each replicate."""
+    """Return the panel of one curve over epochs, one line per replicate."""
     name = label(column.removeprefix("val_"))
     name = f"validation {name}" if column.startswith("val_") else name
     replicates = [*dict.fromkeys(str(row["replicate"]) for row in rows)]
-    held = [{**row, "replicate": str(row["replicate"])} for row in rows]
+    held = [{**row, "replicate": str(row["replicate"])} for row in rows]  # text, as the categories of its colour are
     said = fields("replicate", epoch="epoch", **{column: name})
     lines = mark("line", held, look={"point": {"size": 12}}, color=colour("replicate", replicates), tooltip=said)
     return Panel(name, [lines], quantity("epoch", "epoch"), quantity(column, name, log=column in LOGARITHMIC))

@@ -1,8 +1,8 @@
-"""A snapshot of a sweep's progress: counts, rungs, the best trial, throughput, time left; and metrics.
+"""A snapshot of a sweep's progress (counts, rungs, the best trial, throughput, time left), and metrics for Prometheus.
 
-The driver sets gauges of Ray's own; the agent on its node serves them, with the prefix `ray_`, at the node's metrics
-port, which is what Prometheus scrapes on launcher clusters (Ray writes a service discovery file) and under KubeRay.
-This module only counts: it knows no Ray. The dashboard, the alerts and their test read the names here.
+The driver sets Ray gauges. The agent on its node serves them with the prefix `ray_` at the node's metrics port, which
+Prometheus scrapes on launcher clusters (Ray writes a service discovery file) and under KubeRay. This module only counts
+and does not import Ray. The dashboard, the alerts and their test use the names defined here.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 
-#: How a trial is counted here that waits at a rung for the scheduler to promote or to stop it; most are stopped.
+#: Status, in this module only, of a trial that waits at a rung to be promoted or stopped; most are stopped.
 PAUSED = "paused"
 
-#: Trials whose epochs say how many the others will take.
+#: Statuses of trials whose epochs predict those of the others. A paused trial counts, because most are stopped.
 RESTING = (*sorted(ENDED), PAUSED)
 
-#: Best trials that a live view names.
+#: Number of best trials in a live view.
 LEADERS = 3
 
 
 @dataclass
 class Snapshot:
-    """What a sweep's progress looks like at one moment; made from the state alone.
+    """A sweep's progress at one moment, computed from its state alone.
 
     Attributes:
         counts: trials by status, with `paused` for those that wait at a rung.
-        rungs: rung → how many trials passed it and how many were stopped there.
-        towards: rung → how many running trials it is the next one of.
+        rungs: rung → numbers of trials that passed it and that were stopped there.
+        towards: rung → number of running trials whose next rung it is.
         leaders: the LEADERS best trials, best first.
-        epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
-        seconds: since this driver began.
-        paused: rung → how many trials pause there.
+        epochs, epochs_expected: epochs trained by this driver so far, and in all if the other trials behave alike.
+        seconds: seconds since this driver began.
+        paused: rung → number of trials that pause there.
         compares: whether trials are compared at rungs.
-        heard: seconds until the last epoch was reported: while nothing reports, the time left must not grow.
-        final_seeds: seeds that were added to the sweep: how many have ended, and how many there are.
+        heard: seconds from the start to the last reported epoch: while nothing reports, the time left must not grow.
+        final_seeds: seeds added to the sweep: number that ended, and number in all.
     """
 
     counts: dict[str, int]
@@ -76,27 +76,27 @@ class Snapshot:
 
     @property
     def over(self) -> bool:
-        """Whether every trial has ended, and every seed that was added."""
+        """Whether every trial and every added seed has ended."""
         ended, total = self.final_seeds
         return ended == total and sum(self.counts[status] for status in ENDED) == sum(self.counts.values())
 
     @property
     def share(self) -> float:
-        """The share of the work that is done, 0 to 1, by epochs: what the time left is estimated from."""
+        """Share of the expected epochs that is done, 0 to 1."""
         if self.over or self.epochs_expected <= 0:
             return float(self.over)
         return min(1.0, max(0.0, self.epochs) / self.epochs_expected)
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate of the time left, once enough has happened to make one."""
+        """Estimated seconds left; None before the first epoch."""
         if self.epochs <= 0 or self.heard <= 0:
             return None
         return max(0.0, self.epochs_expected - self.epochs) * self.heard / self.epochs
 
 
 class _Counted(NamedTuple):
-    """What the numbers need to know of a trial."""
+    """The part of a trial's state that a snapshot needs."""
 
     status: str
     epochs: int
@@ -107,13 +107,14 @@ class _Counted(NamedTuple):
 
 
 class Tally:
-    """The numbers of a snapshot, kept up to date by looking at the trials alone that records were about.
+    """The numbers of a snapshot, updated only for the trials that new records are about.
 
-    A view that is drawn four times a second would otherwise count 100,000 trials each time; of these, most are alike.
+    Otherwise a view that is drawn four times a second would count 100,000 trials each time. Trials with equal states
+    are counted together, since most are alike.
     """
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
-        """Count all trials of `state`, which keeps changing; `schedule` gives the rungs and what is better."""
+        """Count all trials of `state`, which keeps changing; `schedule` has the rungs and the objective's mode."""
         self._state, self._schedule, self._statuses = state, schedule, (*state.count(), PAUSED)
         self._counted: dict[int, _Counted] = {}
         self._alike: Counter[_Counted] = Counter()
@@ -124,33 +125,33 @@ class Tally:
         self._count(state.trials)
 
     def snapshot(self, *, seconds: float = 0.0, epochs_before: float = 0.0) -> Snapshot:
-        """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
+        """Return a snapshot.
 
         Args:
-            seconds: since this driver began.
-            epochs_before: epochs that earlier drivers had done.
+            seconds: seconds since this driver began.
+            epochs_before: epochs trained by earlier drivers.
         """
-        end = len(self._state.touched)  # first: it grows while a view in a thread of its own looks
+        end = len(self._state.touched)  # read once: the driver's thread appends while the view's thread counts
         touched = {*self._state.touched[self._seen : end]}
         self._seen = end
         self._count(touched)
         leaders = [self._state.trials[-rank[2]] for rank in self._leaders]
         if self._schedule.constrained_metrics:
-            # Who keeps to a constraint beside the best depends on all others.
+            # A constraint relative to the best value depends on all trials, so leaders cannot be updated one by one.
             leaders = best_trials(self._state, self._schedule, LEADERS)
         counts, rungs = dict.fromkeys(self._statuses, 0), self._schedule.rungs
         passed, stopped, paused, towards = (dict.fromkeys(rungs, 0) for _ in range(4))
-        for each, n in self._alike.items():
-            if each.added:
+        for trial, n in self._alike.items():
+            if trial.added:
                 continue
-            counts[each.status] += n
+            counts[trial.status] += n
             for rung in rungs:
-                passed[rung] += n * (each.epochs >= rung and rung not in (each.stop_rung, each.pause_rung))
-                stopped[rung] += n * (each.stop_rung == rung)
-                paused[rung] += n * (each.pause_rung == rung)
-            if each.status == RUNNING:
-                towards[next((rung for rung in rungs if rung > each.epochs), rungs[-1])] += n
-        trained = math.fsum(n * each.trained for each, n in self._alike.items())
+                passed[rung] += n * (trial.epochs >= rung and rung not in (trial.stop_rung, trial.pause_rung))
+                stopped[rung] += n * (trial.stop_rung == rung)
+                paused[rung] += n * (trial.pause_rung == rung)
+            if trial.status == RUNNING:
+                towards[next((rung for rung in rungs if rung > trial.epochs), rungs[-1])] += n
+        trained = math.fsum(n * trial.trained for trial, n in self._alike.items())
         done = trained - epochs_before
         if done != self._heard[0]:
             self._heard = done, seconds
@@ -161,24 +162,24 @@ class Tally:
         )  # fmt: skip
 
     def _final_seeds(self) -> tuple[int, int]:
-        added = {each: n for each, n in self._alike.items() if each.added}
-        return sum(n for each, n in added.items() if each.status in ENDED), sum(added.values())
+        added = {trial: n for trial, n in self._alike.items() if trial.added}
+        return sum(n for trial, n in added.items() if trial.status in ENDED), sum(added.values())
 
     def _lacking(self) -> float:
-        """Return how many epochs are still to be trained if the other trials take as many as those that rest."""
-        resting = {each: n for each, n in self._alike.items() if each.status in RESTING and not each.added}
-        epochs = sum(n * each.epochs for each, n in resting.items())
+        """Return the number of epochs still to be trained if the other trials take as many as the RESTING ones."""
+        resting = {trial: n for trial, n in self._alike.items() if trial.status in RESTING and not trial.added}
+        epochs = sum(n * trial.epochs for trial, n in resting.items())
         mean = epochs / sum(resting.values()) if resting else float(self._schedule.max_epochs)
 
         def due(trial: _Counted) -> float:
             if trial.added:
                 return self._schedule.max_epochs
-            # One that runs reaches its next rung, however early others ended.
+            # A running trial reaches at least its next rung, however early others ended.
             own = next((rung for rung in self._schedule.rungs if rung >= trial.epochs), 0)
             return max(mean, own) if trial.status == RUNNING else mean
 
-        others = [(each, n) for each, n in self._alike.items() if each.status not in RESTING]
-        return math.fsum(n * max(0.0, due(each) - each.trained) for each, n in others)
+        others = [(trial, n) for trial, n in self._alike.items() if trial.status not in RESTING]
+        return math.fsum(n * max(0.0, due(trial) - trial.trained) for trial, n in others)
 
     def _count(self, indices: Iterable[int]) -> None:
         for index in indices:
@@ -192,9 +193,9 @@ class Tally:
                 self._ranks[index] = now
             if before != now and before in self._leaders:  # a leader is no longer what it was
                 self._leaders = heapq.nlargest(LEADERS, self._ranks.values())
-            elif before != now and now is not None:
+            elif before != now and now is not None:  # no other trial can have become a leader
                 self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now])
-        self._alike = +self._alike  # without those of which none is left
+        self._alike = +self._alike  # drops zero counts
 
 
 def _counted(trial: TrialState) -> _Counted:
@@ -203,22 +204,27 @@ def _counted(trial: TrialState) -> _Counted:
     return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, waits, added)
 
 
-#: Columns of a progress bar: with the times beside it, it fits a terminal of 80.
+#: Width of a progress bar in characters: with the times beside it, it fits a terminal of 80.
 BAR = 24
 
 
 def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
-    """Return how many trials are in each status, e.g. `3 waiting, 2 running, 1 early stopped`."""
+    """Return the number of trials in each status, e.g. `3 waiting, 2 running, 1 early stopped`.
+
+    Example:
+        >>> counts_text({"waiting": 3, "running": 0, "early_stopped": 1})
+        '3 waiting, 1 early stopped'
+    """
     return separator.join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items() if n)
 
 
 def best_text(trial: TrialState, metric: str) -> str:
-    """Return the best trial's value, e.g. `best val_nll 0.1234`, or `best so far …` while none has completed."""
+    """Return the best trial's value, e.g. `best val_nll 0.1234`, or `best so far …` if none has completed."""
     return f"{best_words(trial)} {metric} {trial.objective:.4f}"
 
 
 def final_text(now: Snapshot) -> str:
-    """Return how far the added seeds are, e.g. `final seeds: 9 of 15`; empty where there are none."""
+    """Return the progress of the added seeds, e.g. `final seeds: 9 of 15`; empty if there are none."""
     return "final seeds: {} of {}".format(*now.final_seeds) if now.final_seeds[1] else ""
 
 
@@ -233,7 +239,7 @@ def speed_text(now: Snapshot) -> str:
 
 
 def left_text(now: Snapshot) -> str:
-    """Return the time left, e.g. `about 2 min left`; empty before an estimate exists and when no trial is left."""
+    """Return the time left, e.g. `about 2 min left`; empty without an estimate and at the end."""
     return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and not now.over else ""
 
 
@@ -252,8 +258,8 @@ def progress_panel(
     Args:
         now: the snapshot.
         metric: the objective's name.
-        describe: returns a configuration in a few words.
-        notes: sentences between the rungs and the best trial.
+        describe: returns a short description of a configuration.
+        notes: sentences between the rungs and the best trials.
     """
     counts = Text("  ".join(filter(None, (counts_text(now.counts, "  "), final_text(now)))))
     if now.counts[FAILED]:
@@ -273,7 +279,7 @@ def progress_panel(
 
 
 def rungs_table(now: Snapshot) -> Table:
-    """Return one column per rung: trials running towards it, past it, paused and stopped at it."""
+    """Return a table with one column per rung: trials running towards it, past it, paused and stopped at it."""
     table = Table(box=None, padding=(0, 2), show_edge=False)
     for heading in ("", *(f"epoch {rung}" for rung in now.rungs)):
         table.add_column(heading, justify="right" if heading else "left", header_style="bold")
@@ -285,24 +291,24 @@ def rungs_table(now: Snapshot) -> Table:
     return table
 
 
-#: The prefix that Ray adds to the name of a user-defined metric.
+#: Prefix that Ray adds to the name of a user-defined metric.
 PREFIX = "ray_"
 
 _SAID = yaml.safe_load(resources.files("sweeper.reporting").joinpath("metrics.yaml").read_text("utf-8"))
 
-#: Name → what it counts, and its labels.
+#: Metric → its description and its labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (each["counts"], ("sweep", *each.get("labels", ()))) for name, each in _SAID.items()
+    name: (metric["counts"], ("sweep", *metric.get("labels", ()))) for name, metric in _SAID.items()
 }
 
-#: Seconds between two updates; Ray's agents collect metrics every ten seconds.
+#: Seconds between two updates; Ray's agents collect metrics every ten.
 PUBLISH_SECONDS = 5.0
 
 Publish = Callable[[str, Mapping[str, str], float], None]
 
 
 class MetricsSink:
-    """A sink of the driver that publishes the sweep's numbers every few seconds."""
+    """A sink of the driver that publishes the sweep's metrics every PUBLISH_SECONDS."""
 
     def __init__(
         self,
@@ -321,16 +327,16 @@ class MetricsSink:
         """Prepare to publish.
 
         Args:
-            sweep: its name, a label of every metric.
-            state: of all trials, kept up to date by the driver.
-            schedule: gives rungs and objective.
-            publish: takes a metric's name, labels and value.
-            spending: of its trials, kept up to date by the driver.
-            samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
-            gpu: cards, or a share of one, that a trial takes whose reports name none.
-            gpu_hour_price: of one whole GPU, in any currency.
-            clock: seconds, for when to publish.
-            wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
+            sweep: name of the sweep, a label of every metric.
+            state: state of all trials, kept up to date by the driver.
+            schedule: the scheduler, with rungs and objective.
+            publish: called with a metric's name, labels and value.
+            spending: spending of the trials, kept up to date by the driver.
+            samples_per_epoch: samples that all replicates of a trial train on in an epoch.
+            gpu: GPUs, or a fraction of one, for a trial whose reports name none.
+            gpu_hour_price: price of one whole GPU per hour, in any currency.
+            clock: returns seconds, to decide when to publish.
+            wall_clock: returns Unix seconds; the start counts as the first sign of life, before any report.
         """
         self._sweep, self._state, self._schedule, self._publish = sweep, state, schedule, publish
         self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price
@@ -340,19 +346,19 @@ class MetricsSink:
         self._last_report = wall_clock()
 
     def append(self, record: Record) -> None:
-        """Record when a trial reported."""
+        """Record the time of a trial's report."""
         if isinstance(record.body, Reported):
             self._last_report = record.time
 
     def flush_if_due(self) -> None:
-        """Publish when an update is due."""
+        """Publish if an update is due."""
         now = self._clock()
         if now - self._published >= PUBLISH_SECONDS:
             self._published = now
             self.publish(running=True)
 
     def publish(self, *, running: bool) -> None:
-        """Publish every number now."""
+        """Publish every metric now."""
         for name, labels, value in self.values():
             self._publish(name, {"sweep": self._sweep, **labels}, value)
         self._publish("sweeper_running", {"sweep": self._sweep}, float(running))

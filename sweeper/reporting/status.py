@@ -1,7 +1,7 @@
-"""The progress of sweeps, read from their journals alone: while a driver runs, and after it died; once, or to watch.
+"""The progress of sweeps, read from their journals alone, whether a driver runs or died; once or continuously.
 
-`sweeper status --watch` follows one sweep through its journal, wherever that lies: in a folder, or in a store, from
-which what is new is fetched at each look. Nothing is written, so any number of people may watch.
+`sweeper status --watch` follows a sweep's journal in a folder or in a store, from which new records are fetched at each
+look. Nothing is written, so any number of people can watch.
 """
 
 from __future__ import annotations
@@ -41,19 +41,23 @@ from trainables.files.stores.base import is_store_address
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Where one sweep stands.
+    """The status of one sweep.
 
     Attributes:
-        sweep: its name.
-        state: `running`, `finished`, `stopped`, `interrupted`, or `tables only` where there is no journal to count.
-        trials: configurations.
+        sweep: name of the sweep.
+        state: `running`, `finished`, `stopped`, `interrupted`, or `tables only` if there is no journal.
+        trials: number of configurations.
         counts: trials by status, e.g. `{"completed": 8, "early_stopped": 38}`.
-        left: trials that wait, run or were interrupted.
+        left: number of trials that wait, run or were interrupted.
         metric: the objective.
-        best: its best value, None before the first.
-        so_far: whether no trial has completed, so that the best is one of those that train.
-        driver: who runs it, None where nobody does.
-        rehearsal: whether it is one.
+        best: best value of the objective; None before the first.
+        so_far: whether no trial has completed, so that the best is a trial still in training.
+        driver: host and process of the driver; None if none runs.
+        rehearsal: whether the sweep is a rehearsal.
+
+    Example:
+        >>> SweepStatus("quickstart", "tables only").row()[:3]
+        ['quickstart', 'tables only', '–']
     """
 
     sweep: str
@@ -80,37 +84,37 @@ class SweepStatus:
 
 
 def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
-    """Return where every sweep below `output` stands, or `name` alone. Raises SweeperError if that cannot be read."""
+    """Return the status of every sweep in `output`, or of `name` alone. Raises SweeperError if that cannot be read."""
     if name is not None:
         return [_status(name, output)]
-    return [_status_or_fault(each, output) for each in sweep_names(output)]
+    return [_status_or_fault(sweep, output) for sweep in sweep_names(output)]
 
 
 def _status_or_fault(name: str, output: Path) -> SweepStatus:
     try:
         return _status(name, output)
-    except SweeperError as error:
+    except SweeperError as error:  # one damaged sweep must not hide the others
         return SweepStatus(name, f"cannot be read: {str(error).splitlines()[0]}")
 
 
 def statuses_table(statuses: Iterable[SweepStatus], entries: Mapping[str, Entry] | None = None) -> Table:
-    """Return one row per sweep: trials by status, best value, driver; of `entries`, the latest first, date and size."""
+    """Return one row per sweep: trials by status, best value, driver; with `entries` date and size, latest first."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    found, known = [*statuses], entries or {}
-    driven = any(each.driver for each in found) or not known
+    shown, known = [*statuses], entries or {}
+    driven = any(status.driver for status in shown) or not known
     headings = ["sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best"]
     for heading in (*headings, *(["driver"] * driven), *(("began (UTC)", "size") if known else ())):
         table.add_column(heading, no_wrap=True)
     places = {name: at for at, name in enumerate(known)}
-    for each in sorted(found, key=lambda one: places.get(one.sweep, len(places))):
-        entry = known.get(each.sweep)
+    for status in sorted(shown, key=lambda one: places.get(one.sweep, len(places))):
+        entry = known.get(status.sweep)
         began = () if entry is None else entry.row()[::2]
-        table.add_row(*each.row()[: len(headings) + driven], *began)
+        table.add_row(*status.row()[: len(headings) + driven], *began)
     return table
 
 
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
-    """Recompute every journaled decision and suggestion; return one sentence per check and per difference."""
+    """Recompute every journaled decision and suggestion; return sentences on the checks and on the differences."""
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
@@ -122,19 +126,20 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         said.append(f"{rounds} rounds of fresh seeds recomputed from the records before them, {len(others)} differ")
         differences += others
     if sweep.spec.searcher.learns:
-        prepare(None)
-
-        found = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
-        differ = len(found.differences)
-        said.append(f"{found.checked} suggestions recomputed from the records before them, {differ} differ")
-        if found.unchecked:
-            said.append(f"{found.unchecked} not checked: they follow a difference or were made by another version")
-        differences += found.differences
+        prepare(None)  # a searcher may import Ray, which reads its environment then
+        suggestions = audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
+        differ = len(suggestions.differences)
+        said.append(f"{suggestions.checked} suggestions recomputed from the records before them, {differ} differ")
+        if suggestions.unchecked:
+            said.append(
+                f"{suggestions.unchecked} not checked: they follow a difference or were made by another version"
+            )
+        differences += suggestions.differences
     return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
 
 
 def running(paths: SweepPaths) -> str | None:
-    """Return who drives the sweep now, in words, or `None`."""
+    """Return host and process of the sweep's driver, in words; None if none runs."""
     driver = holder(paths.lease) or holder_of_copy(paths.root / LEASE)
     return process_of(driver) if driver is not None else None
 
@@ -165,23 +170,23 @@ def _status(name: str, output: Path) -> SweepStatus:
 #: Seconds between two checks of a local folder.
 LOOK_SECONDS = 1.0
 
-#: Seconds between two checks of a store or a cluster: each queries a server.
+#: Seconds between two checks of a store or a cluster: each is a request to a server.
 FAR_LOOK_SECONDS = 5.0
 
-#: Looks in a row without a driver before an unfinished sweep is given up: drivers take their lease
-#: moments after they create the folder.
+#: Consecutive looks without a driver after which an unfinished sweep counts as interrupted: a driver takes its lease
+#: only moments after it creates the folder.
 UNDRIVEN_LOOKS = 3
 
 
 @dataclass(frozen=True)
 class Look:
-    """The result of one look.
+    """The result of one look at a sweep.
 
     Attributes:
-        panel: for terminals.
-        line: the same in a line, for everything else.
-        over: whether there is nothing more to come.
-        complete: whether, then, every trial has ended and none has failed.
+        panel: display for terminals.
+        line: the same as one line, for other outputs.
+        over: whether nothing more will happen.
+        complete: whether every trial has ended and none has failed.
     """
 
     panel: RenderableType
@@ -191,7 +196,7 @@ class Look:
 
 
 class SweepWatch:
-    """One sweep, updated at each look."""
+    """A sweep whose state is updated at each look."""
 
     def __init__(
         self,
@@ -203,12 +208,12 @@ class SweepWatch:
         """Find the sweep `name` in `output`, a folder or a store.
 
         Args:
-            name: of the sweep.
-            output: where it is.
-            clock: gives Unix time in seconds.
-            folds: take every record, too, in order.
+            name: name of the sweep.
+            output: the folder of sweeps, or a store.
+            clock: returns Unix time in seconds.
+            folds: functions that are also called with every record, in order.
 
-        Raises SweeperError when there is none.
+        Raises SweeperError if there is no such sweep.
         """
         self._name, self._output, self._clock, self._folds = name, output, clock, folds
         self.seconds = FAR_LOOK_SECONDS if is_store_address(output) or is_store_address(name) else LOOK_SECONDS
@@ -220,7 +225,7 @@ class SweepWatch:
         self._undriven = 0
 
     def look(self) -> Look:
-        """Read what is new. Raises as `read`."""
+        """Read new records and return the display. Raises what `read` raises."""
         now, driver = self.read()
         complete = not self.state.unfinished() and not now.counts[FAILED]
         heading = f"{self.sweep.name} · {self.word(driver)}" + (f" · {driver}" if driver else "")
@@ -230,29 +235,30 @@ class SweepWatch:
         return Look(panel, f"{heading} · {progress_line(now, metric)}", self.is_over(driver), complete)
 
     def read(self) -> tuple[Snapshot, str | None]:
-        """Fold in what is new; return how far the sweep is, and who drives it.
+        """Apply new records; return the progress and the driver.
 
-        Raises SweeperError on a damaged journal or a sweep that is gone, StoreError of a store.
+        Raises SweeperError if the journal is damaged or the sweep is gone, StoreError if the store does not answer.
         """
         find_sweep(*local_copy(self._name, self._output, tables=False))
         for record in self._tail.read():
             self._apply(record)
         driver = running(self.sweep.paths)
         self._undriven = 0 if driver else self._undriven + 1
+        # Without a driver the clock stops at the last record: throughput must not fall while nothing runs.
         until = self._clock() if driver and self.state.outcome is None else self.state.updated_at or self._began
         seconds = max(0.0, until - self._began)
         return self._tally.snapshot(seconds=seconds, epochs_before=self._before), driver
 
     def is_over(self, driver: str | None) -> bool:
-        """Return whether there is nothing more to come."""
+        """Return whether nothing more will happen."""
         return driver is None and (self.state.outcome is not None or self._undriven >= UNDRIVEN_LOOKS)
 
     def _apply(self, record: Record) -> None:
         if isinstance(record.body, Attempt):
-            # Throughput is this driver's: what earlier ones trained, and pauses between them, do not count.
+            # Throughput is that of the current driver: earlier drivers' epochs and the pauses between do not count.
             self._began = record.time
             self._before = sum(trial.epochs_trained for trial in self.state.trials.values())
-            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # it may have grown
+            self.sweep = open_sweep(str(self.sweep.paths.root), self.sweep.paths.root.parent)  # a resume may add trials
         self.state.apply(record)
         for fold_in in self._folds:
             fold_in(record)
@@ -273,14 +279,14 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Look | None:
-    """Show what `look` sees until it is over; return the last look, or `None` after Ctrl-C.
+    """Show the result of `look` repeatedly until it is over; return the last look, or None after Ctrl-C.
 
     Args:
-        look: sees the progress of a sweep.
-        seconds: from one look to the next.
-        console: a terminal is redrawn; elsewhere a line is printed at most every ten seconds, and only what is new.
+        look: returns the progress of a sweep.
+        seconds: seconds between two looks.
+        console: a terminal is redrawn; another output gets a line when something changed, at most every ten seconds.
         sleep: waits for the next look.
-        clock: seconds.
+        clock: returns seconds.
     """
     printed, last = float("-inf"), ""
     try:
@@ -300,7 +306,7 @@ def watch(
 
 
 def look_at_all(output: str) -> Look:
-    """Check all sweeps of `output`: over when no driver runs."""
+    """Look at all sweeps of `output`; over if no driver runs."""
     folder = local_copies(output)
     driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
     line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
@@ -308,17 +314,17 @@ def look_at_all(output: str) -> Look:
 
 
 def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Yield what a sweep's log holds, and with `follow` what is added to it until its driver has ended.
+    """Yield a sweep's log, and with `follow` what is added to it until its driver has ended.
 
-    Raises SweeperError when there is no such sweep.
+    Raises SweeperError if there is no such sweep.
     """
     seen = 0
     while True:
         paths = find_sweep(*local_copy(name, output, tables=False))
-        driven = running(paths) is not None
+        driven = running(paths) is not None  # before the log is read, so that a driver's last words are not missed
         try:
             text = read_text(paths.log, "replace")
-        except FileNotFoundError:
+        except FileNotFoundError:  # the driver opens it moments after it creates the folder
             text = ""
         if len(text) > seen:
             yield text[seen:]

@@ -1,4 +1,4 @@
-"""What a terminal shows of a sweep at its end, its first screen and all trials by status; and estimators compared."""
+"""Terminal output: the summary of a finished sweep (first screen, trials by status); two sides by every estimator."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from sweeper.results.listing import count_line, overview
 from sweeper.results.verdicts import Estimates
 from sweeper.search.base import written_method
 
-#: Reasons of failures that are named; `sweeper results --sql` and the report have all.
+#: Largest number of failure reasons listed; `sweeper results --sql` and the report have all.
 MOST_REASONS = 3
 
 
 def summary(results: Results) -> RenderableType:
     """Return the summary of a sweep: the lead, the finalists, trials by status and epochs saved.
 
-    Raises QueryError where the tables cannot be read.
+    Raises QueryError if the tables cannot be read.
     """
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
@@ -54,7 +54,8 @@ def summary(results: Results) -> RenderableType:
 
 
 def failure_lines(results: Results) -> list[str]:
-    """Return why trials failed: each reason once, with the trials it ended; exceptions count apart by text."""
+    """Return why trials failed, each reason once with the number of trials."""
+    # Failures of one kind, such as a lost node, differ in text but not in cause; exceptions differ by their text.
     rows = results.rows(
         "SELECT arg_min(error, trial) AS reason, count(DISTINCT trial) AS n, min(trial) AS first FROM trials "
         "WHERE status = 'failed' GROUP BY stop_kind, CASE stop_kind WHEN 'error' THEN error END ORDER BY n DESC, first"
@@ -71,20 +72,20 @@ def failure_lines(results: Results) -> list[str]:
 def packing_lines(results: Results) -> list[str]:
     """Return how replicates shared processes, e.g. `replicates ran fused in 30 trials, sequentially in 18`.
 
-    Nothing where all ran one after another, as is usual.
+    Empty if all ran sequentially, which is the usual case.
     """
     rows = results.rows(
         "SELECT packing, count(*) AS trials FROM (SELECT trial, min(packing) AS packing FROM trials "
         "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
     )
     named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused", "cohort": "in cohorts"}
-    found = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
-    counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in found]
-    return [] if {packing for packing, _ in found} <= {"sequential"} else [f"replicates ran {', '.join(counted)}"]
+    packings = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
+    counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in packings]
+    return [] if {packing for packing, _ in packings} <= {"sequential"} else [f"replicates ran {', '.join(counted)}"]
 
 
 def searcher_lines(results: Results) -> list[str]:
-    """Return which searcher chose the configurations; nothing for random or grid draws."""
+    """Return which searcher chose the configurations; empty for random and grid search."""
     asked = searcher(results)
     if not asked:
         return []
@@ -93,7 +94,7 @@ def searcher_lines(results: Results) -> list[str]:
     return [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
 
 
-#: Lines of finalists that the terminal shows; the report has all.
+#: Largest number of finalists in the terminal; the report has all.
 MOST_LINES = 14
 
 STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
@@ -101,12 +102,13 @@ STYLES = {BEST: "bold", WORSE: "dim", STOPPED: "dim"}
 
 @dataclass(frozen=True)
 class FinalistsTable:
-    """The finalists by network, with intervals where the console is wide enough."""
+    """The finalists by network, with intervals if the console is wide enough."""
 
     answer: Answer
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the widest table that fits."""
+        # Rich would cut numbers to fit, so the natural width is measured first, in 10,000 characters.
         for around, change in ((True, True), (False, True), (False, False)):
             table = self._table(around=around, change=change)
             if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
@@ -133,43 +135,43 @@ class FinalistsTable:
             table.add_column(words, justify="right" if head == objective_words(answer) else "left", no_wrap=True)
         before = None
         for at, (line, _) in enumerate(lines):
-            if line.network != before and len({each.network for each in answer.lines}) > 1:
+            if line.network != before and len({other.network for other in answer.lines}) > 1:
                 table.add_row(Text(line.network, style="italic"))
             before = line.network
             table.add_row(*(Text(column[at], style=STYLES.get(line.standing, "")) for column in kept.values()))
         return table
 
 
-def terminal(found: FirstScreen) -> RenderableType:
-    """Return the answers: for each setting of the data set the lead and its finalists; then warnings, and what next."""
+def terminal(screen: FirstScreen) -> RenderableType:
+    """Return the first screen for a terminal: leads and finalists by data set's setting, warnings, next command."""
     parts: list[RenderableType] = []
-    for answer in found.answers:
+    for answer in screen.answers:
         parts.append(Text.assemble((lead(answer), "bold"), " ", remedy(answer)))
         parts += [Text(), FinalistsTable(answer), *map(Text, settings(answer))]
-    parts += [] if found.answers else [Text(found.missing, style="bold")]
-    parts += [Text(said, style="dim")] if (said := legend(found)) else []
-    parts += [Text(f"Warning: {warning}", style="yellow") for warning in found.warnings]
-    parts += [Text.assemble("Every estimator: ", (found.compare, "bold"))] if found.compare else []
+    parts += [] if screen.answers else [Text(screen.missing, style="bold")]
+    parts += [Text(said, style="dim")] if (said := legend(screen)) else []
+    parts += [Text(f"Warning: {warning}", style="yellow") for warning in screen.warnings]
+    parts += [Text.assemble("Every estimator: ", (screen.compare, "bold"))] if screen.compare else []
     return Group(*parts)
 
 
 MARKS = {LOWER: "✓", HIGHER: "✗", NO_DIFFERENCE: "≈", OPEN: "?"}
 
 
-def compared(found: Sequence[Estimates]) -> RenderableType:
-    """Return two tables for each network: first minus second, then what each method changes, a row an estimator."""
+def compared(comparisons: Sequence[Estimates]) -> RenderableType:
+    """Return two tables per network with one row per estimator: first minus second, and the effect of each method."""
     parts: list[RenderableType] = []
-    for each in found:
-        (first, one), (second, other) = each.sides
-        before, after = each.shown("uncalibrated"), each.shown("after temperature")
+    for estimates in comparisons:
+        (first, one), (second, other) = estimates.sides
+        before, after = estimates.shown("uncalibrated"), estimates.shown("after temperature")
         if before is not None and after is not None:
             parts.append(Text(between_two(first, second, before, after), style="bold"))
-        seeds = " and ".join(map(str, dict.fromkeys(each.seeds)))
-        parts.append(
-            Text(f"{each.network}: {first} ({one}), {second} ({other}); {seeds} seeds, {each.samples:,} test samples")
-        )
-        parts += [_estimators(f"{first} − {second}", each.stages), _estimators("after − before", each.changes)]
-        parts += [Text(MARKS_LEGEND.format(each.margin), style="dim"), Text()]
+        seeds = " and ".join(map(str, dict.fromkeys(estimates.seeds)))
+        sides = f"{estimates.network}: {first} ({one}), {second} ({other})"
+        parts.append(Text(f"{sides}; {seeds} seeds, {estimates.samples:,} test samples"))
+        parts += [_estimators(f"{first} − {second}", estimates.stages)]
+        parts += [_estimators("after − before", estimates.changes)]
+        parts += [Text(MARKS_LEGEND.format(estimates.margin), style="dim"), Text()]
     return Group(*parts[:-1])
 
 

@@ -1,4 +1,4 @@
-"""A sweep's tables: those of the report as data, which the page draws, sorts and filters, and the one for papers."""
+"""A sweep's tables: those of the report as data (the page draws, sorts and filters them), and the table for papers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class DataTable:
     Attributes:
         key: identifier and anchor.
         title: heading.
-        caption: what it shows and in which order.
+        caption: description of content and order.
         columns: `{"label": …, "kind": "text" | "number" | "spread" | "percent" | "status" | "time"}`.
-        rows: one list a row; a spread is [mean, standard deviation or None].
-        status: position of the column by which the page's filter shows and hides rows, or None.
-        sql, tables: where the rows come from.
+        rows: one list per row; a spread is [mean, standard deviation or None].
+        status: position of the column that the page's filter uses, or None.
+        sql, tables: query of the rows and the tables that it reads.
     """
 
     key: str
@@ -112,7 +112,7 @@ def decisions_table(results: Results) -> DataTable:
 
 
 def failures_table(results: Results) -> DataTable:
-    """Return the replicates that failed, with their configuration and the reason."""
+    """Return the failed replicates with their configuration and the reason."""
     rows, varying = results.rows(FAILURES_SQL), varying_columns(results)
     columns = [
         column("trial", "text"), column("replicate"), column("status", "text"), column("epochs"),
@@ -138,9 +138,10 @@ HEADINGS = {
     "nll": "Negative log-likelihood",
 }
 
+#: Metrics that depend on the number of bins: one table for each number.
 BINNED = ("ece", "ada_ece")
 
-#: Standard errors of the paired difference within which a method is not distinguishable from the best: about 95 %.
+#: Standard errors of the paired difference within which a method counts as indistinguishable from the best: about 95 %.
 INDISTINCT = 2.0
 
 CAPTION = (
@@ -153,9 +154,13 @@ METACAL = " MetaCal predicts the uniform distribution for uncertain samples, whi
 
 @dataclass(frozen=True)
 class MethodCell:
-    """One configuration under one method: the metric, T and γ of its replicates, and why some are missing.
+    """One configuration under one method.
 
-    `at_bound` is how many of its fits validation data do not determine.
+    Attributes:
+        values: replicate → metric.
+        temperature, gamma: mean fitted parameters; None if the method has none.
+        reason: why a replicate has no value; None if all have one.
+        at_bound: number of fits that the validation data do not determine.
     """
 
     values: dict[int, float]
@@ -171,7 +176,7 @@ class MethodCell:
 
 
 class CellText(NamedTuple):
-    """A displayed cell: the value, whether it is the row's best, the fitted parameters, the note on what lacks."""
+    """A displayed cell: the value, whether it is the row's best, the fitted parameters, the letter of its note."""
 
     text: str
     best: bool
@@ -180,7 +185,7 @@ class CellText(NamedTuple):
 
 
 class MetricTable(NamedTuple):
-    """One metric's table: its methods, rows of (trial, configuration in words, cells), and lettered notes."""
+    """One metric's table: its methods, rows (trial, configuration in words, cells), and lettered notes."""
 
     heading: str
     methods: list[str]
@@ -189,7 +194,7 @@ class MetricTable(NamedTuple):
 
 
 class PosthocTables(NamedTuple):
-    """The card of post-hoc calibration."""
+    """The report's section on post-hoc calibration."""
 
     caption: str
     tables: list[MetricTable]
@@ -197,7 +202,7 @@ class PosthocTables(NamedTuple):
 
 
 def posthoc_tables(results: Results) -> PosthocTables | None:
-    """Return one table per metric (and number of bins); None where no method was measured."""
+    """Return one table per metric and number of bins; None if no method was measured."""
     measured = posthoc_measurements(results)
     if measured is None:
         return None
@@ -208,21 +213,22 @@ def posthoc_tables(results: Results) -> PosthocTables | None:
         caption += (
             f" The best {len(measured.names)} configurations are shown; the tables have {measured.left_out} more."
         )
-    return PosthocTables(caption, [table_of(measured, *each) for each in wanted], measured.sql)
+    return PosthocTables(caption, [table_of(measured, *table) for table in wanted], measured.sql)
 
 
 def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
     """Return one metric's table."""
     rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
-    found = grouped(rows, lambda row: (row["trial"], Variant(text_of(row, "method"), text_of(row, "options"))))
-    variants = [variant for variant in measured.variants if any(variant == each for _, each in found)]
+    held = grouped(rows, lambda row: (row["trial"], Variant(text_of(row, "method"), text_of(row, "options"))))
+    variants = [variant for variant in measured.variants if any(variant == known for _, known in held)]
     replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)
-    cells = {trial: [cell_of(found.get((trial, v), []), metric) for v in variants] for trial in measured.names}
-    places = decimals([spread([*each.values.values()]).deviation for line in cells.values() for each in line])
+    cells = {trial: [cell_of(held.get((trial, v), []), metric) for v in variants] for trial in measured.names}
+    # One number of decimals for the whole table, so that its columns can be compared by eye.
+    places = decimals([spread([*cell.values.values()]).deviation for line in cells.values() for cell in line])
     notes: list[str] = []
     lines = []
     for trial, line in cells.items():
-        texts = [cell_text(*each, replicates, notes, places) for each in zip(line, marks_of(line), strict=True)]
+        texts = [cell_text(*marked, replicates, notes, places) for marked in zip(line, marks_of(line), strict=True)]
         lines.append((trial, measured.names[trial], texts))
     counted = f", {plural(bins, 'bin')}" if metric in BINNED else ""
     heading = f"{HEADINGS[metric]}{counted} · {plural(replicates, 'replicate')}"
@@ -230,7 +236,7 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
 
 
 def cell_of(rows: Rows, metric: str) -> MethodCell:
-    """Return what one configuration has under one method."""
+    """Return the cell of one configuration under one method."""
     values = {int_of(row, "replicate"): v for row in rows if (v := measured_or_none(row, metric)) is not None}
     bounds = sum(map(at_bound, rows))
     reason = next((text_of(row, "unavailable") for row in rows if row["unavailable"]), None)
@@ -241,6 +247,7 @@ def cell_of(rows: Rows, metric: str) -> MethodCell:
 
 def marks_of(cells: Sequence[MethodCell]) -> list[str]:
     """Return `best`, `alike` (not distinguishable from the best) or an empty mark for each cell of a row."""
+    # A single cell has nothing to be better than.
     best = min(range(len(cells)), key=lambda at: cells[at].mean, default=0)
     if sum(bool(cell.values) for cell in cells) < 2:
         return [""] * len(cells)
@@ -250,14 +257,14 @@ def marks_of(cells: Sequence[MethodCell]) -> list[str]:
 def alike(cell: MethodCell, best: MethodCell) -> bool:
     """Return whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
     shared = sorted(cell.values.keys() & best.values.keys())
-    found = spread([cell.values[r] - best.values[r] for r in shared])
-    if found.deviation is None:
+    difference = spread([cell.values[r] - best.values[r] for r in shared])
+    if difference.deviation is None:
         return False
-    return bool(abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5)
+    return bool(abs(difference.mean) <= INDISTINCT * difference.deviation / difference.n**0.5)
 
 
 def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str], places: int | None) -> CellText:
-    """Return a displayed cell; a new reason for missing replicates is added to `notes`."""
+    """Return a displayed cell; a new reason for missing replicates is appended to `notes`."""
     letters = ""
     if cell.reason is not None and len(cell.values) < replicates:
         if cell.reason not in notes:
@@ -265,12 +272,12 @@ def cell_text(cell: MethodCell, mark: str, replicates: int, notes: list[str], pl
         letters = letter(notes.index(cell.reason))
     if not cell.values:
         return CellText("–", False, "", letters)
-    found = spread(list(cell.values.values()))
-    text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, places=places)
+    value = spread(list(cell.values.values()))
+    text = ("≈ " if mark == "alike" else "") + spread_text(value.mean, value.deviation, places=places)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
     fits += [f"{cell.at_bound} at bound"] if cell.at_bound else []
-    few = f" n = {found.n}" if found.n < replicates else ""
+    few = f" n = {value.n}" if value.n < replicates else ""
     return CellText(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters)
 
 
@@ -279,25 +286,26 @@ def letter(place: int) -> str:
     return chr(ord("a") + place % 26)
 
 
+#: Test metrics of the table for papers.
 COLUMNS = ("accuracy", "nll", "brier", "ece", "posthoc_temperature_ece")
-#: Printed in per cent, as papers do.
+#: Metrics printed in per cent, as papers do.
 PER_CENT = ("accuracy", "ece", "posthoc_temperature_ece")
 
 
 def paper_table(results: Results, form: str = "latex") -> str:
-    """Return the table as text.
+    """Return the table for papers as text.
 
-    One row for the best configuration, by the sweep's objective, of each loss on each network. The best mean of a
-    column is bold; a dagger marks means that differ significantly from it, at 90 % by multiple comparisons with the
-    best over the sweep's configurations.
+    Each row is the best configuration, by the sweep's objective, of a loss on a network. The best mean of a column is
+    bold; a dagger marks means that differ significantly from it, at 90 % by multiple comparisons with the best over
+    the sweep's configurations.
 
     Raises:
         SweeperError: another format, or nothing was evaluated.
     """
     with results.snapshot() as snapshot:
         board = leaderboard(snapshot)
-        found = matrix(snapshot, board)
-        if found is None:
+        grid = matrix(snapshot, board)
+        if grid is None:
             raise SweeperError(
                 f"the sweep {results.name!r} has no evaluated trial yet", "wait until one reaches its first rung"
             )
@@ -309,8 +317,8 @@ def paper_table(results: Results, form: str = "latex") -> str:
             measure(Goal(f"test_{name}", "max" if larger_is_better(name) else "min"), values[name], board)
             for name in columns
         ]
-    keys, rows = list(found.cells), [cells[0] for cells in found.cells.values()]
-    numbers = [_column(rows, each, name) for name, each in zip(columns, measured, strict=True)]
+    keys, rows = list(grid.cells), [cells[0] for cells in grid.cells.values()]
+    numbers = [_column(rows, one, name) for name, one in zip(columns, measured, strict=True)]
     places = {head: at for at, head in enumerate(("data", "loss", "network")) if any(key[at] for key in keys)}
     words = [[*(key[at] for at in places.values()), _trial(row)] for key, row in zip(keys, rows, strict=True)]
     lines: list[list[str | NumberCell]] = [[*said, *(n[at] for n in numbers)] for at, said in enumerate(words)]
@@ -327,7 +335,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
 
 
 def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCell]:
-    """Return a metric's numbers, one for each row."""
+    """Return the cells of a metric, one per row."""
     values = [measured.last(row) for row in rows]
     best = measured.best_of(values)
     scale = 100.0 if name in PER_CENT else 1.0
@@ -340,7 +348,7 @@ def _column(rows: Sequence[Row], measured: Measured, name: str) -> list[NumberCe
 
 
 def _trial(row: Row) -> str:
-    """Return a trial's name, and at which epoch it was measured where it did not finish."""
+    """Return a trial's name, followed by the epoch of measurement if the trial did not finish."""
     name = text_of(row, "trial")
     return name if row["status"] == FINISHED else f"{name} (epoch {row['epochs']})"
 

@@ -1,6 +1,6 @@
 """Post-hoc methods on every replicate's last evaluation, from the sweep's own evaluations and from `recalibrations`.
 
-Where both measured a method with the same options and bins, the recalibration counts: it is the later one.
+If both measured a method with the same options and bins, the recalibration is used, because it is newer.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from sweeper.results.results import Results
 from trainables.registry import FITTED_ON, LABEL, entry_label
 
 METRICS = ("ece", "ada_ece", "nll")
-#: The method that all others are compared with.
+#: The method that is listed first, since readers compare the others with it.
 BASELINE = "temperature"
 
-#: Configurations in a table; of more, the best by the sweep's objective.
+#: Largest number of configurations in a table, the best by the sweep's objective.
 MOST_ROWS = 24
 
 
 @dataclass(frozen=True, order=True)
 class Variant:
-    """One post-hoc method with its options, as JSON of what differs from its defaults."""
+    """One post-hoc method with the options that differ from its defaults, as JSON."""
 
     method: str
     options: str
 
     @property
     def label(self) -> str:
-        """In words, e.g. `temperature (objective ece)`."""
+        """Name for readers, e.g. `temperature (objective ece)`."""
         words = ", ".join(f"{key} {value}" for key, value in sorted(json.loads(self.options).items()))
         name = method_words(self.method)
         return f"{name} ({words})" if words else name
@@ -46,9 +46,9 @@ class Posthoc:
     Attributes:
         sql: the query.
         rows: one per replicate, split, method, options and bins: `trial replicate split method options bins
-            temperature gamma unavailable parameters` and METRICS; of the configurations in `names` only.
+            temperature gamma unavailable parameters` and METRICS, for the configurations in `names` only.
         names: trial → configuration in words, in the order of the trials.
-        left_out: finished or evaluated configurations that are not shown.
+        left_out: number of finished or evaluated configurations that are not shown.
     """
 
     sql: str
@@ -59,14 +59,15 @@ class Posthoc:
     @property
     def variants(self) -> list[Variant]:
         """The uncalibrated probabilities, the baseline, then the other methods by name, options in order."""
-        found = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
+        measured = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
         return sorted(
-            found, key=lambda v: (v.method != UNCALIBRATED, v.method != BASELINE, v.method, v.options != "{}", v)
+            measured, key=lambda v: (v.method != UNCALIBRATED, v.method != BASELINE, v.method, v.options != "{}", v)
         )
 
 
 def method_words(method: str) -> str:
-    """Return how a post-hoc method calls itself; a user's own, which is not imported to be read about, by its name."""
+    """Return a post-hoc method's name for readers."""
+    # A user's own method goes by its import path: reading a sweep must not run its code.
     from trainables.posthoc import POSTHOC
 
     if method == UNCALIBRATED:
@@ -91,11 +92,11 @@ def posthoc_measurements(results: Results) -> Posthoc | None:
 
 
 def posthoc_sql(results: Results) -> str:
-    """Return the query: the sweep's own methods and the uncalibrated metrics from `final`, and `recalibrations`."""
+    """Return the query of all methods: the sweep's own, the uncalibrated metrics, and recalibrations."""
     columns = set(results.columns("evaluations"))
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
-    own = [each for each in own_methods(results) if f"{each[2]}{METRICS[0]}" in columns]
-    parts = [own_sql(columns, *each[:2], bins, each[2]) for each in [(UNCALIBRATED, "{}", ""), *own]]
+    own = [method for method in own_methods(results) if f"{method[2]}{METRICS[0]}" in columns]
+    parts = [own_sql(columns, *method[:2], bins, method[2]) for method in [(UNCALIBRATED, "{}", ""), *own]]
     measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
     parts.append(
         "SELECT trial, replicate, seed, split, method, recalibrations.options, recalibrations.bins, "
@@ -111,22 +112,22 @@ def posthoc_sql(results: Results) -> str:
 
 
 def own_methods(results: Results) -> list[tuple[str, str, str]]:
-    """Return name, options that are not at their defaults (as JSON), and columns' prefix of the sweep's own methods."""
+    """Return name, options that differ from the defaults (JSON) and column prefix of each of the sweep's methods."""
     from trainables.posthoc import POSTHOC
 
-    found = []
+    methods = []
     for options in results.posthoc:
         prefix = f"posthoc_{entry_label(options)}_"
         name, split = options.pop("name"), {key: options.pop(key) for key in (FITTED_ON,) if key in options}
         options.pop(LABEL, None)
         # A user's own method is a program: reading a sweep does not import it.
         given = options if POSTHOC.is_own(name) else options_that_differ(POSTHOC[name], options)
-        found.append((name, json.dumps({**given, **split}, sort_keys=True), prefix))
-    return found
+        methods.append((name, json.dumps({**given, **split}, sort_keys=True), prefix))
+    return methods
 
 
 def own_sql(columns: set[str], method: str, options: str, bins: int, prefix: str) -> str:
-    """Return the query of one of the sweep's own methods: its `posthoc_…` columns under the names they have here."""
+    """Return the query of one of the sweep's own methods, with columns named as in `recalibrations`."""
 
     def column(name: str, missing: str = "NULL::DOUBLE") -> str:
         return f"{prefix + name if prefix + name in columns else missing} AS {name}"

@@ -1,4 +1,4 @@
-"""The server's pages: all sweeps, one sweep live, one trial, two compared, rows as CSV, and events as journals grow."""
+"""The server's pages: all sweeps, one sweep live, one trial, two sweeps compared, rows as CSV, a stream of events."""
 
 from __future__ import annotations
 
@@ -34,29 +34,33 @@ from trainables.files.stores.base import StoreError
 
 T = TypeVar("T")
 
-#: Between two looks for something new to send: with `LOOK_SECONDS`, a page is at most 1.5 s behind a local journal.
+#: Between two checks for something to send: with `LOOK_SECONDS`, a page is at most 1.5 s behind a local journal.
 EVENT_SECONDS = 0.5
 
-#: After this long an event without content shows who is gone, and keeps what lies in between from closing.
+#: Silence after which an empty event is sent: it detects browsers that are gone, and keeps proxies from closing an idle
+#: connection.
 SILENCE_SECONDS = 15.0
 
-#: Rows of one download: they are in memory, tens of megabytes, while they are sent.
+#: Largest number of rows of one download: they are held in memory, tens of megabytes, while they are sent.
 MOST_ROWS = 100_000
 
+#: A large answer is sent in pieces, so that other requests are answered in between.
 CHUNK_ROWS, CHUNK_BYTES = 5_000, 2**18
 
-#: Requests at once that read tables: of 10,000 trials each takes hundreds of megabytes for a second.
+#: Number of requests that may read tables at once: for 10,000 trials each takes hundreds of megabytes for a second.
 HEAVY = 2
 
+#: Number of trials' pages kept in memory for readers who go back and forth.
 KEPT_TRIALS = 64
 
+#: The only files that are served by name, so that no path of a request reaches the disk.
 STATIC = {**dict.fromkeys(("vega.js", "page.js", "live.js"), "text/javascript"), "live.css": "text/css"}
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 HEADERS = {
-    # Scripts come from the server's own files alone.
+    # A sweep may be somebody else's: only scripts in the server's own files run, and only this server is contacted.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -66,7 +70,7 @@ HEADERS = {
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on this machine's loopback. Raises SweeperError where the port is taken."""
+    """Return a socket that listens on this machine's loopback. Raises SweeperError if the port is taken."""
     try:
         return socket.create_server((LOOPBACK[0], port))
     except OSError as error:
@@ -78,10 +82,11 @@ def serve(output: str, taken: socket.socket, compare: Callable[..., Any]) -> Non
 
     Args:
         output: a folder or a store.
-        taken: listens.
-        compare: the command's function.
+        taken: a listening socket.
+        compare: the function of the command `compare`.
     """
     app = Guard(Pages(output, compare).app())
+    # Event streams never end, so a graceful shutdown would wait for them: it waits one second.
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
@@ -89,14 +94,14 @@ def serve(output: str, taken: socket.socket, compare: Callable[..., Any]) -> Non
 
 
 class Guard:
-    """Lets requests of this machine's own browsers and programs through to an application, and adds headers."""
+    """Passes requests of this machine's own browsers and programs to an application, and adds headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Guard `app`."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer or refuse one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -112,15 +117,15 @@ class Guard:
 
 
 def refusal(request: Request) -> Response | None:
-    """Return the answer to a request from another site's page; `None` for one of this machine's."""
+    """Return the refusal of a request from another site's page; None for a request of this machine's."""
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
-    except ValueError:  # `[`: half an address
+    except ValueError:  # e.g. `[`, half an IPv6 address
         host = None
     if host not in LOOPBACK:
-        # A foreign name that resolves to 127.0.0.1 would let its page read what is served here.
+        # DNS rebinding: a foreign name that resolves to 127.0.0.1 would let its page read what is served here.
         return PlainTextResponse("this server answers to localhost only\n", 421)
-    # A link may lead here; a frame, a picture or a script of another site may not.
+    # Another site may link here, but not load these pages as a frame, a picture or a script.
     page = request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
     if request.headers.get("sec-fetch-site") == "cross-site" and not page:
         return PlainTextResponse("a request from another site was refused\n", 403)
@@ -131,7 +136,7 @@ class Pages:
     """Answers requests about the sweeps of one output."""
 
     def __init__(self, output: str, compare: Callable[..., Any]) -> None:
-        """Prepare to serve `output`. Raises SweeperError where it can be none."""
+        """Prepare to serve `output`. Raises SweeperError if it is neither a folder nor a store."""
         self._board, self._compare = Board(output), compare
         self._painter = Painter(output, self._board.unpainted)
         self._heavy: anyio.CapacityLimiter | None = None
@@ -151,7 +156,7 @@ class Pages:
 
     @asynccontextmanager
     async def _running(self, app: Starlette) -> AsyncIterator[None]:
-        """Read journals in a thread and make pages for as long as the server runs."""
+        """Read journals in a thread and make pages while the server runs."""
         self._heavy, stop = anyio.CapacityLimiter(HEAVY), threading.Event()
 
         def read() -> None:
@@ -159,7 +164,7 @@ class Pages:
                 self._board.look()
                 stop.wait(self._board.seconds)
 
-        threading.Thread(target=read, daemon=True).start()  # a long look must not hold up the end
+        threading.Thread(target=read, daemon=True).start()  # a daemon, so that a long look does not delay the end
         painting = asyncio.create_task(self._painter.work())
         try:
             yield
@@ -181,7 +186,7 @@ class Pages:
         return page("sweeps", "Sweeps", facts=facts, live=self._board.rows)
 
     async def sweep(self, request: Request) -> Response:
-        """Answer with a sweep's page: its report as it was made last, with what the journal says now in it."""
+        """Answer with a sweep's page: its latest report, with the journal's current state in it."""
         seen = self._seen(request.path_params["name"])
         part, file = self._board.parts.get(seen.name, ""), file_of(self._board.output, seen.name)
         if not seen.painted.key or not file.is_file():
@@ -196,14 +201,14 @@ class Pages:
         return StreamingResponse(pieces(), media_type="text/html")
 
     async def events(self, request: Request) -> Response:
-        """Answer with an endless stream: the live part each time that it changes, and which report there is."""
+        """Answer with an endless stream of events: the live part and the report's key, each time they change."""
         name = self._seen(request.path_params["name"]).name if "name" in request.path_params else ""
         return StreamingResponse(self._events(name), media_type="text/event-stream")
 
     async def _events(self, name: str) -> AsyncIterator[str]:
         sent: dict[str, str] = {}
         silent = 0.0
-        self._board.watchers[name] += 1
+        self._board.watchers[name] += 1  # pages that somebody watches are made first
         try:
             yield "retry: 1000\n\n"
             while not name or name in self._board.seen:
@@ -225,16 +230,16 @@ class Pages:
     async def trial(self, request: Request) -> Response:
         """Answer with a trial's page."""
         seen = self._seen(request.path_params["name"])
-        trial = request.path_params["trial"][:20]
+        trial = request.path_params["trial"][:20]  # it is repeated in the error
         return HTMLResponse(await self._in_thread(self._trial, seen.name, trial, seen.key))
 
     def _trial_text(self, name: str, trial: str, key: str) -> str:
-        """Return a trial's page; one that was made for the same `key` is kept."""
+        """Return a trial's page; `key` is only part of the cache's key, so a changed sweep gets a new page."""
         parts, said = trial_parts(load(name, self._board.output), trial), self._board.seen[name].painted.answers
         return page_text("trial.html", served=True, said=said, **parts)
 
     async def rows(self, request: Request) -> Response:
-        """Answer with rows of a table as CSV: all of them, or `limit` from `offset` on, at most MOST_ROWS."""
+        """Answer with rows of a table as CSV: all, or `limit` rows from `offset`, at most MOST_ROWS."""
         name, table = self._seen(request.path_params["name"]).name, request.path_params["table"]
         if table not in VIEWS or table in LARGE_TABLES:
             raise HTTPException(404, f"tables: {', '.join({*VIEWS} - LARGE_TABLES)}")
@@ -243,9 +248,10 @@ class Pages:
         if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers):
             raise HTTPException(400, "limit and offset are numbers of rows")
         limit, offset = map(int, numbers)
+        # One row more than allowed shows that there are too many; a fixed order makes pages of rows add up.
         query = f"SELECT * FROM {table} ORDER BY ALL LIMIT {min(limit, MOST_ROWS + 1)} OFFSET {offset}"
-        found = await self._in_thread(load(name, self._board.output).sql, query)
-        if limit > MOST_ROWS + 1 or found.num_rows > MOST_ROWS:
+        table_rows = await self._in_thread(load(name, self._board.output).sql, query)
+        if limit > MOST_ROWS + 1 or table_rows.num_rows > MOST_ROWS:
             raise HTTPException(
                 413,
                 f"one download has at most {MOST_ROWS:,} rows: add ?limit={MOST_ROWS}&offset=0, and so on, or run "
@@ -253,25 +259,25 @@ class Pages:
             )
 
         def pieces() -> Iterator[str]:
-            for at in range(0, max(1, found.num_rows), CHUNK_ROWS):
-                text = str(format_table(found.slice(at, CHUNK_ROWS), "csv"))
-                yield text if at == 0 else text.partition("\n")[2]
+            for at in range(0, max(1, table_rows.num_rows), CHUNK_ROWS):
+                text = str(format_table(table_rows.slice(at, CHUNK_ROWS), "csv"))
+                yield text if at == 0 else text.partition("\n")[2]  # the heading once
 
         saved = {"content-disposition": f'attachment; filename="{name}-{table}.csv"'}
         return StreamingResponse(pieces(), headers=saved, media_type="text/csv")
 
     async def compare(self, request: Request) -> Response:
-        """Answer with two sweeps side by side: what their reports answer, and what the command `compare` says."""
-        sides = [self._seen(request.query_params[each]) for each in "ab" if request.query_params.get(each)]
-        found = None
+        """Answer with two sweeps side by side: their reports' answers, and the output of the command `compare`."""
+        sides = [self._seen(request.query_params[side]) for side in "ab" if request.query_params.get(side)]
+        comparison = None
         if len(sides) == 2:
-            names = (each.name for each in sides)
-            found = await self._in_thread(self._compare, *names, output=self._board.output)
+            names = (side.name for side in sides)
+            comparison = await self._in_thread(self._compare, *names, output=self._board.output)
         facts = "Two sweeps over the configurations that both have."
-        return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=found)
+        return page("compare", "Compare", facts=facts, names=[*self._board.seen], sides=sides, found=comparison)
 
     async def static(self, request: Request) -> Response:
-        """Answer with a script or a style; Vega's is large and belongs to a version, so a browser may keep it."""
+        """Answer with a script or a style; browsers may keep it for an hour, since Vega's is megabytes."""
         file = request.path_params["file"]
         if file not in STATIC:
             raise HTTPException(404, "there is no such file")
@@ -281,17 +287,17 @@ class Pages:
 
 @functools.lru_cache(4)
 def halves(file: Path, key: str) -> tuple[bytes, bytes, bytes]:
-    """Return what stands before the live part of a page, and after: megabytes, held once for all readers."""
+    """Return a page's bytes before the live part, its mark, and the bytes after; held once for all readers."""
     return file.read_bytes().partition(LIVE.encode())
 
 
 def page(kind: str, title: str, name: str = "", *, status: int = 200, **shown: object) -> Response:
-    """Return one of the pages in `sweeps.html`."""
+    """Return one of the pages of `sweeps.html`."""
     given = {"facts": "", **shown}
     return HTMLResponse(page_text("sweeps.html", served=True, kind=kind, title=title, name=name, **given), status)
 
 
 async def sentence(request: Request, error: Exception) -> Response:
-    """Return why a request has no answer."""
+    """Return a page that states why a request cannot be answered."""
     status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (404, str(error))
     return page("sentence", str(status), text=text, status=status)

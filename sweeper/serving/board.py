@@ -1,8 +1,8 @@
-"""What a server knows of the sweeps of one output: read from their journals again and again, and shown as HTML.
+"""The server's view of all sweeps of one output, read from their journals repeatedly and rendered as HTML.
 
-A sweep that nobody drives and whose journal has not changed costs a look at its folder. Nothing is written there: the
-report's pages are each made by a process of its own at a low priority, and kept in the cache. A sweep's folder may be
-somebody else's: its own `report.html` is never served, for its scripts would run as ours.
+A sweep without a driver whose journal has not changed costs one look at its folder. Nothing is written there: each
+report page is made by a process of its own at a low priority and kept in the cache. A sweep's folder may be somebody
+else's, so its own `report.html` is never served: its scripts would run with this server's rights.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from sweeper.storage.places import READING, place_of
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import StoreError
 
-#: Stands in a painted page where the server puts what the journal says now.
+#: Mark in a report page that the server replaces by the journal's current state.
 LIVE = "<!-- the live part -->"
 
-#: A page is made again after this many seconds, and after PAUSE times what it took, at the earliest.
+#: A page is made again after LEAST_SECONDS and PAUSE times its duration at the earliest: at most a fifth of a core.
 LEAST_SECONDS, PAUSE = 15.0, 5
 
-#: Trials go first, yet somebody waits: at the lowest priority, beside busy cores, a page of seconds took minutes.
+#: Trials have priority, but a reader waits: at the lowest priority (19) on busy cores, a page of seconds took minutes.
 NICENESS = 10
 
-VERSION = version("calibration-sweeper")  # another release makes other pages; to ask takes a millisecond
+VERSION = version("calibration-sweeper")  # another release makes other pages; the look-up takes a millisecond
 
 PAINT = "import sys; from sweeper.serving.board import paint; paint(*sys.argv[1:])"
 
 
 @dataclass(frozen=True)
 class Painted:
-    """What a sweep's page said when it was made last.
+    """The content of a sweep's latest page.
 
     Attributes:
-        key: of `SweepView`, at that moment; empty where there is no page.
-        best: the best value with its interval, `0.047 (95 % 0.031 … 0.086)`; empty where there is none.
-        answers: the sentences of its first screen.
+        key: the `SweepView`'s key at that time; empty if there is no page.
+        best: the best value with its interval, `0.047 (95 % 0.031 … 0.086)`; empty if there is none.
+        answers: sentences of the first screen.
     """
 
     key: str = ""
@@ -71,36 +71,37 @@ class Painted:
 
 
 def file_of(output: str, name: str) -> Path:
-    """Return where a sweep's page is kept."""
+    """Return the file of a sweep's page in the cache."""
     where = output if ":" in output else str(Path(output).resolve())
     digest = hashlib.sha256(f"{VERSION}\0{where}".encode()).hexdigest()[:12]
     return cache_folder() / "serving" / digest / f"{name}.html"
 
 
 def painted(output: str, name: str) -> Painted:
-    """Return what a sweep's page says; nothing where there is none."""
+    """Return the content of a sweep's page; empty if there is none."""
     try:
         return Painted(**json.loads(file_of(output, name).with_suffix(".json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError):  # missing, or a damaged file in the cache: the page is made again
         return Painted()
 
 
 def paint(name: str, output: str, key: str) -> None:
-    """Make a sweep's page, and a file beside it with its answers.
+    """Make a sweep's page, and a JSON file next to it with its answers.
 
     Raises:
         SweeperError: the sweep cannot be read, or the cache cannot be written.
     """
+    # Imported here: this runs in a process of its own, and the server does not need what draws reports.
     from sweeper.reporting.first_screen import FirstScreen
     from sweeper.reporting.page import report
     from sweeper.reporting.sentences import sentences
     from sweeper.results.selection import interval_text, selected
 
     with load(name, output).snapshot() as frozen:
-        shown, found = report(frozen), selected(frozen, leaderboard(frozen))
-        best = interval_text(found[1]) if found is not None and found[1].is_bounded else ""
+        shown, winner = report(frozen), selected(frozen, leaderboard(frozen))
+        best = interval_text(winner[1]) if winner is not None and winner[1].is_bounded else ""
         file = file_of(output, name)
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # pages show results that others may not read
         write_page("live.html", file, "set SWEEPER_CACHE to a folder of yours", served=True, live=LIVE, **shown)
     first = shown["first"]
     assert isinstance(first, FirstScreen)
@@ -108,23 +109,25 @@ def paint(name: str, output: str, key: str) -> None:
 
 
 class Painter:
-    """Has pages made: of the sweeps that somebody looks at first, then of the newest others.
+    """Has pages made, first for the sweeps that somebody watches, then for the newest others.
 
     Attributes:
-        faults: name → why its page could not be made.
+        faults: sweep → why its page could not be made.
     """
 
     def __init__(self, output: str, unpainted: Callable[[], Iterable[tuple[str, str, bool]]]) -> None:
         """Prepare to make pages of the sweeps in `output`.
 
-        `unpainted` gives those whose pages say less than their journals, the most wanted first: name, key, whether
-        nothing more is to come.
+        Args:
+            output: a folder or a store.
+            unpainted: returns (name, key, whether the sweep is over) of the sweeps whose pages are out of date, the
+                most urgent first.
         """
         self._output, self._unpainted, self.faults = output, unpainted, dict[str, str]()
         self._tried: dict[str, tuple[str, float]] = {}
 
     async def work(self) -> None:
-        """Make one page after the other, until cancelled."""
+        """Make one page after another until cancelled."""
         while True:
             name, key = next(filter(self._is_due, self._unpainted()), ("", "", False))[:2]
             if name:
@@ -135,7 +138,7 @@ class Painter:
             await asyncio.sleep(0.5)
 
     def _is_due(self, wanted: tuple[str, str, bool]) -> bool:
-        """Return whether it is time for a page: for an ended sweep's last at once, for none twice."""
+        """Return whether a page is due: immediately for the last page of an ended sweep, never twice for one key."""
         (name, key, over), now = wanted, time.monotonic()
         tried, due = self._tried.get(name, ("", now))
         return key != tried and (over or now >= due)
@@ -148,7 +151,8 @@ class Painter:
         )  # fmt: skip
         set_niceness(process.pid, NICENESS)
         try:
-            assert process.stderr is not None  # standard input stays open: the process ends with this one
+            # Standard input stays open: `WATCH` ends the process when it closes, at the latest with the server.
+            assert process.stderr is not None
             said = (await process.stderr.read()).decode("utf-8", "replace")
             failed = await process.wait()
         except asyncio.CancelledError:
@@ -159,16 +163,16 @@ class Painter:
             self.faults[name] = said.strip().rpartition("\n")[2] or "its process was killed"
 
 
-#: The latest stops that a sweep's page tells of; the report's table has all.
+#: Number of latest stops on a sweep's page; the report's table has all.
 STOPPED = 8
 
-#: Newest sweeps whose pages are made though nobody looks at them.
+#: Number of newest sweeps whose pages are made although nobody watches them, since the table shows their best values.
 UNASKED = 20
 
-#: Between two looks at a sweep in a store that nobody drives: each asks the store for its list of objects.
+#: Seconds between two looks at a sweep in a store without a driver: each lists the store's objects.
 REST_SECONDS = 60.0
 
-#: Between two looks for sweeps that are new, or gone.
+#: Seconds between two checks for new and removed sweeps.
 NAMES_SECONDS = 5.0
 
 
@@ -177,22 +181,22 @@ class SweepView:
     """One sweep at the last look.
 
     Attributes:
-        name: the sweep's.
-        word: its state.
-        fault: why it cannot be read; empty where it can.
-        now: how far it is; None before it was read.
-        driver: who runs it now, and where; None where nobody does.
-        who: who began it, and when: `ada@host, 2026-11-23 22:57`.
+        name: name of the sweep.
+        word: state of the sweep.
+        fault: why it cannot be read; empty if it can.
+        now: its progress; None before it was read.
+        driver: host and process of the driver; None if none runs.
+        who: who started it, and when: `ada@host, 2026-11-23 22:57`.
         left: speed and time left, in words.
         spent: hours and price, in words.
         metric: the objective.
-        leaders: the best trials: name, value, epochs, configuration.
-        stopped: the latest trials that were stopped or failed, the newest first: name, why.
-        rehearsal: whether it is one.
+        leaders: (name, value, epochs, configuration) of the best trials.
+        stopped: (name, reason) of the latest stopped or failed trials, newest first.
+        rehearsal: whether the sweep is a rehearsal.
         record: number of the newest record.
-        over: whether nothing more is to come.
-        key: another one each time that the report has something new.
-        painted: what the report's page says, from when it was last made.
+        over: whether nothing more will happen.
+        key: changes whenever the report has something new.
+        painted: content of the report's latest page.
     """
 
     name: str
@@ -214,10 +218,10 @@ class SweepView:
 
 
 class Followed:
-    """One sweep that is read as its journal grows."""
+    """One sweep that is read while its journal grows."""
 
     def __init__(self, name: str, output: str) -> None:
-        """Open it. Raises SweeperError, or StoreError."""
+        """Open the sweep. Raises SweeperError, or StoreError."""
         self._spending, self._worked = Spending(), WorkingTime()
         self._stopped: deque[tuple[str, str]] = deque(maxlen=STOPPED)
         self.watch = SweepWatch(name, output, folds=(self._spending.apply, self._worked.apply, self._note))
@@ -229,7 +233,7 @@ class Followed:
         self._budget = BudgetWatch(budget, self._spending, self._worked, of_trial, os.environ)
 
     def look(self) -> SweepView:
-        """Read what is new. Raises as `SweepWatch.read`."""
+        """Read new records and return the sweep's view. Raises what `SweepWatch.read` raises."""
         watch, spec = self.watch, self.watch.sweep.spec
         now, driver = watch.read()
         left = " · ".join(filter(None, (speed_text(now), left_text(now)))) if driver else ""
@@ -238,8 +242,8 @@ class Followed:
         costs += [f"{spent['gpu_hours']:.3g} GPU-hours"] if spent["gpu_hours"] else []
         costs += [f"cost {spent['cost']:.2f}"] if spent["cost"] else []
         leaders = [
-            (trial_name(at := each.configuration), f"{each.objective:.4f}", each.epochs, watch.sweep.describe(at))
-            for each in now.leaders
+            (trial_name(at := leader.configuration), f"{leader.objective:.4f}", leader.epochs, watch.sweep.describe(at))
+            for leader in now.leaders
         ]
         return SweepView(
             watch.sweep.name, watch.word(driver), "", now, driver, self._who, left, " · ".join(costs),
@@ -258,17 +262,17 @@ class Followed:
 
 
 class Board:
-    """All sweeps of an output. One thread looks; any number may read what it saw.
+    """All sweeps of an output. One thread reads journals; any number of threads can read these attributes.
 
     Attributes:
-        seen: name → what was seen of it last, running sweeps first, then the one that began last.
-        rows: the table of all sweeps, HTML.
-        parts: name → the live part of its page, HTML.
-        watchers: name → how many look at it now; the empty name is the table's.
+        seen: sweep → its last view, the latest first.
+        rows: the table of all sweeps as HTML, running sweeps first.
+        parts: sweep → the live part of its page as HTML.
+        watchers: sweep → number of its watchers; the empty name stands for the table.
     """
 
     def __init__(self, output: str) -> None:
-        """Prepare to read the sweeps in `output`, a folder or a store. Raises SweeperError where it can be neither."""
+        """Prepare to read the sweeps in `output`, a folder or a store. Raises SweeperError if it is neither."""
         self.output, self.place = output, place_of(output, READING)
         self.seen: dict[str, SweepView] = {}
         self.rows, self.parts = "", dict[str, str]()
@@ -279,7 +283,7 @@ class Board:
         self._names: tuple[float, list[str]] = (float("-inf"), [])
 
     def look(self) -> None:
-        """Read what is new of every sweep. A sweep that cannot be read says why; the others do not suffer."""
+        """Read new records of every sweep; a sweep that cannot be read shows why."""
         names = self._listed()
         self.seen = {name: self.seen.get(name, SweepView(name)) for name in names}
         for gone in self.parts.keys() - set(names):
@@ -290,37 +294,40 @@ class Board:
             try:
                 seen = self._look_at(name)
                 self.parts[name] = page_text("progress.html", seen=seen)
-            except Exception as error:  # whatever is in a folder of somebody else's, the others must be seen
+            except Exception as error:  # whatever a foreign folder contains, the other sweeps must be shown
                 self._followed.pop(name, None)
                 tables = not SweepPaths(self.place.folder / name).sweep_file.is_file()
                 seen = SweepView(
                     name, "tables only" if tables else "cannot be read", str(error), over=True, key="tables" * tables
                 )
                 self.parts[name] = page_text("progress.html", seen=seen)
-            if self.seen[name] is not seen:  # at once: the first look at large sweeps takes a while
+            if self.seen[name] is not seen:  # shown at once, since the first look at large sweeps takes a while
                 self.seen[name] = seen
                 self._show()
 
     def _show(self) -> None:
-        ordered = sorted(self.seen.values(), key=lambda each: each.driver is None)
+        ordered = sorted(self.seen.values(), key=lambda sweep: sweep.driver is None)
         self.rows = page_text("rows.html", sweeps=ordered)
 
     def unpainted(self) -> list[tuple[str, str, bool]]:
-        """Return the sweeps whose pages say less than their journals, those first that somebody looks at: name, key,
-        and whether nothing more is to come. Of the others only the newest: the table has their best with its interval.
+        """Return (name, key, whether it is over) of the sweeps whose pages are out of date, watched ones first.
+
+        Of the others only the UNASKED newest are returned.
         """
         asked = [name for name in self.seen if self.watchers[name]]
-        found = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
-        return [(each.name, each.key, each.over) for each in found if each.key not in ("", each.painted.key)]
+        asked_first = [self.seen[name] for name in dict.fromkeys([*asked, *[*self.seen][:UNASKED]])]
+        return [
+            (sweep.name, sweep.key, sweep.over) for sweep in asked_first if sweep.key not in ("", sweep.painted.key)
+        ]
 
     def _listed(self) -> list[str]:
         (at, names), store = self._names, self.place.store
         if time.monotonic() - at >= (NAMES_SECONDS if store is None else REST_SECONDS):
             try:
-                found = sweep_names(self.place.folder) if store is None else filter(self.place.has, store.folders())
-                self._names = time.monotonic(), (names := [*filter(is_sweep_name, found)])
+                folders = sweep_names(self.place.folder) if store is None else filter(self.place.has, store.folders())
+                self._names = time.monotonic(), (names := [*filter(is_sweep_name, folders)])
             except (SweeperError, StoreError):
-                return names  # as they were: a store may be away for a while
+                return names  # the last known ones: a store may be unavailable for a while
         return names
 
     def _look_at(self, name: str) -> SweepView:
@@ -331,13 +338,13 @@ class Board:
                 self._followed[name] = Followed(name, self.output)
             seen = self._followed[name].look()
             if seen.over:
-                del self._followed[name]  # its trials take memory, and it may rest for years
+                del self._followed[name]  # its trials take memory, and it may never change again
             seen.key = f"{seen.record}-{seen.over}-{changed_at(self.place.folder / name / RECALIBRATIONS)}"
         seen.painted = painted(self.output, name)
         return seen
 
     def _mark(self, name: str) -> object:
-        """Return what is another each time that there is something new of a sweep that was at rest."""
+        """Return a value that changes when a sweep that is over has something new."""
         if self.place.store is not None:
             return time.monotonic() // REST_SECONDS
         paths = SweepPaths(self.place.folder / name)
