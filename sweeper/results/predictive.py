@@ -32,9 +32,9 @@ from trainables.posthoc import fit
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
 from trainables.posthoc.conformal import (
     SCORES,
-    FittedApart,
-    fit_apart,
+    SplitFit,
     fit_sets,
+    fit_split,
     promised_coverage,
     samples_needed,
     set_measures,
@@ -275,7 +275,7 @@ def conformal_sets(
         fits = [
             None
             if method is None
-            else fit_apart(
+            else fit_split(
                 method, member.logits[FITTED_ON], member.targets[FITTED_ON], crosswise=crosswise, seed=member.replicate
             )
             for member in members
@@ -303,7 +303,7 @@ def conformal_sets(
 
 
 def _set_measured(
-    member: StoredPredictions, fitted: FittedApart | None, score: str, alpha: float, by_class: bool
+    member: StoredPredictions, fitted: SplitFit | None, score: str, alpha: float, by_class: bool
 ) -> dict[str, float]:
     logits, targets, seed = member.logits, member.targets, member.replicate
     if fitted is not None:

@@ -29,7 +29,7 @@ from sweeper.reporting.figures.loss_families import compare_families
 from sweeper.results.recalibration import UNCALIBRATED, effects
 from tests.search_spaces.papers.claims.constructed_tables import replicate_row, split_rows
 from trainables.metrics.base import Floats, softmax64
-from trainables.posthoc.conformal import fit_apart, fit_sets, set_measures
+from trainables.posthoc.conformal import fit_sets, fit_split, set_measures
 
 Configuration = dict[str, Any]
 Row = dict[str, Any]
@@ -497,7 +497,7 @@ def simulate_conformal(draws: int = 24, alpha: float = 0.1) -> Iterator[Simulate
             shares = []
             for seed in range(draws):
                 random = np.random.default_rng([seed, 1])
-                fitted = fit_apart(method, *confused(SAMPLES, random), crosswise=crosswise, seed=seed)
+                fitted = fit_split(method, *confused(SAMPLES, random), crosswise=crosswise, seed=seed)
                 logits, targets = confused(2000, random)
                 shares.append(set_measures(fitted.sets("thr", logits, alpha=alpha, seed=seed), targets)["coverage"])
             way = "CV+" if crosswise else "half and half"

@@ -1,7 +1,7 @@
-"""What a post-hoc method is: how it is fitted and checked, and the registry of all of them by name.
+"""The post-hoc method family: fitting, checks, and the registry of methods by name.
 
-Adding one: a file of this folder with a function of validation logits [N, K], targets [N] and options that returns a
-`Calibrator`, under the decorator that describes it; no other file lists them.
+To add a method, write a file in this folder with a function that takes validation logits [N, K], targets [N] and
+options, returns a `Calibrator`, and carries the `POSTHOC.add` decorator. No other file lists the methods.
 
     class Sharpened(Calibrator):
         def _probabilities(self, logits: Floats) -> Floats:
@@ -12,8 +12,8 @@ Adding one: a file of this folder with a function of validation logits [N, K], t
         values, _ = validation_data(logits, targets)
         return Sharpened("sharpened", {"power": power}, values.shape[1])
 
-`tests/trainables/posthoc/test_base.py` tests what holds for every method. Users' own need no file here: this module
-adapts what their import paths name, and checks their probabilities before anything is measured.
+`tests/trainables/posthoc/test_base.py` tests every registered method. A user's own method needs no file here: this
+module imports it by path and checks its probabilities before anything is measured.
 """
 
 from __future__ import annotations
@@ -47,44 +47,52 @@ LogitsAndTargets = tuple[Floats, Integers]
 
 
 class PosthocUnavailable(UnusablePredictions):
-    """A post-hoc method cannot be fitted or applied; the message says value, rule and remedy. The trial continues."""
+    """Raised when a post-hoc method cannot be fitted or applied; the trial continues without it."""
 
 
 class Calibrator(ABC):
-    """A fitted post-hoc method: a map from logits [N, K] to probabilities [N, K] in float64.
+    """A fitted post-hoc method, which maps logits [N, K] to float64 probabilities [N, K].
 
     Attributes:
-        name: the method's name in POSTHOC.
-        parameters: what was fitted, as plain floats; a yes/no is 1.0/0.0.
-        classes: K of the logits it was fitted on.
+        name: method name in POSTHOC.
+        parameters: fitted values as plain floats; true and false are 1.0 and 0.0.
+        classes: K, the number of classes it was fitted on.
+
+    Example:
+        >>> class Halved(Calibrator):
+        ...     def _probabilities(self, logits):
+        ...         return softmax64(logits / 2)
+        >>> Halved("halved", {"temperature": 2.0}, classes=2)([[2.0, 0.0]]).round(3)
+        array([[0.731, 0.269]])
     """
 
     def __init__(self, name: str, parameters: Mapping[str, float], classes: int) -> None:
-        """Keep the fitted `parameters`."""
+        """Store the fitted `parameters` as floats."""
         self.name = name
         self.parameters = {key: float(value) for key, value in parameters.items()}
         self.classes = classes
 
     def __call__(self, logits: ArrayLike) -> Floats:
-        """Return calibrated probabilities [N, K] of `logits` [N, K].
+        """Return calibrated probabilities [N, K] for `logits` [N, K].
 
-        Raises PosthocUnavailable for non-finite logits or another number of classes than fitted on.
+        Raises PosthocUnavailable for non-finite logits, or for a number of classes other than the fitted one.
         """
         values = finite_logits(np.asarray(logits, dtype=np.float64))
+        # Test targets are unknown here; zeros satisfy the target checks, so that only the logits are judged.
         require_logits(values, np.zeros(values.shape[:1], dtype=np.int64), PosthocUnavailable)
         if values.shape[1] != self.classes:
             raise PosthocUnavailable(
-                f"{self.name} was fitted on {self.classes} classes and got logits of {values.shape[1]}: "
+                f"{self.name} was fitted on {self.classes} classes but received logits for {values.shape[1]} classes: "
                 "fit and apply it on the same task"
             )
         return self._probabilities(values)
 
     @abstractmethod
     def _probabilities(self, logits: Floats) -> Floats:
-        """Return calibrated probabilities of checked float64 logits."""
+        """Return calibrated probabilities [N, K] for checked float64 logits [N, K]."""
 
     def underflowed(self, logits: ArrayLike, probabilities: Floats) -> Floats | None:
-        """Return the logits whose softmax `probabilities` of `logits` are, if one underflowed; without any, `None`."""
+        """Return logits whose softmax is `probabilities` if a probability underflowed, so that the NLL stays exact."""
         return None
 
     def __repr__(self) -> str:
@@ -94,16 +102,16 @@ class Calibrator(ABC):
 
 @dataclass(frozen=True)
 class PosthocMethod(Component):
-    """A method that is fitted on validation predictions.
+    """A registered post-hoc method.
 
     Attributes:
-        columns: the keys of its calibrators' `parameters`, which become columns.
-        build_many: fits it on a list of several networks' predictions at once, with options in common; `None` where
-            that is no faster.
-        label: how reports call it; empty for its name.
-        layer: makes of a fitted calibrator the torch module that computes it in an exported model; `None` where torch
-            cannot.
-        takes_gamma: whether with these options it takes the training loss's γ where a search space gives none.
+        columns: keys of its calibrators' `parameters`, which become table columns.
+        build_many: function that fits several networks' predictions at once with the same options; `None` if that is
+            no faster than one by one.
+        label: name in reports; empty to derive it from `name`.
+        layer: function from a fitted calibrator to the torch module for an exported model; `None` if torch cannot
+            compute the method.
+        takes_gamma: whether the method, with these options, defaults to the training loss's γ.
     """
 
     columns: tuple[str, ...] = ()
@@ -114,21 +122,28 @@ class PosthocMethod(Component):
 
     @property
     def words(self) -> str:
-        """How reports call it."""
+        """Name in reports."""
         return self.label or self.name.replace("_", " ")
 
 
 def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> LogitsAndTargets:
-    """Return float64 logits [N, K] and int64 targets [N] that a method can be fitted on.
+    """Check validation data and return float64 logits [N, K] and int64 targets [N].
 
     Raises PosthocUnavailable for logits that are NaN, +inf or probabilities, labels outside [0, K), targets of one
-    class only and, where the method bins, fewer samples than `bins`.
+    class only and, for a method that bins, fewer samples than `bins`.
+
+    Example:
+        >>> validation_data([[2, 0], [0, 3]], [0, 0])
+        Traceback (most recent call last):
+        ...
+        trainables.posthoc.base.PosthocUnavailable: all 2 validation samples are of class 0: calibration needs ...
     """
     require_logits(logits, targets, PosthocUnavailable)
     labels = np.asarray(targets, dtype=np.int64)
     faults = bin_faults(len(labels), bins) if bins is not None else []
+    # Probabilities pass every other check and give a wrong but plausible fit, so they get an error of their own.
     if are_probabilities(logits):
-        faults.append("the logits are probabilities, each row sums to 1: pass their logarithms")
+        faults.append("the logits are probabilities (each row sums to 1): pass their logarithms")
     if (labels == labels[0]).all():
         faults.append(
             f"all {len(labels)} validation samples are of class {labels[0]}: calibration needs at least two "
@@ -140,62 +155,67 @@ def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = No
 
 
 class SoftmaxCalibrator(Calibrator):
-    """A map whose probabilities are the softmax of other logits, from which an nll is taken where they underflow."""
+    """A calibrator whose output is a softmax of mapped logits; its NLL stays exact where probabilities underflow."""
 
     def _probabilities(self, logits: Floats) -> Floats:
         return softmax64(self._mapped(logits))
 
     def underflowed(self, logits: ArrayLike, probabilities: Floats) -> Floats | None:
-        """Return the logits whose softmax `probabilities` are, if one of them underflowed."""
+        """Return the mapped logits if one of `probabilities` underflowed, else `None`."""
+        # The mapped logits are computed again only here: underflow is rare, and keeping them doubles the memory.
         lost = probabilities.min() < SMALLEST_PROBABILITY
         return self._mapped(finite_logits(np.asarray(logits, dtype=np.float64))) if lost else None
 
     @abstractmethod
     def _mapped(self, logits: Floats) -> Floats:
-        """Return calibrated logits [N, K] of checked float64 logits."""
+        """Return calibrated logits [N, K] for checked float64 logits [N, K]."""
 
 
 class CheckedCalibrator(Calibrator):
-    """What a user's method returned; its faults are raised as a calibrator raises them."""
+    """Wraps the calibrator that a user's own method returned, and turns its faults into PosthocUnavailable."""
 
     def __init__(self, inner: object, name: str, path: str, columns: Sequence[str], classes: int) -> None:
-        """Take over `inner`, which maps logits to probabilities.
+        """Wrap `inner`, a callable from logits to probabilities.
 
-        Raises ExtensionError: it cannot be called, or its `parameters` are not those that its `PARAMETERS` name.
+        Raises ExtensionError if `inner` is not callable, or has `parameters` that `PARAMETERS` does not name.
         """
         if not callable(inner):
-            raise ExtensionError(f"{path} returned a {type(inner).__name__}, which must map logits to probabilities")
+            raise ExtensionError(
+                f"{path} returned a {type(inner).__name__}: return a callable that maps logits to probabilities"
+            )
         parameters = dict(getattr(inner, "parameters", {}))
+        # A table's columns are fixed before the first fit, so parameters must be declared.
         unnamed = sorted(set(parameters) - set(columns))
         if unnamed:
             raise ExtensionError(
-                f"{path} has the parameters {', '.join(unnamed)}, which become columns: name them beforehand, "
-                f"PARAMETERS = {tuple(sorted(parameters))!r}"
+                f"{path} returned parameters that it does not declare: {', '.join(unnamed)}; they become columns, so "
+                f"declare PARAMETERS = {tuple(sorted(parameters))!r}"
             )
         super().__init__(name, parameters, classes)
         self._inner, self._path = inner, path
 
     def _probabilities(self, logits: Floats) -> Floats:
         try:
-            found: Floats = np.asarray(self._inner(logits), dtype=np.float64)
+            probabilities: Floats = np.asarray(self._inner(logits), dtype=np.float64)
         except PosthocUnavailable:
             raise
+        # User code may raise anything; it must cost this method's columns, not the trial.
         except Exception as error:
             raise PosthocUnavailable(describe_error(error, self._path)) from error
-        if found.shape != logits.shape:
+        if probabilities.shape != logits.shape:
             raise PosthocUnavailable(
-                f"its result has shape {found.shape}, which must be that of the logits, {logits.shape}"
+                f"its result has shape {probabilities.shape}: return the shape of the logits, {logits.shape}"
             )
         try:
-            require_probabilities(found, np.zeros(len(found), dtype=np.int64), bins=1)
+            require_probabilities(probabilities, np.zeros(len(probabilities), dtype=np.int64), bins=1)
         except UnusablePredictions as error:
             raise PosthocUnavailable(f"its {error}") from error
-        return found
+        return probabilities
 
 
 def _posthoc(target: object, path: str, name: str) -> PosthocMethod:
     if not callable(target):
-        raise ExtensionError(f"{path} is {described(target)}; a post-hoc method is called with (logits, targets)")
+        raise ExtensionError(f"{path} is {described(target)}: a post-hoc method is called with (logits, targets)")
     columns = tuple(getattr(target, "PARAMETERS", ()))
 
     def fit(logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> CheckedCalibrator:
@@ -218,9 +238,17 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
     """Fit post-hoc method `name` on validation logits [N, K] and targets [N] and return its calibrator.
 
     Raises:
-        ValueError: unknown name or options, every fault at once.
-        PosthocUnavailable: a ValueError too; the data do not allow it (non-finite logits, labels outside [0, K),
-            one class only, fewer samples than bins, a request MetaCal cannot meet).
+        ValueError: unknown name or invalid options; the message lists every fault.
+        PosthocUnavailable: (a ValueError) the method cannot be fitted on these data: non-finite logits, labels outside
+            [0, K), one class only, fewer samples than bins, or a constraint that MetaCal cannot meet.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> calibrator = fit("temperature", logits, targets=[0, 0, 1, 1, 1])
+        >>> calibrator
+        FocalTemperatureCalibrator(temperature: temperature=0.90603, converged=1, at_bound=0)
+        >>> calibrator([[2.0, 0.0]]).round(3)
+        array([[0.901, 0.099]])
     """
     calibrator: Calibrator = POSTHOC.build(name, logits, targets, **options)
     return calibrator
@@ -229,24 +257,31 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
 def fit_many(
     name: str, data: Sequence[tuple[ArrayLike, ArrayLike]], **options: HyperparameterValue
 ) -> list[Calibrator | PosthocUnavailable]:
-    """Fit post-hoc method `name` on several networks' validation logits [N, K] and targets [N], at once where it can.
+    """Fit post-hoc method `name` on the validation logits [N, K] and targets [N] of several networks.
 
-    Returns, for each, what `fit` returns, or the `PosthocUnavailable` that it raises. Raises ValueError as `fit`.
+    Methods with a vectorised fit (`PosthocMethod.build_many`) fit all networks at once. Returns one entry per network:
+    its calibrator, or the PosthocUnavailable that `fit` would raise. Raises ValueError as `fit` does.
+
+    Example:
+        >>> good, bad = ([[2, 0], [0, 1], [1, 0]], [0, 1, 1]), ([[2, 0], [0, 1]], [0, 0])
+        >>> [type(result).__name__ for result in fit_many("temperature", [good, bad])]
+        ['FocalTemperatureCalibrator', 'PosthocUnavailable']
     """
     component = POSTHOC.get(name)
     if component is not None and component.build_many is not None and not component.faults(options):
         return component.build_many(data, **options)
-    found: list[Calibrator | PosthocUnavailable] = []
+    # Errors are returned, not raised: one diverged network must not cost the others their calibrators.
+    results: list[Calibrator | PosthocUnavailable] = []
     for logits, targets in data:
         try:
-            found.append(fit(name, logits, targets, **options))
+            results.append(fit(name, logits, targets, **options))
         except PosthocUnavailable as error:
-            found.append(error)
-    return found
+            results.append(error)
+    return results
 
 
 def parameter_names(name: str) -> tuple[str, ...]:
-    """Return the keys that `Calibrator.parameters` of method `name` has, in order. Raises ValueError if unknown."""
+    """Return the keys of `Calibrator.parameters` for method `name`, in order. Raises ValueError if it is unknown."""
     unknown = POSTHOC.fault(name)
     if unknown:
         raise ValueError(unknown)
@@ -256,32 +291,35 @@ def parameter_names(name: str) -> tuple[str, ...]:
 def cross_fitted(
     method: str, logits: ArrayLike, targets: ArrayLike, options: Mapping[str, HyperparameterValue]
 ) -> tuple[Floats, Floats | None]:
-    """Return probabilities [N, K] of which fold f's are calibrated by `method` as fitted on the other folds.
+    """Calibrate each fold with `method` fitted on the other folds.
 
-    With them, where one underflowed, the logits [N, K] whose softmax they are (`Calibrator.underflowed`). Folds are
-    those of refinement: five, each class dealt out in turn (`trainables.metrics.refinement.folds_of`).
+    The five folds are those of the refinement metrics (`trainables.metrics.refinement.folds_of`), which deal out each
+    class in turn. Returns probabilities [N, K] and, if one of them underflowed, logits [N, K] for an exact NLL
+    (`Calibrator.underflowed`).
 
     Args:
-        method: its name in POSTHOC.
-        logits: [N, K].
-        targets: [N] class indices.
-        options: of the method.
+        method: method name in POSTHOC.
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        options: options for the method.
 
     Raises:
-        PosthocUnavailable: there are fewer samples than folds, or the method cannot be fitted without one of them.
+        PosthocUnavailable: there are fewer samples than folds, or the method cannot be fitted on the other folds.
     """
     values, labels = np.asarray(logits), np.asarray(targets)
     if len(labels) < FOLDS:
-        raise PosthocUnavailable(f"{len(labels)} samples are fewer than the {FOLDS} folds of a cross-fitted {method}")
+        raise PosthocUnavailable(
+            f"{len(labels)} samples are too few to cross-fit {method}: it needs at least {FOLDS}, one per fold"
+        )
     fold = folds_of(labels)
     probabilities: Floats = np.empty(values.shape, dtype=np.float64)
     exact: Floats | None = None
-    for each in range(FOLDS):
-        held_out = fold == each
+    for held_out in (fold == index for index in range(FOLDS)):
         calibrator = fit(method, values[~held_out], labels[~held_out], **options)
         probabilities[held_out] = calibrator(values[held_out])
         underflowed = calibrator.underflowed(values[held_out], probabilities[held_out])
         if underflowed is not None:
-            exact = np.zeros(values.shape) if exact is None else exact  # of other folds none is needed
+            # Rows of folds without underflow stay 0: the NLL reads `exact` only where a probability underflowed.
+            exact = np.zeros(values.shape) if exact is None else exact
             exact[held_out] = underflowed
     return probabilities, exact

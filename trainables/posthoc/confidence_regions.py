@@ -1,8 +1,8 @@
-"""Where the focal loss's minimiser is over- or under-confident, and how near the focal map Ψ^γ is to a temperature.
+"""Regions where the focal loss's minimiser is over- or under-confident, and the temperature nearest to Ψ^γ.
 
-The latter on dense grids of logits, without data or training: the closest temperature for each γ and the line through
-1/T (properness Figs. 2 and 6), the temperatures between which the binary map lies (Fig. 3), and the confidence before
-and after the map (posterior Fig. 2).
+The comparison with temperatures uses dense grids of logits, without data or training: the closest temperature per γ and
+the line through 1/T (properness Figs. 2 and 6), the temperatures that bound the binary map (Fig. 3), and the confidence
+before and after the map (posterior Fig. 2).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trainables.metrics.base import Booleans, Floats, softmax64
 from trainables.posthoc.base import PosthocUnavailable
 from trainables.posthoc.focal_map import focal_map, focal_map_of_logits, log_phi, training_gamma
 
-#: Shares of samples by region of posterior Thm. 8, for networks trained with one constant γ > 0.
+#: Regions of posterior Thm. 8, defined for networks trained with one constant γ > 0.
 REGIONS = ("below_tau_oc", "ambiguous", "above_tau_uc", "over_confident", "under_confident")
 REGION_COLUMNS = tuple(f"region_{name}" for name in REGIONS)
 
 
 @dataclass(frozen=True)
 class RegionThresholds:
-    """Top scores ≤ `over_confident` (τ_oc) are over-confident, ≥ `under_confident` (τ_uc) under-confident."""
+    """Top scores ≤ `over_confident` (τ_oc) are over-confident, those ≥ `under_confident` (τ_uc) under-confident."""
 
     over_confident: float
     under_confident: float
@@ -35,14 +35,22 @@ class RegionThresholds:
 
 @lru_cache(maxsize=64)
 def region_thresholds(gamma: float) -> RegionThresholds:
-    """Return τ_oc = argmax φ^γ and τ_uc, the root of φ^γ = 1 above it, of posterior Thm. 8: 0 < τ_oc < τ_uc < 1/2.
+    """Return τ_oc = argmax φ^γ and τ_uc, the root of φ^γ = 1 above it, where 0 < τ_oc < τ_uc < 1/2.
 
     Raises PosthocUnavailable for γ ≤ 0, where the focal loss has no such regions.
+
+    Source: posterior Thm. 8.
+
+    Example:
+        >>> region_thresholds(1.0)
+        RegionThresholds(over_confident=0.135..., under_confident=0.367...)
     """
     from scipy.optimize import brentq
 
     if not (gamma > 0.0 and math.isfinite(gamma)):
-        raise PosthocUnavailable(f"gamma = {gamma:g} must be above 0: cross-entropy (gamma 0) is calibrated everywhere")
+        raise PosthocUnavailable(
+            f"gamma = {gamma:g} must be above 0: the minimiser of cross-entropy (gamma 0) is calibrated"
+        )
 
     def rise(log_v: float) -> float:
         # t²·d/dv[ln(1−v) + ln(1 + γw)/γ]·(1 + γw), w' = −(ln v + 1 − v)/t²
@@ -54,6 +62,7 @@ def region_thresholds(gamma: float) -> RegionThresholds:
         log_t = math.log1p(-math.exp(log_v))
         return float(log_phi(np.array([log_v]), np.array([log_t]), gamma)[0]) / gamma
 
+    # Roots in ln v: τ_oc falls towards 0 as γ grows, where steps in v would lose all digits.
     over = brentq(rise, math.log(1e-300), math.log(0.5), xtol=1e-14, rtol=1e-14)
     under = brentq(excess, over, math.log(0.5), xtol=1e-14, rtol=1e-14)
     return RegionThresholds(math.exp(over), math.exp(under))
@@ -62,7 +71,12 @@ def region_thresholds(gamma: float) -> RegionThresholds:
 def over_confident(probabilities: ArrayLike, gamma: float) -> Booleans:
     """Return [N] True where the focal risk's minimiser `probabilities` [N, K] is over-confident (posterior Thm. 8).
 
-    By the thresholds at both ends; between them, where the top score exceeds that of Ψ^γ.
+    Top scores up to τ_oc are over-confident and those from τ_uc are not. Between the thresholds, a top score is
+    over-confident if it exceeds the top score of Ψ^γ.
+
+    Example:
+        >>> over_confident([[0.12] + [0.11] * 8, [0.6] + [0.05] * 8], gamma=1.0)
+        array([ True, False])
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     top = values.max(axis=1)
@@ -74,10 +88,19 @@ def over_confident(probabilities: ArrayLike, gamma: float) -> Booleans:
 
 
 def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
-    """Return the shares of samples by region of posterior Thm. 8; the last two say how the ambiguous ones fall.
+    """Return the share of samples per region of posterior Thm. 8.
 
-    Keys: `below_tau_oc`, `ambiguous`, `above_tau_uc` (they sum to 1), `over_confident`, `under_confident` (they sum
-    to 1). `probabilities` [N, K] are a focal-trained network's own, γ its training γ.
+    The keys `below_tau_oc`, `ambiguous` and `above_tau_uc` sum to 1; so do `over_confident` and `under_confident`,
+    which resolve the ambiguous samples by Ψ^γ.
+
+    Args:
+        probabilities: uncalibrated probabilities [N, K] from a focal-trained network.
+        gamma: its training γ.
+
+    Example:
+        >>> shares = region_shares([[0.12] + [0.11] * 8, [0.6] + [0.05] * 8], gamma=1.0)
+        >>> shares["below_tau_oc"], shares["above_tau_uc"]
+        (0.5, 0.5)
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     top = values.max(axis=1)
@@ -89,7 +112,7 @@ def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
 
 
 def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[str, float]:
-    """Return the region shares of `probabilities` [N, K] of a network trained with `loss` (name, γ), or nothing."""
+    """Return the region shares as columns for a network trained with `loss`; empty unless the loss has one γ > 0."""
     gamma = training_gamma(loss)
     if not gamma:
         return {}
@@ -97,7 +120,7 @@ def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[st
 
 
 def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
-    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for s = `margin` of any shape."""
+    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for any shape of s = `margin`."""
     s = np.asarray(margin, dtype=np.float64)
     flat = s.ravel()
     log_first, log_second = -np.logaddexp(0.0, -flat), -np.logaddexp(0.0, flat)
@@ -106,22 +129,22 @@ def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
     return np.asarray((first - second).reshape(s.shape))
 
 
-#: Logits go from −reach to reach, by number of classes: properness section 3.2 for two, 3.3 for three and four.
+#: Logits span −reach to reach, by number of classes: properness section 3.2 for two, 3.3 for three and four.
 REACH = {2: 20.0, 3: 5.0, 4: 5.0}
 
-#: Distance of neighbouring logits. Properness takes .001 and .01; a coarser grid moves no T by more than .002.
+#: Spacing of the logits. Properness uses .001 and .01; this coarser grid changes no T by more than .002.
 STEPS = {2: 0.01, 3: 0.05, 4: 0.2}
 
-#: Values of 1/T that are searched, for γ up to 20.
+#: Search range of 1/T, wide enough for γ up to 20.
 LOWEST, HIGHEST = 0.05, 30.0
 
-#: Stands for γ → 0, where τ_oc has its largest value, .2032: fewer than five classes are never over-confident.
+#: Stands for γ → 0, where τ_oc is largest (.2032): with fewer than five classes, no prediction is over-confident.
 SMALLEST_GAMMA = 1e-6
 
 
 @dataclass(frozen=True)
 class ClosestTemperature:
-    """The temperature scaling nearest to Ψ^γ: T, and the largest difference of any probability at any logits."""
+    """The temperature nearest to Ψ^γ, and the largest difference of a probability over all logits."""
 
     gamma: float
     temperature: float
@@ -135,7 +158,7 @@ class ClosestTemperature:
 
 @dataclass(frozen=True)
 class TemperatureBounds:
-    """Two temperatures between which the binary Ψ^γ lies at every logit: at `lower` scaling is the sharper one."""
+    """Temperatures that bound the binary Ψ^γ at every logit; scaling with `lower` is the sharper of the two."""
 
     gamma: float
     lower: float
@@ -143,10 +166,10 @@ class TemperatureBounds:
 
 
 def simplex_logits(classes: int, reach: float | None = None, step: float | None = None) -> Floats:
-    """Return logits [N, classes] over the simplex, of which the first is the largest and 0, the others in order.
+    """Return a grid of logits [N, classes] in descending order, the first always 0.
 
-    Both maps take differences of logits and do not care which class is which, so these stand for every choice of
-    logits in [−reach, reach], whose differences go down to −2·reach.
+    Both maps depend only on differences of logits and treat classes alike, so this grid represents all logits in
+    [−reach, reach], whose differences reach −2·reach.
     """
     reach, step = reach or REACH[classes], step or STEPS[classes]
     below = -np.arange(0, round(2 * reach / step) + 1) * step
@@ -155,9 +178,13 @@ def simplex_logits(classes: int, reach: float | None = None, step: float | None 
 
 
 def closest_temperature(gamma: float, logits: Floats) -> ClosestTemperature:
-    """Return the temperature that makes the largest difference to Ψ^γ over `logits` [N, K] smallest.
+    """Return the temperature with the smallest maximum difference to Ψ^γ over `logits` [N, K], for γ ≥ −1.
 
-    A scan over 1/T, evenly in its logarithm, finds the lowest valley; a bounded search its bottom. γ ≥ −1.
+    Source: properness §3.2, Figs. 2 and 6.
+
+    Example:
+        >>> closest_temperature(1.0, simplex_logits(2))
+        ClosestTemperature(gamma=1.0, temperature=0.5..., max_error=0.0...)
     """
     from scipy.optimize import minimize_scalar
 
@@ -166,15 +193,16 @@ def closest_temperature(gamma: float, logits: Floats) -> ClosestTemperature:
     def error(log_inverse: float) -> float:
         return float(np.abs(softmax64(logits * np.exp(log_inverse)) - mapped).max())
 
+    # The error can have several valleys in 1/T: a scan finds the lowest one, a bounded search its bottom.
     scan = np.linspace(np.log(LOWEST), np.log(HIGHEST), 65)
     best = int(np.argmin([error(value) for value in scan]))
     around = (scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)])
-    found = minimize_scalar(error, bounds=around, method="bounded", options={"xatol": 1e-6})
-    return ClosestTemperature(gamma, float(np.exp(-found.x)), float(found.fun))
+    nearest = minimize_scalar(error, bounds=around, method="bounded", options={"xatol": 1e-6})
+    return ClosestTemperature(gamma, float(np.exp(-nearest.x)), float(nearest.fun))
 
 
 def line_through(fits: Sequence[ClosestTemperature]) -> tuple[float, float]:
-    """Return slope and intercept of the least-squares line through 1/T against γ."""
+    """Return slope and intercept of the least-squares line of 1/T on γ."""
     slope, intercept = np.polyfit([fit.gamma for fit in fits], [fit.inverse_temperature for fit in fits], 1)
     return float(slope), float(intercept)
 
@@ -182,29 +210,34 @@ def line_through(fits: Sequence[ClosestTemperature]) -> tuple[float, float]:
 def theoretical_bounds(gamma: float) -> TemperatureBounds:
     """Return the temperatures 1/(γ + 1) and 1/(γ + 1 − ln(γ + 1)/2) that bound the binary map, for γ ≥ 0.
 
-    σ((γ + 1 − ½ ln(γ + 1)) s) ≤ Ψ^γ(σ(s)) ≤ σ((γ + 1) s) for logits s ≥ 0, mirrored below. Properness Prop. 3 prints
-    quotients s/(γ + 1) for the products and the two sides exchanged, which is false.
+    σ((γ + 1 − ½ ln(γ + 1)) s) ≤ Ψ^γ(σ(s)) ≤ σ((γ + 1) s) for logits s ≥ 0, mirrored for s < 0.
+
+    Source: properness Prop. 3, corrected: it prints quotients s/(γ + 1) instead of products and exchanges the sides.
+
+    Example:
+        >>> theoretical_bounds(1.0)
+        TemperatureBounds(gamma=1.0, lower=0.5, upper=0.604...)
     """
     return TemperatureBounds(gamma, 1 / (gamma + 1), float(1 / (gamma + 1 - 0.5 * np.log1p(gamma))))
 
 
 def measured_bounds(gamma: float, reach: float = REACH[2], step: float = 0.001) -> TemperatureBounds:
-    """Return the tightest bounds at logits in (0, reach]; by symmetry they hold below 0 as well. γ ≥ 0.
-
-    At each logit s exactly one temperature meets the map, 1/T = logit(Ψ)/s: the bounds are the extremes of those.
-    """
+    """Return the tightest bounds over logits in (0, reach] for γ ≥ 0; by symmetry they hold for negative logits."""
+    # At each logit s exactly one temperature equals the map, 1/T = logit(Ψ)/s: the bounds are its extremes.
     s = np.arange(1, round(reach / step) + 1) * step
     inverse = binary_focal_margin(s, gamma) / s
     return TemperatureBounds(gamma, float(1 / inverse.max()), float(1 / inverse.min()))
 
 
 def confidence_after(top: Floats, gamma: float, classes: int) -> Floats:
-    """Return the true class's probability where the focal risk's minimiser has confidence `top`, others being equal.
+    """Return the true probability [N] of the top class where the focal risk's minimiser has confidence `top`.
+
+    All other classes share the rest equally.
 
     Args:
-        top: [N] confidences in (1/classes, 1).
-        gamma: of the focal loss.
-        classes: K ≥ 2.
+        top: confidences [N] in (1/classes, 1).
+        gamma: γ in the focal loss.
+        classes: number of classes, at least 2.
     """
     values = np.asarray(top, dtype=np.float64)
     rest = np.repeat(((1.0 - values) / (classes - 1))[:, None], classes - 1, axis=1)
@@ -212,9 +245,9 @@ def confidence_after(top: Floats, gamma: float, classes: int) -> Floats:
 
 
 def largest_overconfident_gamma(classes: int) -> float | None:
-    """Return the γ above which the minimiser is never over-confident with so many classes; `None` where it never is.
+    """Return the γ above which no prediction is over-confident with K classes, or `None` if that holds for every γ.
 
-    A confidence is at least 1/K, and over-confident below τ_oc(γ) (posterior Thm. 8), which falls as γ grows.
+    A top confidence is at least 1/K and over-confident up to τ_oc(γ), which falls as γ grows (posterior Thm. 8).
     """
     from scipy.optimize import brentq
 

@@ -1,22 +1,25 @@
-"""Conformal prediction sets: sets of classes that hold the truth with a probability that is asked for.
+"""Conformal prediction sets: sets of classes that contain the true class with a requested probability.
 
-A score says how strange class k is for a sample; its quantile on validation data is the threshold, and the set has
-every class whose score is not above it (split conformal: Papadopoulos et al. 2002; Vovk, Gammerman & Shafer 2005).
-Where validation and test samples are exchangeable, the truth is in the set with a probability of at least 1 − α,
-whatever the network. With p sorted descending and r the rank of k:
+A score measures how unusual class k is for a sample. The threshold is a quantile of the true classes' scores on
+validation data, and a set contains every class whose score does not exceed it (split conformal: Papadopoulos et al.
+2002; Vovk, Gammerman & Shafer 2005). If validation and test samples are exchangeable, the set contains the true class
+with probability at least 1 − α for any network. With p sorted descending and r the rank of k, the scores are:
 
 - `thr`: 1 − p_k (Sadinle, Lei & Wasserman 2019), the smallest sets on average;
-- `aps`: p_(1) + … + p_(r) − u·p_(r), u uniform on [0, 1] (Romano, Sesia & Candès 2020, arXiv:2006.02544), whose sizes
-  follow a sample's difficulty;
-- `raps`: aps + λ·max(0, r − k_reg) (Angelopoulos, Bates, Jordan & Malik 2021, arXiv:2009.14193), without its tails.
+- `aps`: p_(1) + … + p_(r) − u·p_(r), u uniform on [0, 1] (Romano, Sesia & Candès 2020, arXiv:2006.02544), whose set
+  sizes follow the sample's difficulty;
+- `raps`: aps + λ·max(0, r − k_reg) (Angelopoulos, Bates, Jordan & Malik 2021, arXiv:2009.14193), which cuts off the
+  long tails of aps sets.
 
-Per class, each class has a threshold of its own from its own validation samples, and the promise holds for each.
+Class-conditional sets use a threshold per class, from that class's validation samples; the guarantee then holds for
+each class.
 
-A post-hoc method that was fitted on the samples that give the threshold fits them better than new ones, and the promise
-breaks: from 360 validation samples of ten classes, sets after `matrix` hold .81 of the truths instead of .9. So the
-method is fitted on one half and the threshold on the other (`fit_apart`, which keeps the promise), or both on all
-samples, each scored by a fit to the other folds (CV+: Barber, Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for
-classes Romano, Sesia & Candès 2020): that promises less (`promised_coverage`), but is about 1 − α in simulations.
+A post-hoc method fits the samples it was fitted on better than new ones. If the same samples also give the threshold,
+the guarantee breaks: with 360 validation samples of ten classes, sets after `matrix` contain .81 of the true classes
+instead of .9. There are two remedies. `fit_split` fits the method on one half and the threshold on the other, which
+keeps the guarantee. Cross-fitting uses all samples for both, each scored by a fit to the other folds (CV+: Barber,
+Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for classes Romano, Sesia & Candès 2020). It guarantees less
+(`promised_coverage`), but covers about 1 − α in simulations.
 """
 
 from __future__ import annotations
@@ -34,21 +37,21 @@ from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable
 
 SCORES = ("thr", "aps", "raps")
 
-#: RAPS' λ and k_reg, those of the example in its authors' code.
+#: λ and k_reg of RAPS, from the example in its authors' code.
 PENALTY, FREE_RANKS = 0.01, 5
 
 
 @dataclass(frozen=True)
 class ConformalSets:
-    """Thresholds fitted on validation data; call it with probabilities for their sets.
+    """Conformal sets with fitted thresholds; call it with probabilities [N, K] to get sets [N, K].
 
     Attributes:
-        score: of `SCORES`.
-        alpha: the share of samples whose set may miss the truth.
-        thresholds: [K], all equal where they are not per class; infinite where α asks for more samples than there are.
-        randomised: whether `aps` and `raps` draw u, without which their sets are larger than need be.
-        options: `penalty` and `free_ranks` of `raps`.
-        seed: of u.
+        score: one of `SCORES`.
+        alpha: share of samples whose set may miss the true class.
+        thresholds: thresholds [K], all equal unless fitted per class; infinite if there are too few samples for α.
+        randomised: whether `aps` and `raps` draw u, without which their sets are larger than necessary.
+        options: `penalty` and `free_ranks` for `raps`.
+        seed: seed for u.
     """
 
     score: str
@@ -59,31 +62,43 @@ class ConformalSets:
     seed: int = 0
 
     def __call__(self, probabilities: Floats) -> Booleans:
-        """Return which classes are in the sets [N, K] of probabilities [N, K]."""
+        """Return membership of each class in the sets [N, K] for probabilities [N, K]."""
+        # Another seed than in the fit: the samples' u must be independent of those behind the thresholds.
         noise = _noise(len(probabilities), self.randomised, self.seed + 1)
         strange = scores(self.score, probabilities, noise, **self.options)
+        # Sums of probabilities differ by rounding: a class exactly at the threshold belongs to the set.
         return np.asarray(strange <= self.thresholds + 1e-12)
 
 
 def scores(
     name: str, probabilities: Floats, noise: Floats, *, penalty: float = PENALTY, free_ranks: float = FREE_RANKS
 ) -> Floats:
-    """Return the score of every class [N, K] of probabilities [N, K]; `noise` [N] is u, 0 for none.
+    """Return the score of every class [N, K] for probabilities [N, K].
 
-    Raises ValueError for an unknown name.
+    Args:
+        name: one of `SCORES`; another name raises ValueError.
+        probabilities: probabilities [N, K].
+        noise: u [N]; 0 for deterministic scores.
+        penalty: λ of `raps`.
+        free_ranks: k_reg of `raps`.
+
+    Example:
+        >>> scores("aps", np.array([[0.7, 0.1, 0.2]]), noise=np.zeros(1))
+        array([[0.7, 1. , 0.9]])
     """
     if name not in SCORES:
         raise ValueError(f"unknown conformal score {name!r}; known: {', '.join(SCORES)}")
     if name == "thr":
         return np.asarray(1.0 - probabilities)
+    # A stable sort gives equal probabilities the same order in the fit and in use.
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ordered = np.take_along_axis(probabilities, order, axis=1)
     strange = np.cumsum(ordered, axis=1) - noise[:, None] * ordered
     if name == "raps":
         strange += penalty * np.maximum(0.0, np.arange(1, probabilities.shape[1] + 1) - free_ranks)
-    found = np.empty_like(strange)
-    np.put_along_axis(found, order, strange, axis=1)
-    return found
+    by_class = np.empty_like(strange)
+    np.put_along_axis(by_class, order, strange, axis=1)
+    return by_class
 
 
 def fit_sets(
@@ -97,23 +112,30 @@ def fit_sets(
     seed: int = 0,
     **options: float,
 ) -> ConformalSets:
-    """Return conformal sets fitted on validation probabilities [N, K] and targets [N].
+    """Fit conformal sets on validation probabilities [N, K] and targets [N].
 
-    The threshold is the ⌈(n + 1)(1 − α)⌉-th smallest score of the n true classes; infinite where that is more than n.
+    The threshold is the ⌈(n + 1)(1 − α)⌉-th smallest score of the n true classes, and infinite if that exceeds n.
 
     Args:
-        score: of `SCORES`.
-        probabilities: [N, K]; calibrated ones change `aps` and `raps`, not their coverage.
-        targets: [N] class indices.
-        alpha: in (0, 1).
-        by_class: a threshold for each class, from its own samples.
+        score: one of `SCORES`.
+        probabilities: validation probabilities [N, K]; calibration changes the sets of `aps` and `raps`, not their
+            coverage.
+        targets: class indices [N].
+        alpha: share of sets in (0, 1) that may miss the true class.
+        by_class: fit a threshold per class, from that class's samples.
         randomised: draw u for `aps` and `raps`.
-        seed: of u.
-        options: `penalty` and `free_ranks` of `raps`.
+        seed: seed for u.
+        options: `penalty` and `free_ranks` for `raps`.
 
     Raises:
         PosthocUnavailable: α is outside (0, 1), or the probabilities are unusable.
-        ValueError: an unknown score.
+        ValueError: unknown score.
+
+    Example:
+        >>> probabilities = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.5, 0.4, 0.1], [0.2, 0.2, 0.6]])
+        >>> sets = fit_sets("thr", probabilities, [0, 1, 1, 2], alpha=0.25)
+        >>> sets(np.array([[0.5, 0.45, 0.05]]))
+        array([[ True,  True, False]])
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_alpha(alpha)
@@ -128,25 +150,31 @@ def fit_sets(
 
 
 def quantile(values: Floats, alpha: float) -> float:
-    """Return the ⌈(n + 1)(1 − α)⌉-th smallest of `values` [n]; infinity where there are too few."""
+    """Return the ⌈(n + 1)(1 − α)⌉-th smallest of `values` [n], or infinity if there are too few."""
+    # (n + 1)(1 − α) can exceed a whole number by rounding; 1e-9 keeps the ceiling from skipping a rank.
     rank = math.ceil((len(values) + 1) * (1 - alpha) - 1e-9)
     return float(np.partition(values, rank - 1)[rank - 1]) if rank <= len(values) else math.inf
 
 
 def samples_needed(alpha: float) -> int:
-    """Return the fewest samples that give a threshold: with fewer it is infinite, and sets hold every class."""
+    """Return the fewest samples with a finite threshold; with fewer, sets contain every class.
+
+    Example:
+        >>> samples_needed(0.1)
+        9
+    """
     return math.ceil((1 - 1e-9) / alpha - 1)
 
 
 @dataclass(frozen=True)
-class FittedApart:
-    """A post-hoc method of which each of some validation samples was calibrated by a fit that has not seen it.
+class SplitFit:
+    """A post-hoc method whose calibrated validation samples were held out of the fit that calibrates them.
 
     Attributes:
-        calibrators: one a fold.
-        fold: of each sample [N], its place in `calibrators`; −1 of those that only the fit has seen.
-        probabilities: [N, K], each by the calibrator of its fold; NaN where there is none.
-        targets: [N].
+        calibrators: fitted calibrators, one per fold.
+        fold: index into `calibrators` per sample [N]; −1 for samples used only for fitting.
+        probabilities: held-out probabilities [N, K]; NaN for samples used only for fitting.
+        targets: class indices [N].
     """
 
     calibrators: Sequence[Calibrator]
@@ -157,10 +185,11 @@ class FittedApart:
     def sets(
         self, score: str, logits: ArrayLike, *, alpha: float = 0.1, by_class: bool = False, seed: int = 0
     ) -> Booleans:
-        """Return which classes are in the sets [M, K] of new logits [M, K].
+        """Return membership of each class in the sets [M, K] for new logits [M, K].
 
-        A class is in unless at least (1 − α)(n + 1) of the n samples (by class, of those of that class) are less
-        strange than the new one would be under the calibrator of their fold; with one fold, this is `fit_sets`' rule.
+        A class is excluded if at least (1 − α)(n + 1) of the n held-out samples have a lower score than the new sample
+        has with that class under the calibrator of their fold. With `by_class`, the n samples are those of that class.
+        With one fold, this is the rule of `fit_sets`.
 
         Raises PosthocUnavailable if α is outside (0, 1), and ValueError for an unknown score.
         """
@@ -176,24 +205,31 @@ class FittedApart:
             new = scores(score, calibrator(logits), new_noise)
             for k in classes:
                 own = np.sort(true[self.targets[mine] == k] if by_class else true)
+                # The tolerances match `ConformalSets`: a class exactly at the threshold belongs to the set.
                 less_strange[:, k] += np.searchsorted(own, new[:, k] - 1e-12)
                 counted[k] += len(own)
         return np.asarray(less_strange < (1 - alpha) * (counted + 1) - 1e-9)
 
 
-def fit_apart(
+def fit_split(
     method: str, logits: ArrayLike, targets: ArrayLike, *, crosswise: bool = False, seed: int = 0
-) -> FittedApart:
-    """Fit a post-hoc method on a random half of validation logits [N, K] and targets [N]; thresholds get the other.
+) -> SplitFit:
+    """Fit a post-hoc method on a random half of validation logits [N, K] and targets [N], and calibrate the other half.
 
     Args:
-        method: its name, with its default options.
-        logits: [N, K].
-        targets: [N] class indices.
-        crosswise: instead, calibrate every sample by a fit to the folds that it is not in.
-        seed: of the halves.
+        method: method name in POSTHOC, used with its default options.
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        crosswise: calibrate every sample by a fit to the other folds (CV+) instead of splitting into halves.
+        seed: seed for the halves.
 
-    Raises ValueError as `trainables.posthoc.fit`, also where a part has too few samples.
+    Raises ValueError as `trainables.posthoc.fit` does, also if a part has too few samples.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> logits, targets = random.normal(size=(100, 3)), np.arange(100) % 3
+        >>> fit_split("temperature", logits, targets).sets("thr", logits[:1], alpha=0.5)
+        array([[False, False,  True]])
     """
     values, labels = np.asarray(logits, dtype=np.float64), np.asarray(targets, dtype=np.int64)
     if crosswise:
@@ -201,17 +237,20 @@ def fit_apart(
     else:
         fold = np.where(np.random.default_rng(seed).permutation(len(labels)) < len(labels) // 2, -1, 0)
     probabilities, calibrators = np.full(values.shape, np.nan), []
-    for each in range(FOLDS if crosswise else 1):
-        mine = fold == each
+    for mine in (fold == index for index in range(FOLDS if crosswise else 1)):
         calibrators.append(POSTHOC.build(method, values[~mine], labels[~mine]))
         probabilities[mine] = calibrators[-1](values[mine])
-    return FittedApart(calibrators, fold, probabilities, labels)
+    return SplitFit(calibrators, fold, probabilities, labels)
 
 
 def promised_coverage(alpha: float, samples: int, *, crosswise: bool = False) -> float:
-    """Return what the coverage of sets from so many samples is at least: 1 − α, or crosswise 1 − 2α less a little.
+    """Return the guaranteed coverage of sets from so many samples: 1 − α, or slightly less than 1 − 2α if crosswise.
 
-    Source of the latter: Barber et al. 2021, Theorem 4.
+    Source: Barber et al. 2021, Theorem 4, for the crosswise bound.
+
+    Example:
+        >>> promised_coverage(0.1, 500), round(promised_coverage(0.1, 500, crosswise=True), 3)
+        (0.9, 0.784)
     """
     if not crosswise:
         return 1 - alpha
@@ -222,25 +261,32 @@ def promised_coverage(alpha: float, samples: int, *, crosswise: bool = False) ->
 def require_alpha(alpha: float) -> None:
     """Raise PosthocUnavailable if α is outside (0, 1)."""
     if not 0 < alpha < 1:
-        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that miss the truth")
+        raise PosthocUnavailable(
+            f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that may miss the true class"
+        )
 
 
 def set_measures(sets: Booleans, targets: Integers) -> dict[str, float]:
-    """Return what sets [N, K] are worth against targets [N].
+    """Return coverage and size measures for sets [N, K] with targets [N].
 
-    `coverage`: the share that hold the truth. `size`: mean number of classes. `worst_class_coverage`: of the class that
-    is missed most. `class_coverage_gap`: mean distance of the classes' coverages from that of all. `empty`: share of
-    sets without a class.
+    `coverage`: share of sets that contain the true class. `size`: mean number of classes per set.
+    `worst_class_coverage`: coverage of the class missed most often. `class_coverage_gap`: mean absolute difference
+    between a class's coverage and the overall coverage. `empty`: share of empty sets.
+
+    Example:
+        >>> set_measures(np.array([[True, True], [True, False]]), np.array([0, 1]))["coverage"]
+        0.5
     """
     held = sets[np.arange(len(targets)), targets]
+    # Classes without a sample have no coverage and are left out of the class measures.
     counts = np.bincount(targets, minlength=sets.shape[1])
-    each = (np.bincount(targets, weights=held, minlength=sets.shape[1]) / np.maximum(counts, 1))[counts > 0]
+    by_class = (np.bincount(targets, weights=held, minlength=sets.shape[1]) / np.maximum(counts, 1))[counts > 0]
     sizes = sets.sum(axis=1)
     return {
         "coverage": float(held.mean()),
         "size": float(sizes.mean()),
-        "worst_class_coverage": float(each.min()),
-        "class_coverage_gap": float(np.abs(each - held.mean()).mean()),
+        "worst_class_coverage": float(by_class.min()),
+        "class_coverage_gap": float(np.abs(by_class - held.mean()).mean()),
         "empty": float((sizes == 0).mean()),
     }
 

@@ -3,8 +3,8 @@
     p = w₁ softmax(z/T) + w₂ softmax(z) + w₃/K,   w ≥ 0, Σ w = 1
 
 (Zhang, Kailkhura & Han 2020, Mix-n-Match: ensemble and compositional methods for uncertainty calibration in deep
-learning, arXiv:2003.07329, §3.2). It keeps every prediction, as temperature scaling does, and w₃ keeps the NLL of a
-confident error finite.
+learning, arXiv:2003.07329, §3.2). Like temperature scaling, it changes no prediction; w₃ keeps the NLL of a confident
+error finite.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ PARAMETERS = ("temperature", "weight_scaled", "weight_plain", "weight_uniform", 
 
 
 class EnsembleTemperatureCalibrator(Calibrator):
-    """The mixture with fitted T and weights."""
+    """A mixture of scaled, plain and uniform probabilities with fitted T and weights."""
 
     def _probabilities(self, logits: Floats) -> Floats:
-        found = self.parameters
-        mixed = found["weight_scaled"] * softmax64(logits / found["temperature"])
-        mixed += found["weight_plain"] * softmax64(logits)
-        return np.asarray(mixed + found["weight_uniform"] / self.classes)
+        fitted = self.parameters
+        mixed = fitted["weight_scaled"] * softmax64(logits / fitted["temperature"])
+        mixed += fitted["weight_plain"] * softmax64(logits)
+        return np.asarray(mixed + fitted["weight_uniform"] / self.classes)
 
 
 class EnsembleTemperatureLayer(nn.Module):
-    """A mixture of softmax(z/T), softmax(z) and the uniform distribution."""
+    """The torch module of an `EnsembleTemperatureCalibrator`, for exported models."""
 
     def __init__(self, calibrator: EnsembleTemperatureCalibrator) -> None:
-        """Keep T and the weights."""
+        """Copy T and the weights from `calibrator`."""
         super().__init__()
         self.fitted, self.classes = dict(calibrator.parameters), calibrator.classes
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K]."""
+        """Return probabilities [N, K] for logits [N, K]."""
         scaled = torch.softmax(logits / self.fitted["temperature"], dim=1) * self.fitted["weight_scaled"]
         plain = torch.softmax(logits, dim=1) * self.fitted["weight_plain"]
         return scaled + plain + self.fitted["weight_uniform"] / self.classes
@@ -58,17 +58,23 @@ def fit_ensemble_temperature(
 ) -> EnsembleTemperatureCalibrator:
     """A mixture of softmax(z/T), softmax(z) and the uniform distribution.
 
-    Return ensemble temperature scaling fitted on logits [N, K] and targets [N].
+    Fit ensemble temperature scaling on logits [N, K] and targets [N].
 
-    T is temperature scaling's, of least NLL; then the weights are those of the least `objective`, which is convex.
-    Where T is at its bound, both take smoothed targets.
+    T minimises the NLL as in temperature scaling; the weights then minimise `objective`, which is convex in them. If T
+    is at its bound, both fits use smoothed targets.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> calibrator = fit_ensemble_temperature(logits, [0, 0, 1, 1, 1])
+        >>> calibrator([[2.0, 0.0]]).round(2)
+        array([[0.9, 0.1]])
 
     Source: Zhang, Kailkhura & Han 2020, arXiv:2003.07329.
 
     Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        objective: `nll` or `brier`, the two of the paper [Zhang et al. 2020, 3.2].
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        objective: `nll` or `brier`, the paper's two choices [Zhang et al. 2020, 3.2].
 
     Raises:
         PosthocUnavailable: unusable validation data.
@@ -88,6 +94,7 @@ def fit_ensemble_temperature(
 def _weights_by_nll(parts: tuple[Floats, Floats], targets: Integers, smoothing: float) -> tuple[Floats, bool]:
     rows, (samples, classes) = np.arange(len(targets)), parts[0].shape
     uniform = np.full(len(targets), 1 / classes)
+    # Smoothed targets involve all K classes; otherwise the target's probability is enough.
     if smoothing:
         every = np.stack([*parts, np.full(parts[0].shape, 1 / classes)], axis=2).reshape(-1, 3)
         share = np.full((samples, classes), smoothing / classes / samples)
@@ -108,7 +115,8 @@ def _weights_by_nll(parts: tuple[Floats, Floats], targets: Integers, smoothing: 
 
 
 def _weights_by_brier(parts: tuple[Floats, Floats], targets: Integers, smoothing: float) -> tuple[Floats, bool]:
-    """Return the weights of the least Brier score, a quadratic form of the parts' inner products."""
+    """Return the weights with the least Brier score."""
+    # The score is quadratic in the weights: inner products of the parts are computed once, not per step.
     samples, classes = parts[0].shape
     every = [*parts, np.full((samples, classes), 1 / classes)]
     products = np.array([[float(np.einsum("nk,nk->", a, b)) for b in every] for a in every]) / samples
@@ -118,10 +126,11 @@ def _weights_by_brier(parts: tuple[Floats, Floats], targets: Integers, smoothing
 
 
 def _on_simplex(loss: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats, bool]:
-    """Return the three weights of least convex `loss`, which gives value and gradient, and whether it was reached."""
+    """Minimise convex `loss`, which returns value and gradient, over three weights; return them and convergence."""
     from scipy.optimize import minimize
 
-    found = minimize(
+    # The start is close to temperature scaling, but inside the simplex.
+    result = minimize(
         loss,
         np.array([0.9, 0.05, 0.05]),
         jac=True,
@@ -130,5 +139,6 @@ def _on_simplex(loss: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats,
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
         options={"ftol": 1e-12, "maxiter": 300},
     )
-    weights = np.clip(found.x, 0.0, None)
-    return weights / weights.sum(), bool(found.success)
+    # SLSQP meets its constraints only to rounding.
+    weights = np.clip(result.x, 0.0, None)
+    return weights / weights.sum(), bool(result.success)

@@ -1,17 +1,17 @@
 """ECE and NLL of Ψ^γ(softmax(z/T)) over a whole grid of (γ, T): the search behind focal temperature scaling.
 
-A direct double loop maps all N·K probabilities for every cell. Here each temperature is visited once for all γ
-(`log_masses`), and where temperatures are dense it is not visited at all: ln mass_γ is an analytic function of
-ln T, so on an octave of T that holds many grid points it is computed at 25 Chebyshev points and interpolated. Its
-Chebyshev coefficients fall geometrically; a sample whose last ones are not below 1e-11 is computed directly
-instead, so that every ln mass, and with it every confidence, is good to about 1e-11.
+A direct double loop would map all N·K probabilities for every cell. This module visits each temperature once for all γ
+(`log_masses`), and interpolates where temperatures are dense: ln mass_γ is an analytic function of ln T, so on an
+octave of T with many grid points it is computed at 25 Chebyshev points. Its Chebyshev coefficients fall geometrically.
+Samples whose last coefficients exceed 1e-11 are computed directly, so every ln mass, and with it every confidence, is
+accurate to about 1e-11.
 
-The argmax of Ψ^γ(softmax(z/T)) is that of z in every cell, so the top class is taken out once and for all. With
+The argmax of Ψ^γ(softmax(z/T)) is that of z in every cell, so the top class is taken out once for the whole grid. With
 
     rest = Σ_{k≠top} p_k/p_top,   mass_γ = Σ_{k≠top} h(p_k)/h(p_top),   p = softmax(z/T),
 
-the mapped confidence is 1/(1 + mass_γ). A temperature costs an exp and a log for each element, each γ one more exp and
-a sum, in blocks that stay in the processor's cache. Everything is float64, and no sum depends on the order of threads.
+the mapped confidence is 1/(1 + mass_γ). A temperature costs one exp and one log per element, and each γ one more exp
+and a sum, in blocks that fit in the processor's cache. All arithmetic is float64, and no sum depends on thread order.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import torch
 from trainables.metrics.base import Floats, Integers
 from trainables.metrics.binning import equal_mass_starts
 
-#: Elements a block holds: six float64 buffers of it stay in a core's second-level cache.
+#: Elements per block: six float64 buffers of this size fit in a core's second-level cache.
 _BLOCK_ELEMENTS = 20_000
 
-#: Classes this many nats below the second largest add less than 3e-20 of its mass each: they are left out.
+#: Classes this many nats below the second largest are left out: each adds less than 3e-20 of its mass.
 _NEGLIGIBLE = 45.0
 
 _SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
@@ -38,7 +38,7 @@ _SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True)
 class TopFirst:
-    """Logits with the top class taken out; every difference is to the next larger logit, so nothing cancels."""
+    """Logits with the top class taken out, as differences to the next larger logit, so that nothing cancels."""
 
     others: Floats  # [K−1, N] z_k − second largest z, for every class but the top one, descending: ≤ 0
     second: Floats  # [N] second largest z − largest z: ≤ 0
@@ -47,7 +47,7 @@ class TopFirst:
 
     @staticmethod
     def of(logits: Floats, targets: Integers) -> TopFirst:
-        """Take the first largest class out of `logits` [N, K]."""
+        """Split `logits` [N, K] into the first largest class and the others."""
         values = np.array(logits, dtype=np.float64)
         samples, classes = values.shape
         rows = np.arange(samples)
@@ -62,7 +62,7 @@ class TopFirst:
         return TopFirst(others, second, of_target, (top == targets).astype(np.float64))
 
     def rows(self, rows: slice | Integers) -> TopFirst:
-        """Return the samples `rows`."""
+        """Return the subset of samples `rows`."""
         return TopFirst(self.others[:, rows], self.second[rows], self.of_target[rows], self.correct[rows])
 
     def __len__(self) -> int:
@@ -70,25 +70,27 @@ class TopFirst:
 
 
 def slices(length: int, step: int) -> Iterator[slice]:
-    """Yield slices of at most `step` that cover `length`."""
+    """Return slices of at most `step` elements that cover `length`."""
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
 def log_masses(data: TopFirst, gammas: Floats, temperatures: Floats) -> Floats:
-    """Return [T, 1 + G, N]: ln rest, then ln mass_γ of each γ; `gammas` [G, T] are each temperature's own."""
-    found = np.empty((len(temperatures), 1 + len(gammas), len(data)))
+    """Return [T, 1 + G, N]: ln rest, then ln mass_γ for each γ; `gammas` [G, T] can differ by temperature."""
+    masses = np.empty((len(temperatures), 1 + len(gammas), len(data)))
     others = len(data.others)
     width = max(1, _BLOCK_ELEMENTS // others)
     depth = max(1, width // len(data))
+    # Confident samples have a rest of 0, whose logarithm −inf is the right answer.
     with np.errstate(under="ignore", divide="ignore"):
         for columns in slices(len(temperatures), depth):
             for rows in slices(len(data), width):
-                _fill(found[columns, :, rows], data.rows(rows), gammas[:, columns], temperatures[columns])
-    return found
+                _fill(masses[columns, :, rows], data.rows(rows), gammas[:, columns], temperatures[columns])
+    return masses
 
 
 def _fill(out: Floats, data: TopFirst, gammas: Floats, temperatures: Floats) -> None:
-    """Write one block's `log_masses` to `out` [T, 1 + G, rows]. Arrays over classes are [K−1, T, rows]."""
+    """Write one block's `log_masses` to `out` [T, 1 + G, rows]. Arrays over classes have shape [K−1, T, rows]."""
+    # In-place arithmetic keeps the block's buffers in the cache.
     near = int((data.others.max(axis=1) > -_NEGLIGIBLE * temperatures.max()).sum())
     x = data.others[:near, None, :] / temperatures[:, None]
     e = np.exp(x)
@@ -116,16 +118,21 @@ def _fill(out: Floats, data: TopFirst, gammas: Floats, temperatures: Floats) -> 
 
 
 def _log_complement_and_w(log_rest: Floats, log_all: Floats) -> tuple[Floats, Floats]:
-    """Return ln(1 − p) and w(p) = −p ln p/(1 − p) of the top class from ln rest and ln(1 + rest)."""
+    """Return ln(1 − p) and w(p) = −p ln p/(1 − p) for the top class, from ln rest and ln(1 + rest)."""
+    # w tends to 1 as p does; below the smallest normal number the quotient would lose its digits.
     rest = np.exp(log_rest)
     tiny = rest <= _SMALLEST_NORMAL
     return log_rest - log_all, np.where(tiny, 1.0, log_all / np.where(tiny, 1.0, rest))
 
 
 def nll_of_wrong(data: TopFirst, masses: Floats, gammas: Floats, temperatures: Floats) -> Floats:
-    """Return the sums over `data`, all wrongly predicted, of ln h(p_top) − ln h(p_y), [T, G]: NLL beyond ln(1 + mass).
+    """Return Σ ln h(p_top) − ln h(p_y) over wrongly predicted `data` as [T, G]: their NLL in excess of ln(1 + mass).
 
-    `masses` [T, 1 + G, N] are their `log_masses`, `gammas` [G, T].
+    Args:
+        data: wrongly predicted samples.
+        masses: `log_masses` of `data` [T, 1 + G, N].
+        gammas: γ values [G, T].
+        temperatures: temperatures [T].
     """
     log_rest = masses[:, :1]
     log_all = np.log1p(np.exp(log_rest))
@@ -136,21 +143,23 @@ def nll_of_wrong(data: TopFirst, masses: Floats, gammas: Floats, temperatures: F
     own = gammas.T[:, :, None]
     log_h_target = log_p - own * log_t - np.log1p(own * w)
     log_h_top = -log_all - own * log_t_top - np.log1p(own * w_top)
-    found: Floats = (log_h_top - log_h_target).sum(-1)
-    return found
+    excess: Floats = (log_h_top - log_h_target).sum(-1)
+    return excess
 
 
-#: On an octave of T, 25 points leave coefficients of 1e-12 or less on real and on random logits.
+#: With 25 points per octave of T, the last coefficients are 1e-12 or less on real and on random logits.
 CHEBYSHEV_POINTS = 25
 
+#: Largest accepted value of a sample's last Chebyshev coefficients; a sample above it is computed directly.
 TOLERANCE = 1e-11
 
+#: Temperatures per job of the thread pool.
 _COLUMNS_A_JOB = 8
 
 
 @dataclass(frozen=True)
 class GridValues:
-    """Objectives of the cells (gammas[g, t], temperatures[t]): `ada_ece` and `nll`, both [G, T]."""
+    """The objectives `ada_ece` and `nll`, both [G, T], in the cells (gammas[g, t], temperatures[t])."""
 
     gammas: Floats
     temperatures: Floats
@@ -160,7 +169,7 @@ class GridValues:
 
 @dataclass(frozen=True)
 class _Segment:
-    """Consecutive temperatures, the points at which masses are computed, and the map from those to these, if any."""
+    """Consecutive temperatures, the points at which masses are computed, and the interpolation between them, if any."""
 
     columns: slice
     points: Floats  # [E]
@@ -174,27 +183,34 @@ def focal_grid(
     """Return equal-mass ECE and NLL of Ψ^γ(softmax(z/T)) for every γ and T.
 
     Args:
-        logits: [N, K], finite, float32 or float64; computed in float64.
-        targets: [N] class indices.
-        gammas: [G] > −1, the same for every T, or [G, T], each T's own.
-        temperatures: [T] > 0, ascending.
-        bins: equal-mass bins, at most N.
-        threads: worker threads; default torch's own number.
+        logits: finite float32 or float64 logits [N, K].
+        targets: class indices [N].
+        gammas: γ > −1, either [G] for all temperatures or [G, T] per temperature.
+        temperatures: ascending temperatures [T] > 0.
+        bins: number of equal-mass bins, at most N.
+        threads: number of worker threads; default torch's.
+
+    Example:
+        >>> logits, targets = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0, 1, 1])
+        >>> focal_grid(logits, targets, np.array([0.0, 1.0]), np.array([1.0, 2.0]), bins=1).nll.round(3)
+        array([[0.584, 0.587],
+               [0.706, 0.578]])
     """
     data = TopFirst.of(logits, targets)
     temperatures = np.asarray(temperatures, dtype=np.float64)
     own = np.asarray(gammas, dtype=np.float64)
     smooth = own.ndim == 1
     own = np.broadcast_to(own[:, None], (len(own), len(temperatures))) if smooth else own
-    found = GridValues(own, temperatures, np.empty(own.shape), np.empty(own.shape))
+    grid = GridValues(own, temperatures, np.empty(own.shape), np.empty(own.shape))
+    # Threads, not processes: numpy releases the GIL in these loops, and the arrays are shared.
     with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
         for segment in _segments(temperatures, smooth):
-            _fill_segment(found, data, segment, bins, pool)
-    return found
+            _fill_segment(grid, data, segment, bins, pool)
+    return grid
 
 
 def _segments(temperatures: Floats, smooth: bool) -> Iterator[_Segment]:
-    """Split ascending temperatures into octaves from the top; sparse ones, or γ that change with T, go directly."""
+    """Split ascending temperatures into octaves from the top; interpolate dense ones if γ does not vary with T."""
     stop = len(temperatures)
     while stop > 0:
         top = temperatures[stop - 1]
@@ -215,15 +231,17 @@ def _chebyshev_segment(columns: slice, temperatures: Floats) -> _Segment:
     halved[[0, -1]] = 0.5
     to_coefficients = 2.0 / degree * np.cos(np.outer(np.arange(CHEBYSHEV_POINTS), angles)) * halved
     to_coefficients[[0, -1]] *= 0.5
+    # Chebyshev points include both ends, so interpolation never extrapolates.
     points = np.exp(low + (np.cos(angles) + 1.0) / 2.0 * (high - low))
+    # Rounding can leave [−1, 1] by an ulp, where arccos is NaN.
     place = np.clip(2.0 * (np.log(temperatures) - low) / (high - low) - 1.0, -1.0, 1.0)
     polynomials = np.cos(np.outer(np.arccos(place), np.arange(CHEBYSHEV_POINTS)))
     return _Segment(columns, points, polynomials @ to_coefficients, to_coefficients[-3:])
 
 
-def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: int, pool: ThreadPoolExecutor) -> None:
-    """Compute the segment's columns of `found`: masses by blocks of samples, then objectives by blocks of columns."""
-    gammas, temperatures = found.gammas[:, segment.columns], found.temperatures[segment.columns]
+def _fill_segment(grid: GridValues, data: TopFirst, segment: _Segment, bins: int, pool: ThreadPoolExecutor) -> None:
+    """Compute the segment's columns of `grid`: masses by blocks of samples, then objectives by blocks of columns."""
+    gammas, temperatures = grid.gammas[:, segment.columns], grid.temperatures[segment.columns]
     at_points = gammas[:, :1] if segment.weights is not None else gammas
     at_points = np.broadcast_to(at_points, (len(gammas), len(segment.points)))
     masses = np.empty((len(segment.points), 1 + len(gammas), len(data)))
@@ -231,7 +249,7 @@ def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: in
     def compute(rows: slice) -> None:
         masses[:, :, rows] = log_masses(data.rows(rows), at_points, segment.points)
 
-    list(pool.map(compute, slices(len(data), 1024)))  # which raises what any of them raised
+    list(pool.map(compute, slices(len(data), 1024)))  # `list` waits for the threads and raises their errors
     rough = _unconverged(masses, segment.tail)
     direct = log_masses(data.rows(rough), gammas, temperatures) if len(rough) else None
     wrong = np.flatnonzero(data.correct == 0.0)
@@ -244,53 +262,50 @@ def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: in
         offset = nll_of_wrong(mistakes, values[:, :, wrong], gammas[:, columns], temperatures[columns])
         mass = np.exp(values[:, 1:])
         place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
-        found.nll[:, place] = ((np.log1p(mass).sum(axis=-1) + offset) / len(data)).T
-        found.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
+        grid.nll[:, place] = ((np.log1p(mass).sum(axis=-1) + offset) / len(data)).T
+        grid.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
     list(pool.map(reduce, slices(len(temperatures), _COLUMNS_A_JOB)))
 
 
 def _interpolated(weights: Floats, masses: Floats) -> Floats:
-    """Return weights [T, E] times masses [E, ...].
-
-    In pieces small enough for the linear algebra library to stay on this thread: the pool keeps every core busy.
-    """
+    """Return weights [T, E] times masses [E, ...]."""
     flat = masses.reshape(len(masses), -1)
-    found = np.empty((len(weights), flat.shape[1]))
+    product = np.empty((len(weights), flat.shape[1]))
+    # Small pieces keep the linear algebra library on this thread: the pool already uses every core.
     for part in slices(flat.shape[1], 1024):
-        found[:, part] = weights @ flat[:, part]
-    return found.reshape(len(weights), *masses.shape[1:])
+        product[:, part] = weights @ flat[:, part]
+    return product.reshape(len(weights), *masses.shape[1:])
 
 
 def _unconverged(masses: Floats, tail: Floats | None) -> Integers:
-    """Return the samples of `masses` [E, 1 + G, N] whose last Chebyshev coefficients exceed the tolerance."""
+    """Return indices of samples in `masses` [E, 1 + G, N] whose last Chebyshev coefficients exceed the tolerance."""
     if tail is None:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(np.abs(_interpolated(tail, masses)).max(axis=(0, 1)) > TOLERANCE)
 
 
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
-    """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], as a stable sort would.
-
-    Bins need no order within: a partition at their first places suffices. From one temperature to the next the
-    order hardly changes, and what is almost in place is partitioned faster still, so each row starts from the order
-    before it. Only where equal confidences straddle two bins does that change the value: those rows are sorted.
-    """
+    """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], binned as by a stable sort."""
+    # Order within a bin does not matter, so a partition at the bins' first places replaces the sort. The order hardly
+    # changes from one temperature to the next, and an almost ordered row is partitioned faster, so each row starts
+    # from the order of the row before it.
     _, kinds, samples = confidence.shape
     starts = equal_mass_starts(samples, bins)
     first = np.arange(kinds)[:, None] * samples  # flat indices: take is several times faster than take_along_axis
     outcome = np.tile(correct, kinds)
-    found: Floats = np.empty(confidence.shape[:-1])
+    errors: Floats = np.empty(confidence.shape[:-1])
     order = np.broadcast_to(np.arange(samples), (kinds, samples)) + first
     for t, rows in enumerate(confidence):
         binned = rows.take(order)
         step = np.argpartition(binned, starts[1:], axis=1) + first
         order, binned = order.take(step), binned.take(step)
+        # Equal confidences that straddle two bins make the value depend on their order: only those rows are sorted.
         tied = (np.maximum.reduceat(binned, starts, axis=1)[:, :-1] == binned[:, starts[1:]]).any(axis=1)
         if tied.any():
             order[tied] = np.argsort(rows[tied], axis=1, kind="stable") + first[tied]
             binned[tied] = rows.take(order[tied])
         binned -= outcome.take(order)
-        found[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
-    found /= samples
-    return found
+        errors[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
+    errors /= samples
+    return errors

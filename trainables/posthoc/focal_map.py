@@ -1,11 +1,11 @@
 """The focal calibration map Ψ^γ, which turns the focal risk's minimiser into the class posterior.
 
 Ψ^γ(p) ∝ h(p_i) with h(v) = v/φ(v) and φ(v) = (1−v)^γ − γ(1−v)^{γ−1} v ln v (posterior Eqs. 12–13; properness
-Eq. 1 is the same map). It is evaluated as
+Eq. 1 is the same map). The code evaluates
 
     ln φ(v) = γ ln(1−v) + ln(1 + γ w(v)),   w(v) = −v ln v/(1−v) ∈ [0, 1],
 
-in log space, so that it stays exact where v rounds to 1 or underflows to 0.
+in log space, which stays exact where v rounds to 1 or underflows to 0.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ Array = TypeVar("Array", Floats, Tensor)
 #: Below −1, φ turns negative near v = 1: the map is undefined.
 SMALLEST_GAMMA = -1.0
 
-
 #: Below this γ, log(1 + γw) cancels where t is small.
 NEAR_MINUS_ONE = -0.99
 
-#: What stands for the logarithm of 0, so that its product with γ is finite; within float32, which ONNX writes it in.
+#: Stands for log 0, so that its product with γ is finite. It fits in float32, the type in which ONNX stores it.
 SMALLEST_LOG = -1e30
 
 
@@ -45,7 +44,8 @@ def require_gamma(gamma: float) -> None:
 
 
 def log_complement(log_probabilities: Floats) -> Floats:
-    """Return log(1 − p_k) for every class of `log_probabilities` [N, K], exact also where p_k rounds to 1, in O(K)."""
+    """Return log(1 − p_k) for every class of `log_probabilities` [N, K], exact even where p_k rounds to 1, in O(K)."""
+    # log1p(−p) is exact for all classes but the largest; for that one, 1 − p is the sum of the others.
     rows = np.arange(len(log_probabilities))
     top = log_probabilities.argmax(axis=1)
     others = log_probabilities.copy()
@@ -61,37 +61,42 @@ def log_complement(log_probabilities: Floats) -> Floats:
 def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
     """Return log φ^γ(v) elementwise from log v and log t, t = 1 − v, arrays of one shape (posterior Eq. 12).
 
-    φ^γ(p_y) is also the factor between the focal loss's and cross-entropy's logit gradients (mukhoti Prop. 1).
+    φ^γ(p_y) is also the ratio of the focal loss's logit gradient to cross-entropy's (mukhoti Prop. 1).
+
+    Example:
+        >>> v = np.array([0.25, 0.5])
+        >>> np.exp(log_phi(np.log(v), np.log(1 - v), gamma=1.0)).round(4)
+        array([1.0966, 0.8466])
     """
+    # log 0 and 0·∞ occur at one-hot rows on purpose; their limits are taken afterwards.
     with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
         return np.asarray(_log_phi(log_v, log_t, gamma))
 
 
 def library_of(values: Floats | Tensor) -> ModuleType:
-    """Return what computes with such values: torch and numpy call the functions used here alike."""
+    """Return torch for tensors, else numpy: the functions used below have the same names in both."""
     return torch if isinstance(values, Tensor) else np
 
 
 def _log_phi(log_v: Array, log_t: Array, gamma: float) -> Array:
-    """Return `log_phi` of arrays or tensors.
-
-    Near γ = −1, ln(1 + γw) is ln((1+γ)w + (1−w)), 1 − w = t Σ_j t^j/((j+1)(j+2)) being lost near t = 0.
-    """
+    """Return `log_phi` for arrays or tensors."""
     library = library_of(log_t)
     t = library.exp(log_t)
-    # near v = 1, ln v taken from t keeps the digits that v no longer has
+    # Near v = 1, ln v computed from t keeps digits that v has lost.
     precise = library.where(t < 0.5, library.log1p(-t.clip(max=0.5)), log_v)
     v = library.exp(precise)
     w = library.where(v > 0.0, v * library.where(t > 0.0, -precise / t, 1.0), 0.0)
-    found: Array
+    result: Array
     if gamma > NEAR_MINUS_ONE:
-        found = gamma * log_t + library.log1p(gamma * w)
-        return found
+        result = gamma * log_t + library.log1p(gamma * w)
+        return result
+    # Near γ = −1, 1 + γw cancels: it is (1+γ)w + (1−w), where 1 − w = t Σ_j t^j/((j+1)(j+2)) is lost to rounding
+    # near t = 0, so five terms of the series replace it there.
     series = 1 / 2 + t * (1 / 6 + t * (1 / 12 + t * (1 / 20 + t / 30)))
     log_rest = log_t + library.log(library.where(t < 1e-3, series, (1.0 - w) / t))
     factor = float(np.log1p(gamma)) if gamma > SMALLEST_GAMMA else -math.inf
-    found = gamma * log_t + library.logaddexp(factor + library.log(w), log_rest)
-    return found
+    result = gamma * log_t + library.logaddexp(factor + library.log(w), log_rest)
+    return result
 
 
 def focal_map_of_logits(logits: ArrayLike, gamma: float) -> Floats:
@@ -100,11 +105,17 @@ def focal_map_of_logits(logits: ArrayLike, gamma: float) -> Floats:
 
 
 def focal_map(probabilities: ArrayLike, gamma: float) -> Floats:
-    """Return Ψ^γ(probabilities) [N, K], float64; a one-hot row is a fixed point and the argmax is kept.
+    """Return Ψ^γ(probabilities) [N, K] in float64; one-hot rows are fixed points and the argmax is kept.
 
-    It usually raises the top confidence for γ > 0, but not always: where it is below τ_oc the map lowers it
-    (posterior Thm. 8; properness Prop. 5 overlooks many-class cases). On −1 ≤ γ < 0, h is not monotone, yet the
-    argmax is kept. Raises PosthocUnavailable for γ < −1 or γ not finite.
+    For γ > 0 the map usually raises the top confidence, but lowers one below τ_oc (posterior Thm. 8; properness Prop. 5
+    overlooks many-class cases). For −1 ≤ γ < 0, h is not monotone, yet the argmax is kept. Raises PosthocUnavailable
+    for γ < −1 or γ not finite.
+
+    Source: posterior Eqs. 11-13; properness Eq. 1.
+
+    Example:
+        >>> focal_map([[0.7, 0.2, 0.1]], gamma=3.0).round(3)
+        array([[0.967, 0.023, 0.01 ]])
     """
     with np.errstate(divide="ignore"):
         return _focal_map(np.log(np.asarray(probabilities, dtype=np.float64)), gamma)
@@ -117,7 +128,7 @@ def _focal_map(log_probabilities: Floats, gamma: float) -> Floats:
 
 def _mapped_logits(log_probabilities: Floats, gamma: float) -> Floats:
     """Return logits of Ψ^γ, γ ≠ 0."""
-    # a one-hot row has log t = −∞ at its top, where only the limit of h is defined: any finite stand-in gives it
+    # A one-hot row has log t = −∞ at its top class, where only the limit of h is defined: any finite stand-in gives it.
     log_t = np.maximum(log_complement(log_probabilities), -1e300 / (1.0 + abs(gamma)))
     with np.errstate(invalid="ignore"):
         return np.asarray(log_probabilities - log_phi(log_probabilities, log_t, gamma))
@@ -129,27 +140,27 @@ class FocalTemperatureCalibrator(SoftmaxCalibrator):
     def __init__(
         self, name: str, parameters: dict[str, float], classes: int, temperature: float = 1.0, gamma: float = 0.0
     ) -> None:
-        """Keep the map's `temperature` T > 0 and `gamma` ≥ −1."""
+        """Store the map's `temperature` T > 0 and `gamma` ≥ −1."""
         super().__init__(name, parameters, classes)
         self.temperature = float(temperature)
         self.gamma = float(gamma)
 
     def _mapped(self, logits: Floats) -> Floats:
-        # shifting first keeps the division exact for logits far from 0
+        # Subtracting the maximum first keeps the division exact for logits far from 0.
         scaled: Floats = (logits - logits.max(axis=1, keepdims=True)) / self.temperature
         return scaled if self.gamma == 0.0 else _mapped_logits(log_softmax64(scaled), self.gamma)
 
 
 class FocalTemperatureLayer(nn.Module):
-    """Ψ^γ(softmax(z/T)): temperature scaling at γ = 0, the focal map at T = 1."""
+    """The torch module of a `FocalTemperatureCalibrator`, for exported models."""
 
     def __init__(self, calibrator: FocalTemperatureCalibrator) -> None:
-        """Keep T and γ."""
+        """Copy T and γ from `calibrator`."""
         super().__init__()
         self.temperature, self.gamma = calibrator.temperature, calibrator.gamma
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K]."""
+        """Return probabilities [N, K] for logits [N, K]."""
         log_p = torch.log_softmax((logits - logits.amax(dim=1, keepdim=True)) / self.temperature, dim=1)
         if self.gamma == 0.0:
             return log_p.exp()
@@ -161,15 +172,19 @@ class FocalTemperatureLayer(nn.Module):
 
 
 def training_gamma(loss: Mapping[str, object]) -> float | None:
-    """Return the γ of a training loss whose risk minimiser Ψ^γ turns back into the posterior; `None` for other losses.
+    """Return the γ for which Ψ^γ maps the loss's risk minimiser to the posterior, or `None` if the loss has none.
 
-    A loss declares it, see `constant_gamma` of `LossComponent`.
+    A loss declares it with `constant_gamma` (see `LossComponent`).
 
     Args:
-        loss: its `name` and hyperparameters.
+        loss: the loss's `name` and hyperparameters.
 
     Raises:
-        ValueError: a hyperparameter that γ follows from is not a number.
+        ValueError: a hyperparameter that determines γ is not a number.
+
+    Example:
+        >>> training_gamma({"name": "focal", "gamma": 2}), training_gamma({"name": "brier"})
+        (2.0, None)
     """
     name = str(loss.get("name"))
     declared = None if LOSSES.is_own(name) else LOSSES[name].constant_gamma
@@ -180,13 +195,16 @@ def training_gamma(loss: Mapping[str, object]) -> float | None:
 def with_training_gamma(
     method: str, options: Mapping[str, HyperparameterValue], loss: Mapping[str, object]
 ) -> dict[str, HyperparameterValue]:
-    """Return `options` of a post-hoc method, completed with the training loss's γ where it takes one and none is given.
+    """Return `options` with the training loss's γ added if the method takes one and `options` has none.
 
-    The focal map needs one, and so does temperature scaling by the focal loss: TS_FL uses each network's own (posterior
-    §6.1).
+    The focal map and temperature scaling by the focal loss take it: TS_FL uses each network's own γ (posterior §6.1).
+
+    Example:
+        >>> with_training_gamma("focal_map", {}, {"name": "focal", "gamma": 2})
+        {'gamma': 2.0}
     """
-    found = None if POSTHOC.is_own(method) else POSTHOC[method]
-    if found is None or not found.takes_gamma(options) or options.get("gamma") is not None:
+    component = None if POSTHOC.is_own(method) else POSTHOC[method]
+    if component is None or not component.takes_gamma(options) or options.get("gamma") is not None:
         return dict(options)
     return {**options, "gamma": training_gamma(loss)}
 
@@ -199,13 +217,18 @@ def fit_focal_map(
 ) -> FocalTemperatureCalibrator:
     """The focal calibration map, which undoes the focal loss's bias; nothing is fitted.
 
-    Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
+    Return the calibrator Ψ^γ(softmax(logits)) with the training loss's γ (posterior Thm. 11).
+
+    Example:
+        >>> calibrator = fit_focal_map([[2.0, 0.0], [0.0, 1.0]], [0, 1], gamma=2.0)
+        >>> calibrator([[2.0, 0.0]]).round(3)
+        array([[0.995, 0.005]])
 
     Source: posterior Eqs. 11-13; properness Eq. 1.
 
     Args:
-        logits: [N, K] of the validation data, checked so that a diverged network is recognised.
-        targets: [N] class indices.
+        logits: validation logits [N, K], checked only to recognise a diverged network.
+        targets: class indices [N].
         gamma: below -1 the map is undefined [posterior Thm. 11: the training loss's own gamma].
 
     Raises:
@@ -214,7 +237,8 @@ def fit_focal_map(
     values, _ = validation_data(logits, targets)
     if gamma is None:
         raise PosthocUnavailable(
-            "focal_map needs gamma and the training loss has none: give posthoc focal_map a gamma, or train with focal"
+            "focal_map needs gamma and the training loss has none: give posthoc focal_map a gamma, or train with the "
+            "focal loss"
         )
     require_gamma(gamma)
     return FocalTemperatureCalibrator("focal_map", {"gamma": gamma}, values.shape[1], gamma=gamma)

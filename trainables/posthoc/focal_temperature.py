@@ -19,16 +19,16 @@ from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
 Objective = Literal["ada_ece", "nll"]
 Search = Literal["grid", "line"]
 
-#: γ_ev of the full grid (properness §5.1).
+#: γ values of the full grid, the paper's γ_ev (properness §5.1).
 GAMMAS = (-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
 
-#: Ends of the line search's γ: those of the grid (properness §5.2 leaves the range open).
+#: Range of γ in the line search: properness §5.2 leaves it open, so it is the grid's.
 LINE_GAMMAS = (-0.5, 5.0)
 
-#: What each γ's best T on the grid is called, e.g. `temperature_at_minus_0_5` (properness Fig. 8).
+#: Column names for the best T at each γ (properness Fig. 8), e.g. `temperature_at_minus_0_5`, which SQL need not quote.
 TEMPERATURE_AT = tuple(f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS)
 
-#: What is reported.
+#: Reported parameters: the applied cell, the best of each search, the line, and the best T per γ.
 PARAMETERS = (
     "gamma",
     "temperature",
@@ -48,7 +48,7 @@ PARAMETERS = (
 
 @dataclass(frozen=True)
 class FocalTemperature:
-    """A chosen cell: γ, T and the validation objective there."""
+    """A chosen cell: γ, T and the validation objective at that point."""
 
     gamma: float
     temperature: float
@@ -64,7 +64,7 @@ class Line:
 
 
 def best_temperatures(grid: GridValues, objective: Objective) -> list[FocalTemperature]:
-    """Return, for each row of a grid, the T with the least objective, the smallest of tied ones (properness Fig. 8)."""
+    """Return the best T for each γ of a grid, the smallest of tied ones (properness Fig. 8)."""
     values = grid.ada_ece if objective == "ada_ece" else grid.nll
     chosen = [first_smallest(row) for row in values]
     return [
@@ -83,7 +83,7 @@ def full_grid_search(
 ) -> tuple[FocalTemperature, GridValues]:
     """Return the best cell of γ × T for logits [N, K], and the whole grid (properness §5.1).
 
-    Of tied cells the first γ listed wins, then the smallest T.
+    Among tied cells the first γ listed wins, then the smallest T.
     """
     grid = focal_grid(logits, targets, np.asarray(gammas, dtype=np.float64), temperatures, bins)
     best = best_temperatures(grid, objective)
@@ -97,17 +97,19 @@ def line_search(
     bins: int = 15,
     temperatures: Floats = TEMPERATURE_GRIDS["properness"],
 ) -> tuple[FocalTemperature, Line]:
-    """Return the best cell on the line T(γ), and the line: 3m cells for m temperatures (properness §5.2).
+    """Return the best cell on the line T(γ), and the line (properness §5.2).
 
-    m cells each at γ = 0 and γ = 1 fix the line, then m values of γ evenly in [−.5, 5] are tried on it, those with
-    T ≤ 0 dropped.
+    The search costs 3m cells for m temperatures. The best T among m cells at γ = 0 and among m cells at γ = 1 fix the
+    line; then m values of γ, evenly spaced in [−.5, 5], are tried on it.
     """
     ends = focal_grid(logits, targets, np.array([0.0, 1.0]), temperatures, bins)
     at_zero, at_one = best_temperatures(ends, objective)
     line = Line(at_zero.temperature, at_one.temperature - at_zero.temperature)
     gammas = np.linspace(*LINE_GAMMAS, len(temperatures))
     on_line = line.intercept + line.slope * gammas
+    # A steep line crosses T = 0 within the range of γ, where no temperature is left to try.
     gammas, on_line = gammas[on_line > 0.0], on_line[on_line > 0.0]
+    # `focal_grid` takes ascending temperatures; the line may fall with γ.
     ascending = np.argsort(on_line, kind="stable")
     cells = focal_grid(logits, targets, gammas[ascending][None, :], on_line[ascending], bins)
     return best_temperatures(cells, objective)[0], line
@@ -125,28 +127,34 @@ def fit_focal_temperature(
 ) -> FocalTemperatureCalibrator:
     """The focal map after a temperature, gamma and T chosen on a grid or a line; both results are reported.
 
-    Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
+    Fit Ψ^γ(softmax(z/T)), γ and T, on validation logits [N, K] and targets [N].
 
-    Both searches run and both are reported; `search` says whose result the calibrator applies. `at_bound` is 1 where
-    its T is at an end of the temperatures tried.
+    Both searches run and are reported; the calibrator applies the result of `search`. `at_bound` is 1 if its T is the
+    smallest or largest temperature tried.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> calibrator = fit_focal_temperature(logits, [0, 0, 1, 1, 1], objective="nll", bins=2)
+        >>> calibrator.gamma, calibrator.temperature
+        (0.37, 1.14)
 
     Source: properness §4.2, §5.1, §5.2.
 
     Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        objective: `ada_ece` (equal-mass ECE) or `nll`, the metric of interest (properness §5.1) [properness
-            §5.1].
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        objective: `ada_ece` (equal-mass ECE) or `nll`, the metric of interest [properness §5.1].
         search: `grid` (9 γ × 500 T, properness §5.1) or `line` (3 × 500 cells, §5.2) [properness §5.1, §5.2].
-        bins: equal-mass bins (15, properness §5.1) [mukhoti §5; properness §5.1].
-        gamma_objective: chooses γ where `objective` chooses T alone, at that γ; `None` lets `objective` choose
-            both. properness Table 1 prints one γ a row, and below it T and log-loss beside T and ECE
+        bins: number of equal-mass bins (15, properness §5.1) [mukhoti §5; properness §5.1].
+        gamma_objective: objective that chooses γ, after which `objective` chooses T at that γ; `None` lets `objective`
+            choose both. properness Table 1 prints one γ per row, with T and log-loss as well as T and ECE below it
             [properness Table 1].
 
     Raises:
         PosthocUnavailable: unusable validation data, fewer samples than bins among them.
     """
     values, labels = validation_data(logits, targets, bins)
+    # Both searches always run, whichever is applied: their columns compare the cheap search with the full one.
     on_grid, grid = full_grid_search(values, labels, gamma_objective or objective, bins)
     on_line, line = line_search(values, labels, gamma_objective or objective, bins)
     if gamma_objective not in (None, objective):
@@ -154,8 +162,8 @@ def fit_focal_temperature(
             full_grid_search(values, labels, objective, bins, (cell.gamma,))[0] for cell in (on_grid, on_line)
         )
     chosen = on_grid if search == "grid" else on_line
-    found = (chosen, on_grid, on_line)
-    numbers = [number for cell in found for number in (cell.gamma, cell.temperature, cell.value)]
+    cells = (chosen, on_grid, on_line)
+    numbers = [number for cell in cells for number in (cell.gamma, cell.temperature, cell.value)]
     along = [cell.temperature for cell in best_temperatures(grid, objective)]
     at_bound = not grid.temperatures[0] < chosen.temperature < grid.temperatures[-1]
     parameters = dict(zip(PARAMETERS, [*numbers, line.intercept, line.slope, *along, at_bound], strict=True))

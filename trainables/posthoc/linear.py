@@ -2,18 +2,21 @@
 
     p = softmax(W x + b)
 
-x are logits z (vector scaling with a diagonal W, and matrix scaling: Guo et al. 2017, arXiv:1706.04599, §4.2),
-log-probabilities (Dirichlet calibration: Kull et al. 2019, arXiv:1910.12656, Eq. 5), or these after temperature scaling
-(structured matrix scaling: Berta, Holzmüller, Jordan & Bach, Structured matrix scaling for multi-class
-calibration, AISTATS 2026), whose W is held to the identity by ridge penalties that grow with the number of classes.
+The features x depend on the method:
 
-All are convex. Without penalties on W and b there is no minimum where W x + b separates some classes from the others
-without an error, or where a class has no sample: probabilities go to 0 (Albert & Anderson 1984, On the existence of
-maximum likelihood estimates in logistic regression models). Then `at_bound` is 1, and W and b are those of targets
+- logits z: vector scaling, with a diagonal W, and matrix scaling (Guo et al. 2017, arXiv:1706.04599, §4.2);
+- log-probabilities: Dirichlet calibration (Kull et al. 2019, arXiv:1910.12656, Eq. 5);
+- log-probabilities after temperature scaling: structured matrix scaling (Berta, Holzmüller, Jordan & Bach, Structured
+  matrix scaling for multi-class calibration, AISTATS 2026), whose ridge penalties pull W towards the identity and grow
+  with the number of classes.
+
+All fits are convex. Without penalties on W and b there is no minimum if W x + b separates some classes from the others
+without an error, or if a class has no sample: probabilities go to 0 (Albert & Anderson 1984, On the existence of
+maximum likelihood estimates in logistic regression models). Then `at_bound` is 1, and W and b are fitted to targets
 smoothed by a pseudo-count (`trainables.posthoc.temperature.pseudo_count`).
 
-W has K² numbers, so that matrix scaling without penalties fits 100 classes by heart from some hundred samples each:
-that is the method as published, and what the penalties of the others are for.
+W has K² entries, so matrix scaling without penalties memorises 100 classes with a few hundred samples each. That is the
+published method; the penalties of the other methods prevent it.
 """
 
 from __future__ import annotations
@@ -33,34 +36,34 @@ from trainables.posthoc.temperature import logit_scale, pseudo_count, temperatur
 from trainables.registry import Hyperparameter
 
 VECTOR_PARAMETERS = ("weight_min", "weight_max", "bias_range", "iterations", "converged", "at_bound")
-#: What is reported: the diagonal's ends, max b − min b, and of a matrix the root mean square off the diagonal.
+#: Reported: smallest and largest diagonal entry, max b − min b, and for a matrix the root mean square off the diagonal.
 MATRIX_PARAMETERS = (*VECTOR_PARAMETERS, "off_diagonal")
 
 STRUCTURED_PARAMETERS = ("temperature", *MATRIX_PARAMETERS)
 
-#: Samples that the temperature of the start is fitted on; the minimum does not depend on it.
-STARTED_ON = 1000
+#: Samples used to fit the starting temperature; a convex minimum does not depend on its start.
+START_SAMPLES = 1000
 
-#: Classes are separated from the others where these have less than so many samples' probability of them: a fit without
-#: an error goes to 0, one with an error leaves at least about one sample's. Our choice.
+#: A group of classes counts as separated if the shared probability with all others sums to less than this many samples.
+#: A separating fit goes to 0 and a single error leaves about one sample's probability; the value between is our choice.
 SEPARATED = 0.1
 
-#: The search ends where a step changes the loss, or all parameters, by less than the first, or where no part of the
-#: gradient is larger than the second.
+#: The search stops when a step changes the loss or every parameter by less than TOLERANCE, or when no component of the
+#: gradient exceeds GRADIENT.
 TOLERANCE, GRADIENT = 1e-9, 1e-7
 
 Iterations = Annotated[int, Hyperparameter(range="[1, inf)", source="vector scaling takes 30 to 60")]
 Penalty = Annotated[float, Hyperparameter(range="[0, inf)", source="ODIR, Kull et al. 2019, section 4.2")]
 
-#: Makes of logits [N, K] what W multiplies; a function of a module, so that calibrators can be pickled.
+#: Function from logits [N, K] to the features that W multiplies. Module-level functions keep calibrators picklable.
 Features = Callable[[Floats], Floats]
 
-#: A loss with its gradients by W and by b.
+#: A loss value with its gradients by W and by b.
 Slope = tuple[float, Floats, Floats]
 
 
 class AffineCalibrator(SoftmaxCalibrator):
-    """softmax(W x + b), x what `features` makes of logits.
+    """softmax(W x + b), where `features` maps logits to x.
 
     Attributes:
         weights: W [K, K], or its diagonal [K].
@@ -70,7 +73,7 @@ class AffineCalibrator(SoftmaxCalibrator):
     def __init__(
         self, name: str, parameters: Mapping[str, float], weights: Floats, bias: Floats, features: Features
     ) -> None:
-        """Keep what was fitted, and what is reported of it."""
+        """Store the fitted map and its reported `parameters`."""
         super().__init__(name, parameters, len(bias))
         self.weights, self.bias, self._features = weights, bias, features
 
@@ -81,33 +84,34 @@ class AffineCalibrator(SoftmaxCalibrator):
 
 
 class AffineLayer(nn.Module):
-    """softmax(W x + b), x the logits or their log-probabilities at a temperature."""
+    """The torch module of an `AffineCalibrator`, for exported models."""
 
     weights: Tensor
     bias: Tensor
 
     def __init__(self, calibrator: AffineCalibrator) -> None:
-        """Keep W, b and the temperature of x; 0 stands for raw logits."""
+        """Copy W, b and the temperature for x; 0 stands for raw logits."""
         super().__init__()
+        # Buffers, not parameters: an exported calibrator is saved with the model but never trained.
         self.register_buffer("weights", torch.from_numpy(calibrator.weights))
         self.register_buffer("bias", torch.from_numpy(calibrator.bias))
         raw = calibrator.name in ("vector", "matrix")
         self.temperature = 0.0 if raw else calibrator.parameters.get("temperature", 1.0)
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return probabilities [N, K]."""
+        """Return probabilities [N, K] for logits [N, K]."""
         features = torch.log_softmax(logits / self.temperature, dim=1) if self.temperature else logits
         scaled = features * self.weights if self.weights.dim() == 1 else features @ self.weights.T
         return torch.softmax(scaled + self.bias, dim=1)
 
 
 def raw(logits: Floats) -> Floats:
-    """Return the logits."""
+    """Return the logits unchanged: the features of vector and matrix scaling."""
     return logits
 
 
 def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
-    """Return log softmax(z/T) of logits z [N, K]."""
+    """Return log softmax(z/T) for logits z [N, K]."""
     return log_softmax64(logits / temperature)
 
 
@@ -115,11 +119,16 @@ def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
 def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: Iterations = 200) -> AffineCalibrator:
     """Softmax(w∘z + b), a scale and a shift for each class, by NLL.
 
-    Return vector scaling, softmax(w ∘ z + b), with the least NLL on logits [N, K] and targets [N].
+    Fit vector scaling, softmax(w ∘ z + b), by the NLL on logits [N, K] and targets [N].
 
     Raises PosthocUnavailable for unusable validation data.
 
     Source: Guo et al. 2017, section 4.2.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_vector(logits, [0, 0, 1, 1, 1])([[2.0, 0.0]]).round(2)
+        array([[0.77, 0.23]])
     """
     values, labels = validation_data(logits, targets)
     start = np.full(values.shape[1], 1 / _rough_temperature(values, labels))
@@ -137,12 +146,17 @@ def fit_matrix(
 ) -> AffineCalibrator:
     """Softmax(Wz + b) by NLL; without penalties it overfits many classes.
 
-    Return matrix scaling, softmax(W z + b), with the least penalised NLL on logits [N, K] and targets [N].
+    Fit matrix scaling, softmax(W z + b), by the penalised NLL on logits [N, K] and targets [N].
 
     The penalty is λ/(K(K − 1)) Σ_{i≠j} W_ij² + μ/K Σ b_i², λ = `off_diagonal` and μ = `intercept` (ODIR, Kull et al.
-    2019, §4.2; 0 is Guo et al.'s). Where the search ends at `max_iterations`, `converged` is 0.
+    2019, §4.2; Guo et al. use 0). If the search stops at `max_iterations`, `converged` is 0.
 
     Source: Guo et al. 2017, section 4.2.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_matrix(logits, [0, 0, 1, 1, 1], off_diagonal=0.1)([[2.0, 0.0]]).round(2)
+        array([[0.77, 0.23]])
 
     Args:
         max_iterations: [two seconds for 10,000 samples of 100 classes].
@@ -166,11 +180,16 @@ def fit_dirichlet(
 ) -> AffineCalibrator:
     """Softmax(W log p + b) by NLL with penalties off the diagonal and on b.
 
-    Return Dirichlet calibration, softmax(W log p + b), with the least penalised NLL on logits [N, K], targets [N].
+    Fit Dirichlet calibration, softmax(W log p + b), by the penalised NLL on logits [N, K] and targets [N].
 
-    The penalty is `fit_matrix`'s, ODIR. Raises PosthocUnavailable for unusable validation data.
+    The penalty is ODIR, as in `fit_matrix`. Raises PosthocUnavailable for unusable validation data.
 
     Source: Kull et al. 2019, arXiv:1910.12656.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_dirichlet(logits, [0, 0, 1, 1, 1])([[2.0, 0.0]]).round(2)
+        array([[0.72, 0.28]])
 
     Args:
         max_iterations: [two seconds for 10,000 samples of 100 classes].
@@ -189,17 +208,22 @@ def fit_structured_matrix(
     strength: Annotated[float, "[0, inf)"] = 1.0,
     max_iterations: Iterations = 200,
 ) -> AffineCalibrator:
-    """Matrix scaling after temperature scaling, held to the identity by penalties that grow with the classes.
+    """Matrix scaling after temperature scaling, pulled to the identity by penalties that grow with the classes.
 
-    Return structured matrix scaling of logits [N, K] with targets [N]: softmax(W log p + b), W held to I.
+    Fit structured matrix scaling, softmax(W log p + b), on logits [N, K] and targets [N].
 
-    p is softmax(z/T), T temperature scaling's. The penalty is, with s = `strength`,
-    s·[K/N (Σ b_i² + Σ (W_ii − 1)²) + K(K − 1)/N Σ_{i≠j} W_ij²]: the ridge penalty of Berta et al. 2026, in their
-    package's default strengths where s = 1.
+    p is softmax(z/T) with temperature scaling's T. With s = `strength`, the penalty is
+    s·[K/N (Σ b_i² + Σ (W_ii − 1)²) + K(K − 1)/N Σ_{i≠j} W_ij²], the ridge penalty of Berta et al. 2026; s = 1 gives
+    the default strengths of their package.
 
     Raises PosthocUnavailable for unusable validation data.
 
     Source: Berta, Holzmüller, Jordan & Bach 2026.
+
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_structured_matrix(logits, [0, 0, 1, 1, 1])([[2.0, 0.0]]).round(2)
+        array([[0.83, 0.17]])
 
     Args:
         strength: [Berta et al. 2026].
@@ -218,19 +242,20 @@ def fit_structured_matrix(
         value = float((factors * moved**2).sum() + near * (bias**2).sum())
         return value, 2 * factors * moved, 2 * near * bias
 
+    # The penalty bounds W and b, so a minimum exists even for separated classes and needs no smoothing.
     if strength:
-        found = _least_nll("structured_matrix", features, values, labels, identity, max_iterations, penalty, 0.0)
+        fitted = _least_nll("structured_matrix", features, values, labels, identity, max_iterations, penalty, 0.0)
     else:
-        found = _fit("structured_matrix", features, values, labels, identity, max_iterations)
-    found.parameters = {"temperature": temperature, **found.parameters}
-    found.parameters["at_bound"] = max(scaled["at_bound"], found.parameters["at_bound"])
-    return found
+        fitted = _fit("structured_matrix", features, values, labels, identity, max_iterations)
+    fitted.parameters = {"temperature": temperature, **fitted.parameters}
+    fitted.parameters["at_bound"] = max(scaled["at_bound"], fitted.parameters["at_bound"])
+    return fitted
 
 
 def _rough_temperature(logits: Floats, targets: Integers) -> float:
-    step = max(1, len(targets) // STARTED_ON)
-    found = temperature_by_nll(logits[::step], targets[::step])
-    return logit_scale(logits) if found["at_bound"] else found["temperature"]
+    step = max(1, len(targets) // START_SAMPLES)
+    fitted = temperature_by_nll(logits[::step], targets[::step])
+    return logit_scale(logits) if fitted["at_bound"] else fitted["temperature"]
 
 
 def _off_diagonal_penalty(classes: int, off_diagonal: float, intercept: float) -> Callable[[Floats, Floats], Slope]:
@@ -252,7 +277,10 @@ def _fit(
     max_iterations: int,
     penalty: Callable[[Floats, Floats], Slope] | None = None,
 ) -> AffineCalibrator:
-    """Return W and b with the least mean NLL, plus `penalty`, by L-BFGS from W = `start` [K] or [K, K] and b = 0."""
+    """Minimise mean NLL plus `penalty` by L-BFGS from W = `start` [K] or [K, K] and b = 0.
+
+    If the fit separates classes, fit again to smoothed targets and set `at_bound`.
+    """
     fitted = _least_nll(name, features, logits, targets, start, max_iterations, penalty, 0.0)
     if not separated(fitted(logits), targets):
         return fitted
@@ -262,20 +290,22 @@ def _fit(
 
 
 def separated(probabilities: Floats, targets: Integers) -> bool:
-    """Return whether fitted probabilities [N, K] separate some classes from all others, which have no part in them.
+    """Return whether fitted probabilities [N, K] separate some group of classes from all others.
 
-    Groups of classes are those of single linkage by the probability that their samples give each other.
+    The groups tried are the single-linkage clusters by the probability that the classes' samples give each other.
     """
     from scipy.sparse.csgraph import minimum_spanning_tree
 
     classes = probabilities.shape[1]
-    shared = np.stack([np.bincount(targets, weights=each, minlength=classes) for each in probabilities.T])
+    shared = np.stack([np.bincount(targets, weights=column, minlength=classes) for column in probabilities.T])
     shared += shared.T
     np.fill_diagonal(shared, 0.0)
     outside = shared.sum(axis=1)
     groups = {k: [k] for k in range(classes)}
     if outside.min() < SEPARATED:
         return True
+    # All 2^K groups cannot be tried; the minimum spanning tree gives the K − 2 that single linkage merges.
+    # The tiny addend keeps distances finite, because the sparse tree reads 0 and inf as a missing edge.
     tree = minimum_spanning_tree(1 / (shared + np.finfo(np.float64).tiny)).tocoo()
     at = np.arange(classes)
     for edge in np.argsort(tree.data)[: classes - 2]:
@@ -299,12 +329,13 @@ def _least_nll(
     penalty: Callable[[Floats, Floats], Slope] | None,
     smoothing: float,
 ) -> AffineCalibrator:
-    """Return W and b as `_fit`, with a share `smoothing` of every target for the uniform distribution."""
+    """Minimise as `_fit` does, with a share `smoothing` of every target spread over all classes."""
     samples, classes = logits.shape
     given, labels = torch.from_numpy(np.ascontiguousarray(features(logits))), torch.from_numpy(targets)[:, None]
     share = torch.full(labels.shape, -(1.0 - smoothing) / samples, dtype=torch.float64)
     flat = torch.from_numpy(np.concatenate([start.ravel(), np.zeros(classes)]))
     weights, bias = flat[:-classes].view(start.shape), flat[-classes:]
+    # The search evaluates the loss often: it writes to these two buffers instead of allocating [N, K] every time.
     scaled, log_p = torch.empty_like(given), torch.empty_like(given)
 
     def loss() -> float:
@@ -329,7 +360,7 @@ def _least_nll(
         flat.grad = torch.cat([by_weights.ravel(), by_bias])
         return value
 
-    # torch's softmax, products and L-BFGS take a fraction of numpy's and scipy's time
+    # torch's softmax, products and L-BFGS take a fraction of the time of numpy's and scipy's.
     search = torch.optim.LBFGS(
         [flat],
         max_iter=max_iterations,
@@ -346,7 +377,7 @@ def _least_nll(
 
 
 def _reported(weights: Floats, bias: Floats, iterations: int, converged: bool) -> dict[str, float]:
-    """Return the parameters that are reported of what was fitted."""
+    """Return the reported parameters of a fit."""
     classes = len(bias)
     diagonal = weights if weights.ndim == 1 else np.diag(weights)
     parameters = {

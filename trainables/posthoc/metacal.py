@@ -1,8 +1,8 @@
 """MetaCal (Ma & Blaschko 2021): reject high-entropy predictions to the uniform distribution, scale the others.
 
-H is the entropy of softmax(z), unscaled. A row is accepted when H < t; accepted rows become softmax(z/T), rejected
-rows 1/K. The threshold t comes from a sample of the validation data, T from the accepted part of the rest, as
-selective §5 uses it. Rejected rows lose their argmax: MetaCal may change the accuracy.
+H is the entropy of softmax(z), unscaled. A row is accepted if H < t; accepted rows become softmax(z/T), rejected rows
+1/K. A sample of the validation data determines the threshold t, and the accepted part of the rest determines T, as in
+selective §5. Rejected rows lose their argmax, so MetaCal can change the accuracy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainables.registry import Hyperparameter
 #: Equal-mass entropy bins of the coverage-accuracy curve (Ma & Blaschko's code).
 ENTROPY_BINS = 20
 
-#: At most this many samples choose the threshold, and at most a tenth of them (Ma & Blaschko's code).
+#: Largest sample that chooses the threshold, besides the limit of a tenth of the data (Ma & Blaschko's code).
 LARGEST_SAMPLE = 500
 
 Seed = Annotated[int, Hyperparameter(range="[0, inf)", source="arbitrary: selects the samples that set the threshold")]
@@ -31,7 +31,7 @@ PARAMETERS = ("threshold", "temperature", "converged", "at_bound", "accepted")
 
 
 def entropy(logits: Floats) -> Floats:
-    """Return the entropy −Σ_k p_k ln p_k, in nats, of p = softmax(logits) [N, K] as [N]."""
+    """Return the entropies −Σ_k p_k ln p_k [N], in nats, of p = softmax(logits) for logits [N, K]."""
     log_p = log_softmax64(logits)
     return np.asarray(-np.einsum("nk,nk->n", np.exp(log_p), log_p))
 
@@ -41,6 +41,7 @@ class MetaCalibrator(SoftmaxCalibrator):
 
     def _mapped(self, logits: Floats) -> Floats:
         mapped: Floats = (logits - logits.max(axis=1, keepdims=True)) / self.parameters["temperature"]
+        # Equal logits are the uniform distribution. `~(<)` instead of `>=` also rejects a NaN entropy.
         mapped[~(entropy(logits) < self.parameters["threshold"])] = 0.0
         return mapped
 
@@ -51,33 +52,40 @@ def fit_metacal_mis(
 ) -> MetaCalibrator:
     """Uniform above an entropy threshold that rejects a share alpha of correct predictions, else temperature.
 
-    Return MetaCal under a mis-coverage constraint: a right prediction is rejected with probability about `alpha`.
+    Fit MetaCal under a mis-coverage constraint: a correct prediction is rejected with probability about `alpha`.
 
-    min(⌊n_correct/10⌋, 500) right predictions, drawn with `seed`, give t as the (1 − α) quantile ("higher") of their
-    entropies; T is fitted on the accepted ones of all others (Ma & Blaschko 2021; selective §5).
+    t is the (1 − α) quantile ("higher") of the entropies of min(⌊n_correct/10⌋, 500) correct predictions, drawn with
+    `seed`. T is fitted on the accepted ones of all other samples (Ma & Blaschko 2021; selective §5).
 
     Source: Ma & Blaschko 2021.
 
+    Example:
+        >>> logits = np.random.default_rng(0).normal(size=(200, 3))
+        >>> calibrator = fit_metacal_mis(2 * logits, logits.argmax(axis=1), alpha=0.2)
+        >>> round(calibrator.parameters["accepted"], 2)
+        0.74
+
     Args:
-        logits: [N, K] of the validation data.
-        targets: [N] class indices.
+        logits: validation logits [N, K].
+        targets: class indices [N].
         alpha: it is the share of correct predictions rejected [Ma & Blaschko 2021; selective §5].
-        seed: of the drawn samples.
+        seed: seed for drawing the samples.
 
     Raises:
-        PosthocUnavailable: unusable validation data, α outside (0, 1), fewer than 10 right predictions, or nothing
-            accepted.
+        PosthocUnavailable: unusable validation data, α outside (0, 1), fewer than 10 correct predictions, or no
+            accepted sample.
     """
     values, labels = validation_data(logits, targets)
     correct = np.flatnonzero(values.argmax(axis=1) == labels)
     sample = min(len(correct) // 10, LARGEST_SAMPLE)
     if sample == 0:
         raise PosthocUnavailable(
-            f"metacal_mis needs at least 10 correct predictions on validation data and has {len(correct)}: "
+            f"metacal_mis needs at least 10 correct predictions on validation data but has {len(correct)}: "
             "give more validation samples or a better network"
         )
     drawn = np.random.default_rng(seed).choice(correct, sample, replace=False)
     uncertainty = entropy(values)
+    # "higher" is an observed entropy: an interpolated one would reject slightly more than α of a small sample.
     threshold = float(np.quantile(uncertainty[drawn], 1.0 - alpha, method="higher"))
     return _scaled("metacal_mis", values, labels, uncertainty, drawn, threshold)
 
@@ -88,29 +96,37 @@ def fit_metacal_acc(
 ) -> MetaCalibrator:
     """Uniform above an entropy threshold that keeps a target accuracy, else temperature.
 
-    Return MetaCal under a coverage-accuracy constraint: accepted rows are right with about the target `accuracy`.
+    Fit MetaCal under a coverage-accuracy constraint: accepted predictions have about the target `accuracy`.
 
-    min(⌊n/10⌋, 500) samples, drawn with `seed`, give the threshold (`threshold_for_accuracy`); T is fitted on the
-    accepted ones of all others (Ma & Blaschko 2021; selective §5).
+    min(⌊n/10⌋, 500) samples, drawn with `seed`, determine the threshold (`threshold_for_accuracy`). T is fitted on the
+    accepted ones of all other samples (Ma & Blaschko 2021; selective §5).
 
     Source: Ma & Blaschko 2021.
 
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> logits = 2 * random.normal(size=(400, 3))
+        >>> targets = (logits + random.normal(size=logits.shape)).argmax(axis=1)
+        >>> calibrator = fit_metacal_acc(logits, targets, accuracy=0.9)
+        >>> round(calibrator.parameters["accepted"], 2)
+        0.27
+
     Args:
-        logits: [N, K] of the validation data.
-        targets: [N] class indices.
+        logits: validation logits [N, K].
+        targets: class indices [N].
         accuracy: it is the accuracy of accepted samples [selective §5: .97 CIFAR-10, .87 CIFAR-100, .85 Tiny-ImageNet].
-        seed: of the drawn samples.
+        seed: seed for drawing the samples.
 
     Raises:
-        PosthocUnavailable: unusable validation data, a target outside (0, 1) or above what any coverage reaches,
-            fewer than 20 drawn samples, or nothing accepted.
+        PosthocUnavailable: unusable validation data, a target outside (0, 1) or above the accuracy at every coverage,
+            fewer than 20 drawn samples, or no accepted sample.
     """
     values, labels = validation_data(logits, targets)
     sample = min(len(labels) // 10, LARGEST_SAMPLE)
     if sample < ENTROPY_BINS:
         raise PosthocUnavailable(
-            f"metacal_acc draws a tenth of {len(labels)} validation samples, {sample}, for {ENTROPY_BINS} entropy "
-            f"bins: give at least {10 * ENTROPY_BINS} validation samples"
+            f"metacal_acc fills {ENTROPY_BINS} entropy bins from a tenth of the {len(labels)} validation samples, "
+            f"{sample}: give at least {10 * ENTROPY_BINS} validation samples"
         )
     drawn = np.random.default_rng(seed).choice(len(labels), sample, replace=False)
     uncertainty = entropy(values)
@@ -120,18 +136,16 @@ def fit_metacal_acc(
 
 
 def threshold_for_accuracy(uncertainty: Floats, correct: Floats, accuracy: float) -> float:
-    """Return the entropy, in nats, below which predictions are right with probability `accuracy`.
+    """Return the entropy, in nats, below which predictions are correct with probability `accuracy`.
 
-    Over 20 equal-mass bins of entropy, from low: a_j is the running mean of the bins' accuracies, h_j the bin's
-    mean entropy; the threshold is the decreasing isotonic fit of h on a, at `accuracy`.
+    In 20 equal-mass bins of ascending entropy, a_j is the running mean of the bins' accuracies and h_j the bin's mean
+    entropy. The threshold is the decreasing isotonic fit of h on a, evaluated at `accuracy`. It is infinite if the
+    target is below every a_j, because the target is then met without rejecting.
 
     Args:
-        uncertainty: [n] entropies, in nats.
-        correct: [n], 1 where the prediction is right, else 0.
-        accuracy: the target.
-
-    Returns:
-        The threshold; infinite where the target is below every a_j (met without rejecting).
+        uncertainty: entropies [n], in nats.
+        correct: 1 for a correct prediction, else 0 [n].
+        accuracy: target accuracy.
 
     Raises:
         PosthocUnavailable: the target is above every a_j.
@@ -140,14 +154,15 @@ def threshold_for_accuracy(uncertainty: Floats, correct: Floats, accuracy: float
 
     order = np.argsort(uncertainty, kind="stable")
     sizes = group_sums(np.ones(len(order)), ENTROPY_BINS)
+    # The running mean is unweighted over bins, as in the authors' code, although sizes can differ by one.
     running = np.cumsum(group_sums(correct[order], ENTROPY_BINS) / sizes) / np.arange(1, ENTROPY_BINS + 1)
     heights = group_sums(uncertainty[order], ENTROPY_BINS) / sizes
     if accuracy < running.min():
         return math.inf
     if accuracy > running.max():
         raise PosthocUnavailable(
-            f"accuracy = {accuracy:g} is above {running.max():.4g}, the best that rejecting uncertain samples "
-            f"reaches on validation data: ask for at most {running.max():.4g}"
+            f"accuracy = {accuracy:g} is above {running.max():.4g}, the best accuracy that rejecting uncertain samples "
+            f"reaches on validation data: set accuracy to at most {running.max():.4g}"
         )
     fit = IsotonicRegression(increasing=False, out_of_bounds="clip").fit(running, heights)
     return float(fit.predict([accuracy])[0])
@@ -156,17 +171,18 @@ def threshold_for_accuracy(uncertainty: Floats, correct: Floats, accuracy: float
 def _scaled(
     name: str, logits: Floats, targets: Integers, uncertainty: Floats, drawn: Integers, threshold: float
 ) -> MetaCalibrator:
-    """Return the calibrator at `threshold`, T fitted on accepted samples that were not `drawn`."""
+    """Return the calibrator with `threshold`, T fitted on accepted samples that were not `drawn`."""
+    # Samples that chose the threshold would bias T, so they are held out of its fit.
     rest = np.ones(len(targets), dtype=bool)
     rest[drawn] = False
     accepted = rest & (uncertainty < threshold)
     if not accepted.any():
         raise PosthocUnavailable(
-            f"{name} accepts none of {int(rest.sum())} validation samples at entropy threshold {threshold:.4g}: "
-            "relax the constraint or give more validation samples"
+            f"{name} accepts none of the {int(rest.sum())} held-out validation samples at entropy threshold "
+            f"{threshold:.4g}: relax the constraint or give more validation samples"
         )
-    found = temperature_by_nll(logits[accepted], targets[accepted])
+    fitted = temperature_by_nll(logits[accepted], targets[accepted])
     share = float((uncertainty < threshold).mean())
-    # twice the largest entropy accepts everything as infinity does, and can be written to any table or JSON
+    # Twice the largest entropy accepts every row, as infinity does, and is valid in tables and JSON.
     threshold = min(threshold, 2.0 * math.log(logits.shape[1]))
-    return MetaCalibrator(name, {"threshold": threshold, **found, "accepted": share}, logits.shape[1])
+    return MetaCalibrator(name, {"threshold": threshold, **fitted, "accepted": share}, logits.shape[1])

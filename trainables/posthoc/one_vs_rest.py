@@ -1,18 +1,17 @@
-"""One-vs-rest calibration: each class's probability is mapped to its frequency, and rows are normalised.
+"""One-vs-rest calibration: map each class's probability to its frequency, then normalise rows.
 
 Isotonic regression (Zadrozny & Elkan 2002, Transforming classifier scores into accurate multiclass probability
 estimates) and histogram binning (Zadrozny & Elkan 2001, Obtaining calibrated probability estimates; Guo et al. 2017,
-arXiv:1706.04599, §4.1). Both change predictions, and both map many probabilities to exactly 0, of which one wrong label
-makes the NLL infinite: a share of 1/(N + 1) of the uniform distribution is mixed in unless that is turned off.
+arXiv:1706.04599, §4.1). Both can change predictions. Both also map many probabilities to exactly 0, where a single
+wrong label makes the NLL infinite; a share of 1/(N + 1) of the uniform distribution is mixed in by default.
 
-Venn–Abers calibration: each class's frequency bracketed by two isotonic regressions, one for either label.
-
-A sample of score s joins the validation samples once with label 0 and once with label 1; the two isotonic regressions
-give p⁰ and p¹ at s, of which one is calibrated, whichever label comes true, where samples are exchangeable (Vovk &
-Petej 2014, Venn–Abers predictors, arXiv:1211.0025). For the log loss they are merged as p = p¹/(1 − p⁰ + p¹) (Vovk,
-Petej & Fedorova 2015, Large-scale probabilistic predictors, arXiv:1511.00213). Of more than two classes each is taken
-against the rest and rows are normalised, which voids the guarantee but keeps the caution: no p is 0, and few samples
-pull it towards 1/2. Scores are log-odds on a fixed grid, which bounds the number of regressions and keeps the promise.
+Venn–Abers calibration brackets each class's frequency by two isotonic regressions, one per possible label. A sample
+with score s joins the validation samples once with label 0 and once with label 1, and the two regressions give p⁰ and
+p¹ at s. If samples are exchangeable, the one for the true label is calibrated (Vovk & Petej 2014, Venn–Abers
+predictors, arXiv:1211.0025). For the log loss they are merged as p = p¹/(1 − p⁰ + p¹) (Vovk, Petej & Fedorova 2015,
+Large-scale probabilistic predictors, arXiv:1511.00213). With more than two classes, each is calibrated against the rest
+and rows are normalised. This voids the guarantee but keeps the caution: no p is 0, and few samples pull it towards 1/2.
+Scores are log-odds on a fixed grid, which bounds the number of regressions and preserves the guarantee.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ from trainables.registry import Hyperparameter
 Mix = Annotated[bool, Hyperparameter(source="keeps the NLL finite; the papers do without")]
 
 ISOTONIC_PARAMETERS = ("steps", "uniform", "at_bound")
-#: What is reported: the mean number of levels a class has, the share of the uniform distribution, and whether a class
-#: has no sample, so that its frequency is 0.
+#: Reported: mean number of filled bins per class, share of the uniform distribution, and whether a class has no sample,
+#: so that its frequency is 0.
 HISTOGRAM_PARAMETERS = ("filled_bins", "uniform", "at_bound")
 
 
 class OneVsRestCalibrator(Calibrator):
-    """Maps each class's softmax probability by a function of its own, normalises, mixes the uniform in."""
+    """Maps each class's softmax probability by its own function, normalises rows, mixes in the uniform distribution."""
 
     def _probabilities(self, logits: Floats) -> Floats:
         mapped = self._mapped(softmax64(logits))
         total = mapped.sum(axis=1, keepdims=True)
         none = total[:, 0] <= 0
-        mapped[none], total[none] = 1.0, self.classes  # no class has a frequency: nothing is known of the row
+        mapped[none], total[none] = 1.0, self.classes  # every class has frequency 0: the row becomes uniform
         uniform = self.parameters["uniform"]
         return np.asarray((1 - uniform) * mapped / total + uniform / self.classes)
 
     @abstractmethod
     def _mapped(self, probabilities: Floats) -> Floats:
-        """Return each class's frequency [N, K] at its probability [N, K]."""
+        """Return the frequency [N, K] of each class at its probability [N, K]."""
 
 
 class IsotonicCalibrator(OneVsRestCalibrator):
     """Interpolates linearly between the levels of each class's isotonic regression."""
 
     def __init__(self, levels: Sequence[tuple[Floats, Floats]], uniform: float) -> None:
-        """Keep the levels of each class: probabilities, ascending, and their frequencies."""
+        """Store each class's levels: ascending probabilities and their frequencies."""
         empty = float(any(not frequency.any() for _, frequency in levels))
         steps = float(np.mean([len(np.unique(frequency)) for _, frequency in levels]))
         super().__init__("isotonic", {"steps": steps, "uniform": uniform, "at_bound": empty}, len(levels))
@@ -69,15 +68,16 @@ class IsotonicCalibrator(OneVsRestCalibrator):
 
 
 class HistogramCalibrator(OneVsRestCalibrator):
-    """Gives each class's probability the frequency of its bin."""
+    """Replaces each class's probability by the frequency in its bin."""
 
     def __init__(self, edges: Floats, frequencies: Floats, parameters: Mapping[str, float]) -> None:
-        """Keep the inner edges [K, B − 1] and frequencies [K, B] of each class's bins."""
+        """Store inner bin edges [K, B − 1] and frequencies [K, B] per class."""
         super().__init__("histogram_binning", parameters, len(edges))
         self._edges, self._frequencies = edges, frequencies
 
     def _mapped(self, probabilities: Floats) -> Floats:
         columns = [
+            # side="left" makes bins right-closed, (l, u], as in the metrics.
             frequency[np.searchsorted(edges, probabilities[:, k], side="left")]
             for k, (edges, frequency) in enumerate(zip(self._edges, self._frequencies, strict=True))
         ]
@@ -88,16 +88,21 @@ class HistogramCalibrator(OneVsRestCalibrator):
 def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: Mix = True) -> IsotonicCalibrator:
     """Isotonic regression of each class against the rest, normalised.
 
-    Return one-vs-rest isotonic regression of softmax probabilities, fitted on logits [N, K] and targets [N].
+    Fit one-vs-rest isotonic regression of softmax probabilities on logits [N, K] and targets [N].
 
-    Between the probabilities of validation samples it is interpolated linearly, beyond them constant.
+    The map is linear between the probabilities of validation samples and constant beyond them.
 
     Source: Zadrozny & Elkan 2002.
 
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_isotonic(logits, [0, 0, 1, 1, 1])([[2.0, 0.0]]).round(2)
+        array([[0.92, 0.08]])
+
     Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        mix: mix 1/(N + 1) of the uniform distribution in.
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        mix: mix in 1/(N + 1) of the uniform distribution.
 
     Raises:
         PosthocUnavailable: unusable validation data.
@@ -114,18 +119,23 @@ def fit_histogram_binning(
 ) -> HistogramCalibrator:
     """Frequencies in bins of each class against the rest, normalised.
 
-    Return one-vs-rest histogram binning of softmax probabilities, fitted on logits [N, K] and targets [N].
+    Fit one-vs-rest histogram binning of softmax probabilities on logits [N, K] and targets [N].
 
-    An empty bin gives its middle.
+    An empty bin maps to its midpoint.
 
     Source: Zadrozny & Elkan 2001; Guo et al. 2017, section 4.1.
 
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_histogram_binning(logits, [0, 0, 1, 1, 1], bins=2)([[2.0, 0.0]]).round(2)
+        array([[0.64, 0.36]])
+
     Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        bins: of each class, at most N.
-        scheme: `equal_width` (Guo et al. 2017) or `equal_mass` bins; these meet halfway between two samples.
-        mix: mix 1/(N + 1) of the uniform distribution in.
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        bins: number of bins per class, at most N.
+        scheme: `equal_width` (Guo et al. 2017) or `equal_mass` bins, whose edges lie halfway between two samples.
+        mix: mix in 1/(N + 1) of the uniform distribution.
 
     Raises:
         PosthocUnavailable: unusable validation data, or fewer samples than bins.
@@ -155,12 +165,12 @@ def _uniform(labels: Integers, mix: bool) -> float:
     return 1 / (len(labels) + 1) if mix else 0.0
 
 
-#: Log-odds beyond it are one level: probabilities of 1e-13 and 1 − 1e-13.
+#: Log-odds are clipped here, at probabilities of 1e-13 and 1 − 1e-13, which bounds the number of levels.
 LARGEST = 30.0
 
 
 def levels_of(probabilities: Floats, resolution: float) -> Floats:
-    """Return log-odds of probabilities, rounded to multiples of `resolution`, in these."""
+    """Return log-odds of probabilities in units of `resolution`, rounded to whole units."""
     smallest = np.exp(-LARGEST)
     inside = np.clip(probabilities, smallest, 1 - smallest)
     rounded: Floats = np.rint((np.log(inside) - np.log1p(-inside)) / resolution)
@@ -168,36 +178,37 @@ def levels_of(probabilities: Floats, resolution: float) -> Floats:
 
 
 def brackets(level: Floats, outcome: Booleans) -> tuple[Floats, Floats, Floats]:
-    """Return the levels that occur, ascending [m], and p⁰ and p¹ at each, of levels [N] and outcomes [N]."""
+    """Return the m distinct levels, ascending, with p⁰ and p¹ at each, for levels [N] and outcomes [N]."""
     from scipy.optimize import isotonic_regression
 
-    found, index, counts = np.unique(level, return_inverse=True, return_counts=True)
-    hits = np.bincount(index, weights=outcome, minlength=len(found))
-    sides = np.empty((2, len(found)))
+    known, index, counts = np.unique(level, return_inverse=True, return_counts=True)
+    hits = np.bincount(index, weights=outcome, minlength=len(known))
+    sides = np.empty((2, len(known)))
+    # One regression per level and label: the added sample changes the whole fit, not only its own level.
     for label in (0, 1):
-        for at in range(len(found)):
+        for at in range(len(known)):
             weights, total = counts.astype(np.float64), hits.copy()
             weights[at] += 1
             total[at] += label
             sides[label, at] = isotonic_regression(total / weights, weights=weights).x[at]
-    return found, sides[0], sides[1]
+    return known, sides[0], sides[1]
 
 
 class VennAbersCalibrator(OneVsRestCalibrator):
-    """Merges the two frequencies of each class, and normalises."""
+    """Merges the two frequencies p⁰ and p¹ of each class and normalises rows."""
 
     def __init__(self, classes: Sequence[tuple[Floats, Floats, Floats]], resolution: float) -> None:
-        """Keep each class's levels, p⁰ and p¹."""
+        """Store the levels, p⁰ and p¹ of each class."""
         width = float(np.mean([(high - low).mean() for _, low, high in classes]))
-        parameters = {"levels": float(np.mean([len(each[0]) for each in classes])), "width": width, "uniform": 0.0}
+        parameters = {"levels": float(np.mean([len(known) for known, _, _ in classes])), "width": width, "uniform": 0.0}
         super().__init__("venn_abers", parameters, len(classes))
         self._classes, self._resolution = classes, resolution
 
     def brackets(self, probabilities: Floats) -> tuple[Floats, Floats]:
         """Return p⁰ and p¹ of each class [N, K] at its softmax probability [N, K].
 
-        A level between two that occur has the p⁰ of the lower and the p¹ of the upper one: a 0 joins what is below it,
-        a 1 what is above. Below all p⁰ is 0, above all p¹ is 1.
+        A level between two fitted levels gets p⁰ from the lower and p¹ from the upper one, because an added 0 pools
+        with the samples below it and an added 1 with those above. Below all levels p⁰ is 0; above all, p¹ is 1.
         """
         low, high = np.empty_like(probabilities), np.empty_like(probabilities)
         level = levels_of(probabilities, self._resolution)
@@ -217,16 +228,21 @@ def fit_venn_abers(
 ) -> VennAbersCalibrator:
     """Two isotonic regressions of each class against the rest, one for either label, merged and normalised.
 
-    Return the Venn–Abers predictor of softmax probabilities, fitted on logits [N, K] and targets [N].
+    Fit the Venn–Abers predictor of softmax probabilities on logits [N, K] and targets [N].
 
-    `width` is the mean of p¹ − p⁰ over levels: how little the validation samples determine.
+    `width` is the mean of p¹ − p⁰ over levels: the larger it is, the less the validation samples determine.
 
     Source: Vovk & Petej 2014, arXiv:1211.0025; Vovk, Petej & Fedorova 2015, arXiv:1511.00213.
 
+    Example:
+        >>> logits = [[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+        >>> fit_venn_abers(logits, [0, 0, 1, 1, 1])([[2.0, 0.0]]).round(2)
+        array([[0.67, 0.33]])
+
     Args:
-        logits: [N, K].
-        targets: [N] class indices.
-        resolution: of log-odds; finer takes longer [ours: a factor of 1.05 of the odds].
+        logits: validation logits [N, K].
+        targets: class indices [N].
+        resolution: spacing of log-odds levels; finer takes longer [ours: a factor of 1.05 of the odds].
 
     Raises:
         PosthocUnavailable: unusable validation data.

@@ -105,7 +105,7 @@ def test_several_faults_are_named_at_once():
 def test_application_checks_its_logits(fitted):
     with pytest.raises(PosthocUnavailable, match="nan"):
         fitted(np.full((2, 4), np.nan))
-    with pytest.raises(PosthocUnavailable, match="fitted on 4 classes and got logits of 5"):
+    with pytest.raises(PosthocUnavailable, match="fitted on 4 classes"):
         fitted(np.zeros((2, 5)))
 
 
@@ -131,7 +131,7 @@ def test_each_fold_is_calibrated_by_a_fit_on_the_others(method, options):
 
 
 def test_fewer_samples_than_folds_are_refused():
-    with pytest.raises(PosthocUnavailable, match="4 samples are fewer than the 5 folds"):
+    with pytest.raises(PosthocUnavailable, match="needs at least 5"):
         cross_fitted("temperature", np.zeros((4, 2)), [0, 1, 0, 1], {})
 
 
@@ -158,5 +158,5 @@ def test_a_sample_needs_a_logit_and_probabilities_are_not_logits():
     logits, targets = logits_and_targets()
     with pytest.raises(PosthocUnavailable, match=r"logits hold -inf \(sample 3, class 0; 1 of 400 samples"):
         fit("temperature", np.where(np.arange(400)[:, None] == 3, -np.inf, logits), targets)
-    with pytest.raises(PosthocUnavailable, match="the logits are probabilities, each row sums to 1: pass their log"):
+    with pytest.raises(PosthocUnavailable, match="the logits are probabilities"):
         fit("temperature", softmax64(logits), targets)

@@ -9,7 +9,7 @@ import torch
 from tests.trainables.oracles import oracle
 from tests.trainables.reference_metrics import random_case
 from trainables.posthoc import PosthocUnavailable
-from trainables.posthoc.conformal import SCORES, fit_apart, fit_sets, quantile, scores, set_measures
+from trainables.posthoc.conformal import SCORES, fit_sets, fit_split, quantile, scores, set_measures
 
 
 def naive_score(name: str, row: np.ndarray, k: int, u: float) -> float:
@@ -171,7 +171,7 @@ def test_sets_after_a_method_cover_although_it_was_fitted(method: str, crosswise
         random = np.random.default_rng(seed)
         logits, targets = drawn(360, random)
         new, truth = drawn(4000, random)
-        sets = fit_apart(method, logits, targets, crosswise=crosswise, seed=seed).sets("thr", new, seed=seed)
+        sets = fit_split(method, logits, targets, crosswise=crosswise, seed=seed).sets("thr", new, seed=seed)
         covered.append(set_measures(sets, truth)["coverage"])
     # one data set's coverage has a standard deviation of .022 (beta, n = 180) or .016 about its mean of .9
     assert np.mean(covered) >= 0.9 - 3 * 0.022 / 8**0.5
@@ -180,7 +180,7 @@ def test_sets_after_a_method_cover_although_it_was_fitted(method: str, crosswise
 def test_one_half_gives_the_sets_of_fit_sets() -> None:
     logits, targets = drawn(200, np.random.default_rng(0))
     new, _ = drawn(50, np.random.default_rng(1))
-    found = fit_apart("temperature", logits, targets)
+    found = fit_split("temperature", logits, targets)
     rest = found.fold == 0
     assert rest.sum() == 100 and np.isnan(found.probabilities[~rest]).all()
     for by_class in (False, True):
@@ -191,7 +191,7 @@ def test_one_half_gives_the_sets_of_fit_sets() -> None:
 def test_crosswise_sets_are_those_of_the_definition() -> None:
     logits, targets = drawn(60, np.random.default_rng(2), classes=4)
     new, _ = drawn(20, np.random.default_rng(3), classes=4)
-    found = fit_apart("temperature", logits, targets, crosswise=True)
+    found = fit_split("temperature", logits, targets, crosswise=True)
     own = np.array([1 - found.probabilities[i, targets[i]] for i in range(60)])
     strange = [1 - calibrator(new) for calibrator in found.calibrators]
     sets = found.sets("thr", new, alpha=0.2)

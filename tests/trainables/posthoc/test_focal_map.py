@@ -93,7 +93,7 @@ def test_gammas_outside_the_range_are_refused(gamma):
 
 
 def test_without_a_gamma_the_remedy_is_named():
-    with pytest.raises(PosthocUnavailable, match="give posthoc focal_map a gamma, or train with focal"):
+    with pytest.raises(PosthocUnavailable, match="give posthoc focal_map a gamma"):
         fit("focal_map", 2 * np.eye(2), [0, 1])
 
 

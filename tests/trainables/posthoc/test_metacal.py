@@ -126,14 +126,14 @@ def test_seeds_choose_samples_and_repeat():
 
 def test_requests_that_cannot_be_met_are_explained():
     logits, targets = logits_and_targets()
-    with pytest.raises(PosthocUnavailable, match=r"accuracy = 0.999 is above 0\.\d+, the best .* ask for at most"):
+    with pytest.raises(PosthocUnavailable, match=r"accuracy = 0.999 is above 0\.\d+"):
         fit("metacal_acc", *logits_and_targets(strength=0.5), accuracy=0.999)
-    with pytest.raises(PosthocUnavailable, match=r"a tenth of 190 validation samples, 19, .* at least 200"):
+    with pytest.raises(PosthocUnavailable, match=r"at least 200 validation samples"):
         fit("metacal_acc", logits[:190], targets[:190])
-    with pytest.raises(PosthocUnavailable, match="at least 10 correct predictions on validation data and has 0"):
+    with pytest.raises(PosthocUnavailable, match="needs at least 10 correct predictions"):
         fit("metacal_mis", logits, (logits.argmax(1) + 1) % 4)
     same = np.tile([2.0, 0.0, 0.0, 0.0], (40, 1))
-    with pytest.raises(PosthocUnavailable, match="metacal_mis accepts none of 38 validation samples"):
+    with pytest.raises(PosthocUnavailable, match="metacal_mis accepts none of the 38 held-out validation samples"):
         fit("metacal_mis", same, np.arange(40) % 2)
     with pytest.raises(ValueError, match=r"alpha = 1 is outside \(0, 1\)"):
         fit("metacal_mis", logits, targets, alpha=1.0)
