@@ -1,7 +1,7 @@
 """Curvature of a loss surface: λ_max, λ_min, Tr(H), gradient norm and the spectral density, with error bars.
 
-Works on any module and mean loss: imports torch and the registry, and nothing of data, networks or training. How a
-statistic is added is said in `trainables.curvature.statistics.base`.
+It works on any module and mean loss: it imports torch and the registry, but no data sets, networks or training.
+`trainables.curvature.statistics.base` says how to add a statistic.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,8 @@ __all__ = ["CURVATURE_FIELDS", "CurvatureSettings", "CurvatureUnavailable", "mea
 
 
 def __getattr__(name: str) -> object:
-    """Load what computes, and torch with it, when it is first asked for: readers of results only want the columns."""
+    """Import the measuring functions on first use."""
+    # They import torch, which takes seconds; readers of results need only the column names.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trainables.curvature import failures, measure

@@ -1,7 +1,7 @@
-"""Curvature layer by layer: trace, λ_max and gradient norm of each diagonal block H_bb of a Hessian.
+"""Curvature by layer: trace, λ_max and gradient norm of each diagonal block H_bb of a Hessian.
 
-The blocks' traces sum to Tr(H): they come from the same probes, vᵀHv being split by the block of each coordinate, or,
-where the trace is exact, from the same inner products of logit gradients, split by layer.
+The blocks' traces sum to Tr(H). Probed traces split vᵀHv by the block of each coordinate, with the same probes; exact
+traces split the inner products of logit gradients by layer.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Blocks:
     """A partition of a surface's parameters into named blocks.
 
     Attributes:
-        members: block → the numbers of its parameters; in the order in which the network names them.
+        members: block → indices of its parameters, in the network's order.
     """
 
     def __init__(self, surface: Surface, names: Mapping[str, str]) -> None:
-        """Group the trainable parameters by `names`, parameter's name → block. Raises ValueError where one has none."""
-        lacking = [name for name in surface.names if name not in names]
-        if lacking:
-            raise ValueError(f"blocks = {dict(names)} must name the block of every parameter; {lacking[0]} has none")
+        """Group trainable parameters by `names`, parameter name → block. Raises ValueError if a block is missing."""
+        missing = [name for name in surface.names if name not in names]
+        if missing:
+            raise ValueError(f"blocks = {dict(names)} must name the block of every parameter; {missing[0]} has none")
         self._surface = surface
         self.members: dict[str, list[int]] = {}
         for number, name in enumerate(surface.names):
@@ -37,43 +37,48 @@ class Blocks:
         self._owners = [self._places[names[name]] for name in surface.names]
 
     def sums(self, rows: Tensor) -> Tensor:
-        """Return the sums [m, B] of `rows` [m, P] over each block."""
-        found = rows.new_zeros(len(rows), len(self.members), dtype=torch.float64)
+        """Sum `rows` [m, P] over each block and return [m, B]."""
+        # Float64: float32 sums over millions of coordinates lose the digits that the standard errors need.
+        totals = rows.new_zeros(len(rows), len(self.members), dtype=torch.float64)
         pieces = rows.split([p.numel() for p in self._surface.parameters], dim=1)
         for owner, piece in zip(self._owners, pieces, strict=True):
-            found[:, owner] += piece.double().sum(1)
-        return found
+            totals[:, owner] += piece.double().sum(1)
+        return totals
 
     def part(self, vector: Tensor, block: str) -> Tensor:
-        """Return the entries of `vector` [P] that belong to a block."""
+        """Return the entries of `vector` [P] that belong to `block`."""
         pieces = vector.split([p.numel() for p in self._surface.parameters])
         return torch.cat([pieces[number] for number in self.members[block]])
 
     def exact_traces(self, operator: HessianOperator) -> tuple[float, ...]:
-        """Return each block's Σ_i ⟨H_z,i, J_b,i J_b,iᵀ⟩, where the network is affine in each parameter alone."""
+        """Return Σ_i ⟨H_z,i, J_b,i J_b,iᵀ⟩ per block, for a network that is affine in each parameter alone."""
         owners = {id(p): owner for p, owner in zip(self._surface.parameters, self._owners, strict=True)}
-        found = [0.0] * len(self.members)
+        traces = [0.0] * len(self.members)
         for index, chunk in enumerate(self._surface.chunks):
             curved = operator.logit_blocks(chunk)
-            assert curved is not None, "an exact trace is of a loss that keeps samples apart"
+            assert curved is not None, "an exact trace requires a loss that does not couple samples"
             for module, share in self._surface.shares(index).items():
                 owner = next(owners[id(p)] for p in module.parameters(recurse=False) if id(p) in owners)
-                found[owner] += float((curved * share).double().sum())
-        return tuple(found)
+                traces[owner] += float((curved * share).double().sum())
+        return tuple(traces)
 
 
-def block_rows(found: Measurement, blocks: Blocks, settings: CurvatureSettings, seed: int) -> list[dict[str, object]]:
-    """Return each block's `layer`, counted from 0, name, number of `parameters`, and what is measured of it.
+def block_rows(
+    measured: Measurement, blocks: Blocks, settings: CurvatureSettings, seed: int
+) -> list[dict[str, object]]:
+    """Return a table row per block: `layer` counted from 0, name, number of `parameters`, and its curvature.
 
-    λ_max is by Lanczos within the block, from the block's part of the whole's top Ritz vector and of the gradient,
-    with its residual ‖H_bb v − λv‖/|λ|; traces and their errors are those of `found.trace`.
+    λ_max comes from Lanczos within the block, with its residual ‖H_bb v − λv‖/|λ|. Traces and their errors are the
+    parts of `measured.trace`.
     """
-    operator = found.operator
-    traces = traces_by_block(found, blocks, settings, seed)
+    operator = measured.operator
+    traces = traces_by_block(measured, blocks, settings, seed)
     gradients = blocks.sums(operator.gradient[None].square())[0].sqrt().tolist()
-    top, norm = found.ends.top, max(float(operator.gradient.norm()), 1e-300)
+    top, norm = measured.ends.top, max(float(operator.gradient.norm()), 1e-300)  # no division by a zero gradient
     rows: list[dict[str, object]] = []
     for layer, (name, numbers) in enumerate(blocks.members.items()):
+        # The block's part of the whole network's top Ritz vector is already close to the block's own top eigenvector;
+        # a tenth of the gradient reaches eigenvectors that the Ritz vector is orthogonal to.
         start = blocks.part(top, name) + 0.1 * blocks.part(operator.gradient, name).to(top) / norm
         ends = lanczos(
             block_product(operator, numbers), start, steps=settings.block_steps, tolerance=settings.residual_tolerance,
@@ -82,16 +87,14 @@ def block_rows(found: Measurement, blocks: Blocks, settings: CurvatureSettings, 
         rows.append({
             "layer": layer, "block": name, "parameters": start.numel(), "trace": traces.parts[layer],
             "trace_se": traces.part_errors[layer], "lambda_max": ends.lambda_max, "residual": ends.relative_residual,
-            "gradient_norm": gradients[layer], "samples": found.samples,
+            "gradient_norm": gradients[layer], "samples": measured.samples,
         })  # fmt: skip
     return rows
 
 
 def block_product(operator: HessianOperator, chosen: Sequence[int]) -> Product:
-    """Return the product with the diagonal block of the parameters numbered `chosen`, on vectors of their length.
-
-    It traverses the graph of these parameters alone, so it takes less than a product with all of H.
-    """
+    """Return the product with the diagonal block for the parameters at indices `chosen`, on vectors of their length."""
+    # Only the graph of these parameters is traversed, which is cheaper than a product with all of H.
     parameters = [operator.surface.parameters[number] for number in chosen]
 
     def product(vector: Tensor) -> Tensor:
@@ -106,33 +109,38 @@ def block_product(operator: HessianOperator, chosen: Sequence[int]) -> Product:
     return product
 
 
-def traces_by_block(found: Measurement, blocks: Blocks, settings: CurvatureSettings, seed: int) -> TraceEstimate:
-    """Return the trace of `found` with its parts.
+def traces_by_block(measured: Measurement, blocks: Blocks, settings: CurvatureSettings, seed: int) -> TraceEstimate:
+    """Return the trace of `measured` with its parts per block.
 
-    A trace that was sketched sample by sample has none: they come from probes of their own then, and sum to it within
-    their errors.
+    A trace sketched sample by sample has no parts. Separate probes then estimate them, and the parts sum to the trace
+    within their standard errors.
     """
-    trace, operator = found.trace, found.operator
+    trace, operator = measured.trace, measured.operator
     if trace.parts:
         return trace
     if trace.probes == 0 and trace.standard_error == 0 and operator.surface.affine:
         return TraceEstimate(trace.value, 0.0, 0, blocks.exact_traces(operator), (0.0,) * len(blocks.members))
-    effort = Effort(settings.trace_probes, None, found.ends.norm, settings.max_matvecs)
+    effort = Effort(settings.trace_probes, None, measured.ends.norm, settings.max_matvecs)
     generator = torch.Generator().manual_seed(seed)
-    ends = found.ends
+    ends = measured.ends
     return hutchinson(operator.products_of, ends.basis, ends.trace, effort, generator, ends.images, blocks.sums)
 
 
 def block_names(layers: Mapping[str, int]) -> dict[str, str]:
-    """Return parameter's name → name of its layer, from each parameter's number of its layer.
+    """Return parameter name → layer name, given parameter name → layer number.
 
-    A layer is called by what its parameters' names have in common, else by the module of its first: `1 stages.0.0`.
+    A layer is named by its number and the common prefix of its parameters' names, or the module of the first if they
+    have none.
+
+    Example:
+        >>> block_names({"stages.0.0.weight": 1, "stages.0.0.bias": 1})
+        {'stages.0.0.weight': '1 stages.0.0', 'stages.0.0.bias': '1 stages.0.0'}
     """
-    found: dict[str, str] = {}
+    blocks: dict[str, str] = {}
     for number in sorted({*layers.values()}):
         own = [name for name, layer in layers.items() if layer == number]
-        found |= dict.fromkeys(own, f"{number} {_common(own)}".strip())
-    return found
+        blocks |= dict.fromkeys(own, f"{number} {_common(own)}".strip())
+    return blocks
 
 
 def _common(names: Sequence[str]) -> str:

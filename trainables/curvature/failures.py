@@ -1,6 +1,7 @@
-"""The one error of this package, curvature that could not be measured; and the graph of operations that may be why.
+"""The error for curvature that could not be measured, and checks of the autograd graph that detect the causes.
 
-`samples_mix` is what a measurement asks before it believes a network's derivatives: whose parameters, which samples.
+Before a measurement trusts a network's derivatives, `samples_mix` checks whose parameters it uses and whether samples
+influence each other.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from torch.autograd.graph import Node
 
 
 class CurvatureUnavailable(RuntimeError):  # noqa: N818 -- a state of a measurement, not a fault of the program
-    """Curvature could not be measured; the message is one sentence that says why.
+    """Raised when curvature could not be measured; the message is one sentence with the reason.
 
-    Callers record the sentence beside the evaluation and continue: a missing curvature never fails a trial.
+    Callers record the sentence with the evaluation and continue: missing curvature never fails a trial.
     """
 
 
 def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
-    """Return `error`, raised while doing `stage`, as a `CurvatureUnavailable` of one sentence.
+    """Convert `error`, raised during `stage`, to a CurvatureUnavailable with a one-sentence message.
 
-    Raises `error` itself where a share of a card was too little: the trial is tried again on twice its share, where a
-    sentence would leave it without the curvature that its neighbours have.
+    Raises `error` itself if a trial on a fraction of a GPU ran out of memory.
     """
+    # torch appends stack traces after an empty line; only the first paragraph is a message.
     words = " ".join(str(error).split("\n\n")[0].split())
     if ran_out_of_memory(error):
+        # The worker retries the trial with twice its GPU fraction. A sentence would instead leave this trial without
+        # the curvature that the others have.
         if isinstance(error, torch.OutOfMemoryError) and on_a_share():
             raise error
         return CurvatureUnavailable(f"{stage} ran out of memory: lower evaluation.curvature.samples or batch_size")
@@ -39,10 +42,11 @@ def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
 
 @contextlib.contextmanager
 def as_unavailable(stage: str) -> Iterator[None]:
-    """Within this context every error is raised as `unavailable` tells it: network and loss may be anybody's.
+    """Convert every error raised within this context by `unavailable`.
 
-    An interruption of the trial, which says so by an attribute `interrupts`, is let through.
+    An error whose attribute `interrupts` is true stops the trial and passes through unchanged.
     """
+    # Network and loss can be user code, which may raise anything.
     try:
         yield
     except CurvatureUnavailable:
@@ -54,26 +58,27 @@ def as_unavailable(stage: str) -> Iterator[None]:
 
 
 def require_finite(values: Tensor, what: str) -> Tensor:
-    """Return `values`, which are `what`. Raises CurvatureUnavailable when one is not finite."""
+    """Return `values` if all are finite, else raise CurvatureUnavailable naming `what` they are."""
     if not bool(torch.isfinite(values).all()):
         raise CurvatureUnavailable(f"{what} has entries that are not finite")
     return values
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that a device's or the machine's memory was too little."""
+    """Return whether `error` reports that GPU or CPU memory ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's own on a CPU
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # raised by torch's CPU allocator
 
 
 def on_a_share() -> bool:
-    """Whether this process may take a part of its card alone, so that there is more to be had."""
+    """Return whether this process may use only a fraction of its GPU, so that a larger fraction could help."""
     return torch.cuda.is_available() and torch.cuda.get_per_process_memory_fraction() < 1
 
 
 def graph_uses(outputs: Iterable[Tensor]) -> dict[Node, int]:
-    """Return every node of the graph behind `outputs`, with the number of operations or outputs that use it."""
+    """Return every node in the graph behind `outputs`, with the number of operations or outputs that use it."""
+    # Iterative: a deep network's graph exceeds Python's recursion limit.
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     uses: dict[Node, int] = dict.fromkeys(waiting, 1)
     while waiting:
@@ -87,24 +92,22 @@ def graph_uses(outputs: Iterable[Tensor]) -> dict[Node, int]:
 
 
 def short_name(node: Node) -> str:
-    """Return a node's name without namespace, e.g. `AddmmBackward0`, `AccumulateGrad`."""
+    """Return a node's name without its namespace, e.g. `AddmmBackward0` or `AccumulateGrad`."""
     return node.name().split("::")[-1]
 
 
 def cannot_differentiate(outputs: Iterable[Tensor]) -> bool:
-    """Whether the graph behind `outputs` has an operation that autograd refuses to differentiate.
-
-    A function marked `once_differentiable` leaves such a node. It has no way on to the parameters, so autograd
-    would skip it without complaint and return a product that lacks its term.
-    """
+    """Return whether the graph behind `outputs` has an operation that autograd refuses to differentiate."""
+    # A function marked `once_differentiable` leaves such a node. It has no edge to the parameters, so autograd would
+    # skip it silently and return a product without its term.
     return any(short_name(node) in ("Error", "DelayedError") for node in graph_uses(outputs))
 
 
 def samples_mix(network: nn.Module, original: nn.Module, inputs: Tensor) -> bool:
-    """Return whether a sample's logits depend on the others', of a few `inputs`, as with a batch's own statistics.
+    """Return whether a sample's logits depend on other samples in `inputs`, as with batch statistics.
 
-    Raises CurvatureUnavailable where `network` computes with the parameters of the `original` that it is a copy of, or
-    gives other logits every time.
+    Raises CurvatureUnavailable if `network`, a copy, uses the parameters of `original`, or if its outputs vary between
+    calls.
     """
     logits = network(inputs)
     if not isinstance(logits, Tensor):
@@ -112,18 +115,19 @@ def samples_mix(network: nn.Module, original: nn.Module, inputs: Tensor) -> bool
     if {*map(id, graph_leaves(logits))} & {*map(id, original.parameters())}:
         raise CurvatureUnavailable("a copy of the network computes with the original's parameters, not its own")
     if not _equal(network(inputs), logits):
-        raise CurvatureUnavailable("the network gives other outputs every time, in evaluation mode, too")
+        raise CurvatureUnavailable("the network's outputs vary between calls even in evaluation mode")
     half = (len(inputs) + 1) // 2
     return not _equal(network(inputs[:half]), logits[:half])
 
 
 def graph_leaves(output: Tensor) -> list[Tensor]:
-    """Return the tensors that `output` can be differentiated by: those at the ends of its graph."""
+    """Return the leaf tensors of the graph behind `output`."""
     ends: list[Any] = [node for node in graph_uses([output]) if short_name(node) == "AccumulateGrad"]
     return [end.variable for end in ends]
 
 
-def _equal(found: Tensor, expected: Tensor) -> bool:
-    """Whether logits are the same but for rounding, which batches of other sizes do in another order."""
+def _equal(logits: Tensor, expected: Tensor) -> bool:
+    """Return whether logits agree up to rounding."""
+    # Batches of different sizes sum in a different order; √eps of the largest logit is far above that rounding.
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.detach().nan_to_num(0, 0, 0).abs().max())
-    return torch.allclose(found, expected, rtol=0.0, atol=tolerance, equal_nan=True)
+    return torch.allclose(logits, expected, rtol=0.0, atol=tolerance, equal_nan=True)

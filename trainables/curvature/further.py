@@ -1,20 +1,19 @@
-"""H = G + R: the generalised Gauss–Newton matrix G = Σ_i J_iᵀ H_z,i J_i and the residual R = Σ_i,k (∂ℓ_i/∂z_k) ∇²z_k.
+"""The Gauss–Newton split H = G + R, SAM and ASAM sharpness, and the trace of the Fisher information.
 
-G is the loss's curvature at linear logits, so γ acts on it through H_z alone: with u = log p_y and ℓ = φ(u), focal loss
-has φ' = −g(p_y, γ) (mukhoti Prop. 1), and
+**Gauss–Newton split.** G = Σ_i J_iᵀ H_z,i J_i is the generalised Gauss–Newton matrix and R = Σ_i,k (∂ℓ_i/∂z_k) ∇²z_k
+the residual. G is the loss's curvature for linearised logits, so γ acts on it through H_z alone. With u = log p_y and
+ℓ = φ(u), focal loss has φ' = −g(p_y, γ) (mukhoti Prop. 1), and
 
     H_z = g·(diag p − ppᵀ) + φ''(u)·(e_y − p)(e_y − p)ᵀ,    φ''(u) = −p_y ∂g/∂p_y,
 
-against diag p − ppᵀ of cross-entropy. At fixed logits, the ratio of both losses' G is therefore the loss's own scale;
-what cross-entropy's G changes between networks is the networks'. R vanishes where residuals do (Schraudolph 2002), and
-has no trace where a network is affine in each parameter alone (`gauss_newton`).
+where cross-entropy has diag p − ppᵀ. At fixed logits, the ratio of the two losses' G is therefore the scale of the
+loss; differences of cross-entropy's G between networks are due to the networks. R vanishes where residuals do
+(Schraudolph 2002), and has no trace if the network is affine in each parameter alone (`gauss_newton`).
 
-Sharpness that a rescaling of weights cannot make, and the trace of the Fisher information.
-
-SAM's is how far the mean loss rises within the ball of radius ρ, by its one step (Foret et al. 2021, arXiv:2010.01412,
-Eq. 2), L(w + ε) − L(w) with ε = ρ·g/‖g‖. ASAM's (Kwon et al. 2021, arXiv:2102.11600, Eq. 4) takes ε = ρ·T²g/‖Tg‖; here
-T = |w| of every parameter and without η, as Andriushchenko et al. 2023 (arXiv:2302.07011, section 3) measure it, so
-that rescaling a unit's weights, which leaves the function as it is, leaves the value as it is.
+**Sharpness.** SAM's is the rise of the mean loss after one step of length ρ along the gradient (Foret et al. 2021,
+arXiv:2010.01412, Eq. 2): L(w + ε) − L(w) with ε = ρ·g/‖g‖. ASAM's (Kwon et al. 2021, arXiv:2102.11600, Eq. 4) uses
+ε = ρ·T²g/‖Tg‖. Here T = |w| for every parameter and η = 0, as in Andriushchenko et al. 2023 (arXiv:2302.07011,
+section 3). Rescaling a unit's weights without changing the function then leaves the value unchanged.
 """
 
 from __future__ import annotations
@@ -27,13 +26,20 @@ from torch import Tensor
 
 from trainables.curvature.failures import CurvatureUnavailable, as_unavailable, require_finite
 from trainables.curvature.hessian import Chunk, HessianOperator, flatten, split_like
-from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, asking_lanczos, gradient_start
+from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, gradient_start, lanczos_run
 from trainables.curvature.trace import EXACT_CLASSES, Effort, TraceEstimate, hutchinson, mean_and_error, random_signs
 
 
 @dataclass(frozen=True)
 class GaussNewton:
-    """Ends of the spectrum and traces of G and of R."""
+    """Spectrum ends and traces for G and for R.
+
+    Attributes:
+        ends: Lanczos result for G.
+        trace: estimate of Tr(G).
+        residual_ends: Lanczos result for R.
+        residual_trace: estimate of Tr(R).
+    """
 
     ends: Lanczos
     trace: TraceEstimate
@@ -42,15 +48,15 @@ class GaussNewton:
 
 
 class GaussNewtonOperator:
-    """Products with G of a Hessian's loss: J v as the derivative of Jᵀu in u, then H_z, then Jᵀ."""
+    """Products with the Gauss–Newton matrix G = Jᵀ H_z J of a loss."""
 
     def __init__(self, operator: HessianOperator) -> None:
-        """Take the surface and the loss of `operator`."""
+        """Use the surface and the loss of `operator`."""
         self._operator, self._surface = operator, operator.surface
         self._linear: dict[int, tuple[Tensor, list[Tensor | None], Tensor, Tensor]] = {}
 
     def product(self, vector: Tensor) -> Tensor:
-        """Return G·vector [P] in float64. Raises CurvatureUnavailable where it cannot be had or is not finite."""
+        """Return G·vector [P] in float64. Raises CurvatureUnavailable if the product fails or is not finite."""
         total = torch.zeros_like(vector, dtype=torch.float64)
         with as_unavailable("a Gauss–Newton product"):
             for index, chunk in enumerate(self._surface.chunks):
@@ -69,6 +75,7 @@ class GaussNewtonOperator:
         cotangent, rows, free, slope = linear
         if not slope.requires_grad:  # the loss is affine in the logits
             return torch.zeros_like(vector, dtype=torch.float64)
+        # J v is the derivative of Jᵀu by u: two backward passes instead of forward mode, which not every operation has.
         kept = [(r, v) for r, v in zip(rows, split_like(vector, parameters), strict=True) if r is not None]
         outputs, along = zip(*kept, strict=True)
         (tangent,) = torch.autograd.grad(outputs, cotangent, along, retain_graph=True)
@@ -77,7 +84,8 @@ class GaussNewtonOperator:
         return flatten(back, parameters).double()
 
     def _linearised(self, chunk: Chunk, logits: Tensor) -> tuple[Tensor, list[Tensor | None], Tensor, Tensor]:
-        """Return u, Jᵀu of each parameter with its graph, the logits alone, and the loss's gradient in them."""
+        """Return u, Jᵀu per parameter with its graph, detached logits, and the loss's gradient by them."""
+        # Jᵀu is linear in u, so its derivative does not depend on the value of u, and zeros do.
         cotangent = torch.zeros_like(logits, requires_grad=True)
         rows = torch.autograd.grad(
             logits, self._surface.parameters, cotangent, create_graph=True, retain_graph=True, allow_unused=True
@@ -89,28 +97,35 @@ class GaussNewtonOperator:
         return cotangent, list(rows), free, slope
 
 
-def asking_from_gradient(
+def lanczos_from_gradient(
     operator: HessianOperator, generator: torch.Generator, *, steps: int, tolerance: float
-) -> Asking:
-    """Return the Lanczos run from the gradient, in the types of the operator's surface."""
+) -> LanczosRun:
+    """Return a Lanczos run that starts at the gradient, in the types of the operator's surface."""
     surface = operator.surface
     start, arithmetic = gradient_start(operator.gradient, generator).to(surface.basis_type), surface.arithmetic
-    return asking_lanczos(start, steps=steps, tolerance=tolerance, generator=generator, arithmetic=arithmetic)
+    return lanczos_run(start, steps=steps, tolerance=tolerance, generator=generator, arithmetic=arithmetic)
 
 
 def gauss_newton_split(
     operator: HessianOperator, whole: TraceEstimate, effort: Effort, *, steps: int, tolerance: float, seed: int
 ) -> GaussNewton:
-    """Return both ends and both traces of G and R, by Lanczos runs of `steps` products to `tolerance` each.
+    """Return spectrum ends and traces for G and R.
 
-    `whole` is the estimate of Tr(H), `effort` what a probed trace may take. Where the network is affine in each
-    parameter alone, Tr(G) = Tr(H) and Tr(R) = 0; elsewhere Tr(G) is probed beside its own Krylov space, and
-    Tr(R) = Tr(H) − Tr(G) has the errors of both.
+    If the network is affine in each parameter alone, Tr(G) = Tr(H) and Tr(R) = 0. Otherwise Tr(G) is probed on the
+    complement of its Krylov space, and Tr(R) = Tr(H) − Tr(G) carries both errors.
+
+    Args:
+        operator: Hessian products.
+        whole: estimate of Tr(H).
+        effort: budget for a probed trace.
+        steps: maximum products per Lanczos run.
+        tolerance: relative residual at which a Lanczos run stops.
+        seed: seed for starts and probes.
     """
     curved, generator = GaussNewtonOperator(operator), torch.Generator().manual_seed(seed)
 
     def ends_of(product: Product) -> Lanczos:
-        return answered(asking_from_gradient(operator, generator, steps=steps, tolerance=tolerance), product)
+        return complete_run(lanczos_from_gradient(operator, generator, steps=steps, tolerance=tolerance), product)
 
     ends = ends_of(curved.product)
     residual = ends_of(lambda vector: operator.product(vector) - curved.product(vector))
@@ -122,14 +137,16 @@ def gauss_newton_split(
     return GaussNewton(ends, trace, residual, rest)
 
 
-#: Draws for each probe of a trace: a backward pass takes about a quarter of a Hessian-vector product.
+#: Draws per trace probe: a backward pass takes about a quarter of the time of a Hessian-vector product.
 DRAWS_PER_PROBE = 4
 
 
 def sam_sharpness(operator: HessianOperator, rho: float, *, adaptive: bool) -> float:
-    """Return L(w + ε) − L(w) for SAM's ε at the radius `rho`, or ASAM's; 0 at a gradient of zero.
+    """Return L(w + ε) − L(w) for SAM's ε with radius `rho`, or ASAM's if `adaptive`; 0 if the gradient is zero.
 
-    What the loss treats as constant stays as it is at w. Raises CurvatureUnavailable where it is not finite.
+    Values that the loss treats as constant stay fixed at w. Raises CurvatureUnavailable if the result is not finite.
+
+    Source: Foret et al. 2021, Eq. 2; Kwon et al. 2021, Eq. 4.
     """
     scale = flatten(operator.surface.parameters, operator.surface.parameters).detach().abs().double()
     scale = scale if adaptive else torch.ones_like(scale)
@@ -139,13 +156,14 @@ def sam_sharpness(operator: HessianOperator, rho: float, *, adaptive: bool) -> f
         return 0.0
     risen = _mean_loss(operator, rho / norm * scale * scaled) - _mean_loss(operator, torch.zeros_like(scaled))
     if not math.isfinite(risen):
-        raise CurvatureUnavailable(f"the loss at a distance of rho = {rho:g} is not finite")
+        raise CurvatureUnavailable(f"the loss is not finite at distance rho = {rho:g} from the weights: lower rho")
     return risen
 
 
 @torch.no_grad()
 def _mean_loss(operator: HessianOperator, moved: Tensor) -> float:
-    """Return the mean loss at the weights moved by `moved` [P]; the graphs that are kept stay as they are."""
+    """Return the mean loss at the weights moved by `moved` [P]."""
+    # `functional_call` leaves the parameters, and with them the kept graphs, unchanged.
     surface, total = operator.surface, 0.0
     steps = split_like(moved, surface.parameters)
     weights = {n: p + step for n, p, step in zip(surface.names, surface.parameters, steps, strict=True)}
@@ -156,11 +174,11 @@ def _mean_loss(operator: HessianOperator, moved: Tensor) -> float:
 
 
 def fisher_trace(operator: HessianOperator, probes: int, seed: int) -> TraceEstimate:
-    """Return Tr(F) of the Fisher information F = mean_i J_iᵀ(diag p − ppᵀ)J_i under the network's own probabilities.
+    """Return Tr(F) for the Fisher information F = mean_i J_iᵀ(diag p − ppᵀ)J_i under the network's own probabilities.
 
-    It is cross-entropy's Gauss–Newton matrix (Martens 2020, arXiv:1412.1193, section 9). Exact where J_i J_iᵀ is at
-    hand; else the mean of ‖Σ_i J_iᵀ R_i s_i‖², R_i R_iᵀ = diag p − ppᵀ, over random signs s: a backward pass each,
-    `DRAWS_PER_PROBE` for each of `probes`.
+    F is cross-entropy's Gauss–Newton matrix (Martens 2020, arXiv:1412.1193, section 9). The trace is exact if J_i J_iᵀ
+    is available. Otherwise it is the mean of ‖Σ_i J_iᵀ R_i s_i‖² over random signs s, with R_i R_iᵀ = diag p − ppᵀ,
+    from `DRAWS_PER_PROBE` backward passes per probe.
     """
     surface = operator.surface
     roots = [_fisher_root(surface.logits(chunk).detach()) / math.sqrt(surface.samples) for chunk in surface.chunks]
@@ -179,10 +197,11 @@ def _fisher_root(logits: Tensor) -> Tensor:
 
 
 def _squared_norm(operator: HessianOperator, roots: list[Tensor], generator: torch.Generator) -> float:
-    """Return ‖Σ_i J_iᵀ R_i s_i‖² for fresh random signs."""
+    """Return ‖Σ_i J_iᵀ R_i s_i‖² for newly drawn random signs s."""
     surface = operator.surface
     total = torch.zeros_like(operator.gradient)
 
+    # A function, so that each chunk's graph is freed before the next one is built.
     def add(chunk: Chunk, root: Tensor) -> None:
         ways = root @ random_signs((len(root), root.shape[2], 1), root, generator)
         logits, parameters = surface.logits(chunk), surface.parameters

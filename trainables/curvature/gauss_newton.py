@@ -1,20 +1,20 @@
-"""Is a network affine in each of its parameters, and if so, the exact trace of its Gauss–Newton matrix JᵀH_z J.
+"""The exact trace of the Gauss–Newton matrix JᵀH_z J, for networks that are affine in each parameter.
 
-The Hessian of L(z(θ)) is JᵀH_z J + Σ_k (∂L/∂z_k) ∇²z_k. Where z is affine in every single parameter tensor (almost
-everywhere, with the others held fixed), each ∇²z_k has an all-zero diagonal, so the second term has no trace and
-Tr(H) is exactly the trace of the first term, the Gauss–Newton matrix. Networks of linear layers, convolutions,
-eval-mode batch-norm, ReLU and pooling are of that kind: multi-layer perceptrons, VGG, ResNets, MobileNet-v2.
-Attention, layer-norm, GELU, sigmoid gates and shared weights are not. It is read off the graph of operations.
+The Hessian of L(z(θ)) is JᵀH_z J + Σ_k (∂L/∂z_k) ∇²z_k. If z is affine in every single parameter tensor (almost
+everywhere, with the others held fixed), each ∇²z_k has an all-zero diagonal. The second term then has no trace, and
+Tr(H) is exactly the trace of the first term, the Gauss–Newton matrix. This holds for networks of linear layers,
+convolutions, eval-mode batch-norm, ReLU and pooling: multi-layer perceptrons, VGG, ResNets, MobileNet-v2. It does not
+hold for attention, layer-norm, GELU, sigmoid gates and shared weights. The autograd graph shows which case applies.
 
 An eval-mode batch-norm is folded into the convolution before it, as a function of the original parameters: with fixed
 statistics, bn(conv(x, W)) = conv(x, s·W) + (b − μ)·s + β with s = γ/√(σ² + ε). The folded weight is computed from W, γ
-and β inside the graph, so that gradients and Hessian over the original parameters stay exact, and the network loses an
-elementwise pass over every activation, forward and in all derivatives.
+and β inside the graph, so gradients and Hessian over the original parameters stay exact, while the forward pass and
+every derivative save an elementwise pass over every activation.
 
-The trace is Σ_i ⟨H_z,i, J_i J_iᵀ⟩ over samples i: it needs the K×K inner products of each sample's logit gradients,
-which depend on the network alone, so a second loss costs nothing more. For a layer with input columns u_t and
-output gradients d_t the weight's gradient is Σ_t d_t u_tᵀ; where positions t are few, inner products come cheaper
-as Σ_tt' (d_t·d'_t')(u_t·u_t'), without forming it (Goodfellow 2015, arXiv:1510.01799; for convolutions Rochette
+The trace is Σ_i ⟨H_z,i, J_i J_iᵀ⟩ over samples i. It needs the K×K inner products of each sample's logit gradients,
+which depend on the network alone, so a second loss adds no cost. For a layer with input columns u_t and output
+gradients d_t, the weight's gradient is Σ_t d_t u_tᵀ. With few positions t, the inner products are cheaper as
+Σ_tt' (d_t·d'_t')(u_t·u_t'), without forming that gradient (Goodfellow 2015, arXiv:1510.01799; for convolutions Rochette
 et al. 2019, arXiv:1912.06015).
 """
 
@@ -35,7 +35,8 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 LAYERS = (nn.Linear, nn.Conv2d, *BATCH_NORMS)
 
-# Operations that are affine, or piecewise affine, in all of their inputs together.
+# Operations that are affine, or piecewise affine, in all of their inputs together. The names are torch's own: an
+# operation that is missing here only costs the exact trace, while a wrong entry would give a wrong one.
 _PIECEWISE_AFFINE = {
     "AccumulateGrad", "AdaptiveAvgPool2DBackward0", "AddBackward0", "AvgPool2DBackward0", "CatBackward0",
     "CloneBackward0", "ConstantPadNdBackward0", "ExpandBackward0", "HardtanhBackward0", "LeakyReluBackward0",
@@ -45,7 +46,8 @@ _PIECEWISE_AFFINE = {
     "SqueezeBackward1", "SqueezeBackward2", "SubBackward0", "SumBackward0", "SumBackward1", "TBackward0",
     "ThresholdBackward0", "TransposeBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "ViewBackward0",
 }  # fmt: skip
-# Operations that multiply an input by a parameter: the slots of `next_functions` that must hold a bare parameter.
+# Operations that multiply an input by a parameter, with the slots of `next_functions` that must hold a bare parameter:
+# a parameter that was computed from others would be multiplied twice.
 _PARAMETER_SLOTS = {
     "AddmmBackward0": (0, 2),
     "MmBackward0": (1,),
@@ -54,15 +56,23 @@ _PARAMETER_SLOTS = {
     "CudnnBatchNormBackward0": (1, 2),
     "MiopenBatchNormBackward0": (1, 2),
 }
-_PROBE_SAMPLES = 3
+_PROBE_SAMPLES = 3  # enough to see whether samples mix
 
 
 def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
     """Return whether the logits of `network` (eval mode, not folded) are piecewise affine in each parameter alone.
 
-    Looks at the first samples of `inputs` [N, …]. True only if every operation between parameters and logits is known,
-    every trainable parameter is the weight or bias of a linear, convolution or batch-norm layer, each is used once, and
-    samples do not mix.
+    This is true only if every operation between parameters and logits is known, every trainable parameter is the weight
+    or bias of a linear, convolution or batch-norm layer and is used once, and samples do not mix.
+
+    Args:
+        network: network in eval mode.
+        inputs: inputs [N, …], of which the first three are used.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+        >>> affine_in_each_parameter(network, torch.ones(3, 2))
+        True
     """
     example = inputs[:_PROBE_SAMPLES]
     layers, logits = record_layers(network, example)
@@ -78,8 +88,8 @@ def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
 def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, tuple[Tensor, Tensor]], Tensor]:
     """Run `network` and return each layer's (input, output) in its graph, and the logits.
 
-    A layer that is called twice is left out, so that its parameters count as not owned by any layer; and one whose
-    output depends on no trainable parameter, as in a frozen stem.
+    Layers called twice are left out, so that their parameters count as owned by no layer. So are layers whose output
+    depends on no trainable parameter, as in a frozen stem.
     """
     calls, logits = _recorded(network, inputs, [m for m in network.modules() if type(m) in LAYERS])
     times = Counter(module for module, _, _ in calls)
@@ -90,17 +100,15 @@ def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, t
 def _recorded(
     network: nn.Module, inputs: Tensor, watched: Iterable[nn.Module]
 ) -> tuple[list[tuple[nn.Module, Tensor, Tensor]], Tensor]:
-    """Run `network` and return the calls of its modules `watched` as (module, input, output), and the logits.
-
-    Outputs are the modules' own: the network goes on with a copy, which an in-place operation may change, and hooks of
-    the network's own come later.
-    """
+    """Run `network` and return the calls of its modules `watched` as (module, input, output), and the logits."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def after(module: nn.Module, arguments: tuple[Tensor, ...], given: dict[str, Tensor], output: Tensor) -> Tensor:
         calls.append((module, next(iter((*arguments, *given.values()))), output))
+        # The network continues with a copy, so that an in-place operation cannot change the recorded output.
         return output.clone()
 
+    # `prepend` records the module's own output before the network's own hooks can change it.
     handles = [module.register_forward_hook(after, prepend=True, with_kwargs=True) for module in watched]
     try:
         return calls, network(inputs)
@@ -130,32 +138,33 @@ def _is_known(node: Node) -> bool:
 
 
 def _is_bare_parameter(node: Node | None) -> bool:
-    """Whether a slot holds a constant, a parameter, or a transposed parameter."""
+    """Return whether a slot holds a constant, a parameter, or a transposed parameter."""
     if node is not None and short_name(node) == "TBackward0":
         node = node.next_functions[0][0]
     return node is None or short_name(node) == "AccumulateGrad"
 
 
 def _samples_stay_apart(layers: dict[nn.Module, tuple[Tensor, Tensor]], logits: Tensor) -> bool:
-    """Whether the first sample's logits depend only on the first row of each layer's output."""
+    """Return whether the first sample's logits depend only on the first row of each layer's output."""
     if len(logits) < _PROBE_SAMPLES:
         return False
     outputs = [output for _, output in layers.values()]
     if any(len(output) != len(logits) for output in outputs):
         return False
+    # Unequal weights: with equal ones, the gradients of a network that ends in a softmax would cancel.
     weights = torch.linspace(1.0, 2.0, logits.shape[1], dtype=logits.dtype, device=logits.device)
-    found = torch.autograd.grad(logits[0] @ weights, outputs, allow_unused=True)
-    return not any(bool(gradient[1:].any()) for gradient in found if gradient is not None)
+    gradients = torch.autograd.grad(logits[0] @ weights, outputs, allow_unused=True)
+    return not any(bool(gradient[1:].any()) for gradient in gradients if gradient is not None)
 
 
 def fixed_statistics(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """Return the running mean μ and 1/√(σ² + ε), each [C], of a batch-norm that keeps running statistics."""
-    assert norm.running_mean is not None and norm.running_var is not None, "its statistics are the batch's"
+    """Return the running mean μ [C] and 1/√(σ² + ε) [C] of a batch-norm that keeps running statistics."""
+    assert norm.running_mean is not None and norm.running_var is not None, "the batch-norm uses batch statistics"
     return norm.running_mean, torch.rsqrt(norm.running_var + norm.eps)
 
 
 def normalisation_scale(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """Return the factor s [C] and shift β − μ·s [C] of an eval-mode batch-norm, differentiable in γ and β."""
+    """Return scale s [C] and shift β − μ·s [C] of an eval-mode batch-norm, differentiable in γ and β."""
     mean, inverse = fixed_statistics(norm)
     scale = inverse if norm.weight is None else norm.weight * inverse
     shift = -mean * scale
@@ -163,11 +172,15 @@ def normalisation_scale(norm: BatchNorm) -> tuple[Tensor, Tensor]:
 
 
 def fold_batch_norm(network: nn.Module, example: Tensor) -> Sequence[tuple[nn.Module, BatchNorm]]:
-    """Fold, in place, each batch-norm of `network` (a private copy in eval mode) that directly follows a convolution.
+    """Fold each batch-norm that directly follows a convolution into it, in place, and return the folded pairs.
 
-    One forward pass over `example` finds the pairs: the convolution's output goes to that batch-norm and nowhere
-    else, and both are called once. Returns the folded pairs; none where the folded network would not give the
-    same logits, as when a forward method reads a batch-norm's attributes itself.
+    One forward pass over `example` finds the pairs: the convolution's output goes only to that batch-norm, and both are
+    called once. Nothing is folded if the logits would change, for example because a forward method reads a batch-norm's
+    attributes itself.
+
+    Args:
+        network: private copy in eval mode.
+        example: a few inputs [n, …].
     """
     pairs = _adjacent_pairs(network, example)
     if not pairs:
@@ -175,10 +188,12 @@ def fold_batch_norm(network: nn.Module, example: Tensor) -> Sequence[tuple[nn.Mo
     with torch.no_grad():
         before = network(example)
         for convolution, norm in pairs:
-            # A method that held its own module would be a cycle, which keeps a card's memory until Python looks for it.
+            # A method that held its own module would be a reference cycle, which keeps GPU memory until the garbage
+            # collector runs.
             convolution.__dict__["forward"] = partial(_folded, weakref.ref(convolution), norm)
             norm.__dict__["forward"] = _identity
         after = network(example)
+    # Folding rounds differently; a real difference is far larger than 1e-3.
     if before.shape == after.shape and torch.allclose(before, after, rtol=1e-3, atol=1e-4 * float(before.abs().max())):
         return pairs
     for module in (module for pair in pairs for module in pair):
@@ -188,7 +203,7 @@ def fold_batch_norm(network: nn.Module, example: Tensor) -> Sequence[tuple[nn.Mo
 
 def _folded(module: weakref.ref[nn.Conv2d], norm: BatchNorm, inputs: Tensor) -> Tensor:
     convolution = module()
-    assert convolution is not None, "it is being called"
+    assert convolution is not None, "the module exists while it is called"
     scale, shift = normalisation_scale(norm)
     bias = shift if convolution.bias is None else shift + convolution.bias * scale
     forward: Callable[..., Tensor] = convolution._conv_forward
@@ -200,7 +215,7 @@ def _identity(inputs: Tensor) -> Tensor:
 
 
 def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, BatchNorm]]:
-    """Return the convolutions whose output is used by one batch-norm with fixed statistics and by nothing else."""
+    """Return convolutions whose output is used only by one batch-norm with fixed statistics, with that batch-norm."""
     watched = [m for m in network.modules() if type(m) is nn.Conv2d or isinstance(m, BATCH_NORMS)]
     calls, logits = _recorded(network, example, watched)
     times = Counter(module for module, _, _ in calls)
@@ -208,7 +223,7 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     uses = graph_uses([logits])
     pairs: list[tuple[nn.Conv2d, BatchNorm]] = []
     for norm, features, _ in calls:
-        copied = features.grad_fn  # a CloneBackward0 where nothing has changed the convolution's output in place
+        copied = features.grad_fn  # a CloneBackward0 unless an operation has changed the convolution's output in place
         if copied is None or not isinstance(norm, BATCH_NORMS) or norm.running_mean is None:
             continue
         convolution = convolutions.get(copied.next_functions[0][0])
@@ -220,42 +235,47 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
 
 Folded = Mapping[nn.Module, BatchNorm]
 
-_MAX_BYTES = 128 * 2**20  # of per-class gradients at a time
-_TEMPORARIES = 16  # tensors like the logits in a loss's second derivative, about; those in float64 count twice
+_MAX_BYTES = 128 * 2**20  # limit on per-class gradients held at once
+_TEMPORARIES = 16  # rough number of logit-sized tensors in a loss's second derivative; float64 ones count twice
 
 
 def logit_hessian(value: Tensor, logits: Tensor) -> Tensor | None:
-    """Return the blocks H_z,i [n, K, K] of a scalar `value` of `logits` [n, K], or None where samples are coupled.
+    """Return the Hessian blocks H_z,i [n, K, K] of a scalar `value` of `logits` [n, K], or `None` if samples couple.
 
-    Column k of all blocks is one product with the vector that has a 1 at class k of every sample. Samples are
-    coupled when a product with a vector on some samples reaches the others.
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0]], requires_grad=True)
+        >>> logit_hessian(nn.functional.cross_entropy(logits, torch.tensor([0])), logits)
+        tensor([[[ 0.2500, -0.2500],
+                 [-0.2500,  0.2500]]])
     """
     (gradient,) = torch.autograd.grad(value, logits, create_graph=True)
     count, classes = logits.shape
     if not gradient.requires_grad:
         return logits.new_zeros(count, classes, classes)
 
+    # Samples couple if a product with a vector on every second, or every third, sample reaches the others.
     slopes = torch.linspace(1, -2, classes, dtype=logits.dtype, device=logits.device)
     for period in (2, 3) if count > 1 else ():
         inside = (torch.arange(count, device=logits.device) % period == 0).to(logits.dtype)[:, None]
         (image,) = _images(gradient, logits, (inside * slopes)[None])
         if float((image * (1 - inside)).abs().max()) > 1e-9 * float(image.abs().max()):
             return None
+    # One product with a 1 at class k of every sample gives column k of all blocks.
     columns = torch.eye(classes, dtype=logits.dtype, device=logits.device)[:, None].expand(-1, count, -1)
     size = max(1, _MAX_BYTES // (_TEMPORARIES * logits.numel() * logits.element_size()))
     blocks = torch.cat([_images(gradient, logits, part) for part in columns.split(size)]).permute(1, 2, 0)
-    return (blocks + blocks.transpose(1, 2)) / 2
+    return (blocks + blocks.transpose(1, 2)) / 2  # removes asymmetry from rounding
 
 
 def _images(gradient: Tensor, logits: Tensor, vectors: Tensor) -> Tensor:
-    """Return the products [m, n, K] of a Hessian in the logits with `vectors` [m, n, K], in one traversal if it can."""
+    """Return products [m, n, K] of the Hessian by logits with `vectors` [m, n, K], in one traversal if possible."""
     try:
         return torch.autograd.grad(gradient, logits, vectors, retain_graph=True, is_grads_batched=True)[0]
-    except RuntimeError:  # a user's own function may have no rule for that
-        return torch.stack([torch.autograd.grad(gradient, logits, each, retain_graph=True)[0] for each in vectors])
+    except RuntimeError:  # a user's own autograd function may have no batching rule
+        return torch.stack([torch.autograd.grad(gradient, logits, row, retain_graph=True)[0] for row in vectors])
 
 
-#: A layer, and its share of J_i J_iᵀ [n, K, K].
+#: A layer and its contribution to J_i J_iᵀ [n, K, K].
 Share = tuple[nn.Module, Tensor | float]
 
 
@@ -266,17 +286,20 @@ def logit_gram(
     directions: Tensor | None = None,
     shares: dict[nn.Module, list[Tensor]] | None = None,
 ) -> Tensor:
-    """Return the inner products of each sample's logit gradients over all parameters: J_i J_iᵀ [N, K, K].
+    """Return the inner products J_i J_iᵀ [N, K, K] of each sample's logit gradients over all trainable parameters.
 
-    With `directions` W_i [N, K, m] they are W_iᵀ J_i J_iᵀ W_i [N, m, m], from m backward passes in place of K.
-    `network` must have passed `affine_in_each_parameter` before folding; `folded` maps each convolution to the
-    batch-norm that was folded into it. J covers all trainable parameters, those of folded batch-norms included.
-    Each layer's share is put into `shares`, slice by slice of the samples.
+    Args:
+        network: network that passed `affine_in_each_parameter` before folding.
+        folded: convolution → the batch-norm folded into it, whose parameters J includes.
+        inputs: inputs [N, …].
+        directions: W_i [N, K, m]; if given, return W_iᵀ J_i J_iᵀ W_i [N, m, m] from m backward passes instead of K.
+        shares: filled with each layer's contribution, one entry per slice of samples.
     """
     layers, logits = record_layers(network, inputs[:1])
     if directions is None:
         identity = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
         directions = identity.expand(len(inputs), -1, -1)
+    # Slices bound memory: a backward pass per class keeps the gradient of every layer's output.
     absorbed = set(folded.values())
     numbers = sum(output.numel() for layer, (_, output) in layers.items() if layer not in absorbed)
     size = max(1, _MAX_BYTES // (inputs.element_size() * directions.shape[2] * numbers))
@@ -285,9 +308,9 @@ def logit_gram(
 
 
 def gram_holds(network: nn.Module, folded: Folded, inputs: Tensor) -> bool:
-    """Whether `logit_gram` agrees with plain backward passes, a sample of `inputs` each, along one direction.
+    """Return whether `logit_gram` agrees with plain backward passes along one direction, for each sample of `inputs`.
 
-    It does not where the network changes what a layer gives, in a way that the graph does not tell.
+    It disagrees if the network changes a layer's output in a way that the graph does not show.
     """
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     for sample in inputs.split(1):
@@ -296,6 +319,7 @@ def gram_holds(network: nn.Module, folded: Folded, inputs: Tensor) -> bool:
         rows = torch.autograd.grad(logits, parameters, way, allow_unused=True)
         plain = sum(float(row.double().square().sum()) for row in rows if row is not None)
         gram = float(logit_gram(network, folded, sample, way[:, :, None]))
+        # `not <=` also refuses NaN.
         if not abs(gram - plain) <= max(1e-3, 8 * torch.finfo(logits.dtype).eps) * plain:
             return False
     return True
@@ -313,19 +337,19 @@ def _slice_gram(
     gram = logits.new_zeros(len(inputs), count, count)
     with torch.no_grad():
         for index, (layer, (features, _)) in enumerate(layers.items()):
-            gradients = torch.stack([found[index] for found in passes], dim=1)  # [n, m, …]
-            found = _layer_grams(layer, folded.get(layer), features, gradients)
-            gram += sum(share for _, share in found)
+            gradients = torch.stack([outputs[index] for outputs in passes], dim=1)  # [n, m, …]
+            grams = _layer_grams(layer, folded.get(layer), features, gradients)
+            gram += sum(share for _, share in grams)
             if shares is not None:
-                for module, share in found:
+                for module, share in grams:
                     shares.setdefault(module, []).append(torch.as_tensor(share).expand_as(gram))
     return gram
 
 
 def _layer_grams(layer: nn.Module, norm: BatchNorm | None, features: Tensor, gradients: Tensor) -> list[Share]:
-    """Return a layer's share of J_i J_iᵀ, from its input and each logit's gradient of its output.
+    """Return a layer's contribution to J_i J_iᵀ, from its input and the logits' gradients by its output.
 
-    The batch-norm that was folded into it has one of its own, before it.
+    A batch-norm folded into the layer contributes an entry of its own, listed first.
     """
     if isinstance(layer, nn.Linear):
         columns = features.reshape(len(features), 1, -1, layer.in_features).transpose(2, 3)
@@ -344,7 +368,7 @@ def _layer_grams(layer: nn.Module, norm: BatchNorm | None, features: Tensor, gra
 
 
 def _affine_gram(layer: nn.Linear | nn.Conv2d, columns: Tensor, gradients: Tensor) -> Tensor | float:
-    """Return the share of a weight and bias, from columns [n, G, R, T] and output gradients [n, K, C, T]."""
+    """Return the contribution of a weight and bias, from columns [n, G, R, T] and output gradients [n, K, C, T]."""
     share: Tensor | float = 0.0
     if layer.weight.requires_grad:
         share = share + _matrix_gram(columns, gradients)
@@ -354,11 +378,12 @@ def _affine_gram(layer: nn.Linear | nn.Conv2d, columns: Tensor, gradients: Tenso
 
 
 def _matrix_gram(columns: Tensor, gradients: Tensor) -> Tensor:
-    """Return ⟨D_k, D_l⟩ [n, K, K] for D_k = Σ_t d_kt u_tᵀ, by whichever order of products is cheaper."""
+    """Return ⟨D_k, D_l⟩ [n, K, K] for D_k = Σ_t d_kt u_tᵀ, in the cheaper of two orders."""
     count, groups, rows, positions = columns.shape
     classes, width = gradients.shape[1], gradients.shape[2] // groups
     grouped = gradients.reshape(count, classes, groups, width, positions).transpose(1, 2)  # [n, G, K, C/G, T]
     flat = grouped.reshape(count, groups, classes * width, positions)
+    # Multiplications needed to form every D_k, and to pair positions without forming it.
     formed = classes * width * rows * (positions + classes)
     paired = positions * (positions * (rows + classes * width) + classes**2 * width)
     if formed < paired:
@@ -368,7 +393,7 @@ def _matrix_gram(columns: Tensor, gradients: Tensor) -> Tensor:
 
 
 def _normalisation_gram(norm: BatchNorm, features: Tensor, gradients: Tensor) -> Tensor | float:
-    """Return the share of an eval-mode batch-norm's γ and β, from its input [n, C, T]."""
+    """Return the contribution of an eval-mode batch-norm's γ and β, from its input [n, C, T]."""
     share: Tensor | float = 0.0
     if norm.weight is not None and norm.weight.requires_grad:
         mean, inverse = fixed_statistics(norm)
@@ -380,20 +405,21 @@ def _normalisation_gram(norm: BatchNorm, features: Tensor, gradients: Tensor) ->
 
 
 def _outer(vectors: Tensor) -> Tensor:
-    """Return the inner products [..., K, K] of vectors [..., K, D]."""
+    """Return inner products [..., K, K] of vectors [..., K, D]."""
     return vectors @ vectors.mT
 
 
 def _convolution_columns(layer: nn.Conv2d, features: Tensor) -> Tensor:
-    """Return the inputs that meet each output position, [n, groups, C_in/groups·k², T]."""
+    """Return the inputs to each output position, [n, groups, C_in/groups·k², T]."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    # A private name of torch, but the one that `Conv2d.forward` itself pads with in every padding mode.
     padded = nn.functional.pad(features, layer._reversed_padding_repeated_twice, mode=mode)
     columns = nn.functional.unfold(padded, layer.kernel_size, layer.dilation, 0, layer.stride)
     return columns.reshape(len(features), layer.groups, -1, columns.shape[-1])
 
 
 def _convolve(layer: nn.Conv2d, columns: Tensor) -> Tensor:
-    """Return the convolution's output [n, C, T] from its columns."""
+    """Return a convolution's output [n, C, T] from its columns."""
     weight = layer.weight.reshape(layer.groups, layer.out_channels // layer.groups, -1)
     output = (weight @ columns).reshape(len(columns), layer.out_channels, -1)
     return output if layer.bias is None else output + layer.bias[:, None]

@@ -1,6 +1,6 @@
 """Hessian-vector products of a mean loss over a data set, by double backward through retained graphs.
 
-Its `Surface` is a network over a fixed data set, made ready for second derivatives without touching the original.
+`Surface` prepares a network and a fixed data set for second derivatives without changing the original network.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from trainables.curvature.gauss_newton import (
 from trainables.curvature.loss_of_logits import LossFunction, loss_of_logits
 from trainables.registry import set_within
 
-# What autograd keeps for second derivatives, as a multiple of what it keeps for the forward pass: measured 1.6 for
-# resnet8 and 1.05 for mlp, and the products' own temporaries come on top.
+# Memory of a graph for second derivatives relative to the forward pass. Autograd keeps 1.6 times as much for resnet8
+# and 1.05 times for mlp (measured), and the products' own temporaries come on top.
 _GRAPH_GROWTH = 3.0
-_DOUBLE_DIMENSION = 1_000_000  # beyond it, Lanczos vectors in double precision would be gigabytes
-LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
-# The memory that chunks are cut for, whatever is free: their size decides the last digits. A processor's caches make
-# small ones faster (resnet8 on 3×32×32: 18.4 s with chunks of 128, 22.9 s with 768), a card waits for each one's start.
+_DOUBLE_DIMENSION = 1_000_000  # more parameters: Lanczos vectors in double precision would take gigabytes
+LARGEST_CHUNK = 1024  # larger passes are no faster on a CPU
+# Memory that chunk sizes are planned for, independent of free memory, because the size determines the last digits of a
+# sum. CPU caches favour small chunks (resnet8 on 3×32×32: 18.4 s with chunks of 128, 22.9 s with 768); on a GPU every
+# chunk costs launch time.
 _CPU_PLAN, _CUDA_PLAN = 2**29, 2**32
-_MIXED_PLANS = 8  # as much may samples take that cannot be cut into chunks, since the network mixes them
-_CPU_SHARE, _CPU_LIMIT = 0.25, 2**30  # of what is free: other trials run there, kept graphs save 10 to 25 %
-_SYMMETRY = 1e-4  # how far apart uᵀHv and vᵀHu may be, as a share of ‖H‖
-_CUDA_SHARE = 0.6  # of what is left of the process's share of the card
+_MIXED_PLANS = 8  # limit, in plans, for a network that mixes samples, whose data cannot be cut into chunks
+_CPU_SHARE, _CPU_LIMIT = 0.25, 2**30  # share of free memory: other trials run too, and kept graphs save only 10 to 25 %
+_SYMMETRY = 1e-4  # largest accepted |uᵀHv − vᵀHu| relative to ‖H‖
+_CUDA_SHARE = 0.6  # share of what is left of the process's fraction of the GPU
 
 
 @contextlib.contextmanager
 def second_order(device: torch.device) -> Iterator[None]:
-    """Within this context graphs can be differentiated twice, and the caller's random state is left alone.
+    """Within this context graphs can be differentiated twice, and the caller's random state is preserved.
 
-    Gradients are on whatever the caller's mode; autocast, TF32 and cuDNN's non-deterministic kernels are off; and
-    attention runs as plain matrix products, because the fused kernels have no second derivative.
+    Gradients are enabled whatever the caller's mode. Autocast, TF32 and cuDNN's non-deterministic kernels are off.
+    Attention runs as plain matrix products, because the fused kernels have no second derivative.
     """
     devices = [device] if device.type == "cuda" else []
     with (
@@ -62,6 +63,7 @@ def second_order(device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
+        # TF32 for matrix products has no context manager of its own, unlike cuDNN's.
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False
         try:
@@ -71,17 +73,17 @@ def second_order(device: torch.device) -> Iterator[None]:
 
 
 def private_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of `model` in eval mode to work on, so that the original is never touched.
+    """Return a copy of `model` in eval mode, so that the original stays unchanged.
 
-    Raises CurvatureUnavailable when the model cannot be copied or has no trainable parameter.
+    Raises CurvatureUnavailable if the model cannot be copied or has no trainable parameter.
     """
     original = getattr(model, "_orig_mod", model)  # a compiled module has no second derivative; its original has
     with as_unavailable("copying the network"):
         network: nn.Module = copy.deepcopy(original).eval()
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise CurvatureUnavailable("the network has no trainable parameter, so there is no Hessian")
-    # A network may change its inputs in place, and is run on the same again and again.
-    network.register_forward_pre_hook(lambda _, given: tuple(each.clone() for each in given), prepend=True)
+    # The network runs on the same inputs repeatedly and could change them in place.
+    network.register_forward_pre_hook(lambda _, given: tuple(value.clone() for value in given), prepend=True)
     return network
 
 
@@ -89,48 +91,50 @@ _frugal = ContextVar("frugal", default=False)
 
 
 def no_graphs_kept() -> contextlib.AbstractContextManager[None]:
-    """Within this context a measurement keeps no graph: it takes the least memory and gives the same numbers."""
+    """Within this context measurements keep no graphs: the same numbers with the least memory, but slower."""
     return set_within(_frugal, True)
 
 
 def graph_budget(device: torch.device) -> int:
-    """Return how many bytes of graphs a measurement may hold on `device`; on a card, of this process's share of it."""
+    """Return the bytes of graphs that a measurement may hold on `device`."""
     if _frugal.get():
         return 0
     if device.type == "cuda":
+        # `set_per_process_memory_fraction` limits this process, but `mem_get_info` reports the whole GPU.
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)
         left = min(free, int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved)
+        # Memory that torch has reserved and not allocated is free for this process, although the driver counts it used.
         unused = reserved - torch.cuda.memory_allocated(device)
         return int(_CUDA_SHARE * (max(0, left) + unused))
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(int(_CPU_SHARE * free), _CPU_LIMIT)
 
 
-def chunk_size(samples: int, bytes_per_sample: float, beside: int, batch_size: int, device: torch.device) -> int:
-    """Return how many samples pass together, in whole batches, at least one.
+def chunk_size(samples: int, bytes_per_sample: float, reserved: int, batch_size: int, device: torch.device) -> int:
+    """Return the number of samples per pass, in whole batches and at least one batch.
 
-    The size decides how sums are rounded, so it follows from the arguments alone, never from the memory that is free:
-    chunks are cut as if half a GiB were to be had, on a card 4 GiB, `beside` bytes of which are taken. Where not all
-    samples fit, a chunk takes half of it.
+    The size determines how sums are rounded, so it depends on the arguments alone and never on free memory. The plan is
+    half a GiB on a CPU and 4 GiB on a GPU, minus `reserved` bytes. If not all samples fit, a chunk takes half of that.
     """
-    fits = max(0, (_CPU_PLAN if device.type == "cpu" else _CUDA_PLAN) - beside) / max(bytes_per_sample, 1.0)
+    fits = max(0, (_CPU_PLAN if device.type == "cpu" else _CUDA_PLAN) - reserved) / max(bytes_per_sample, 1.0)
     size = int(min(LARGEST_CHUNK, samples, fits if samples <= fits else fits / 2))
     return max(1, size // batch_size) * batch_size
 
 
 def kept_chunks(samples: int, size: int, bytes_per_sample: float, budget: int) -> int:
-    """Return how many chunks of `size` keep their graph: all that fit in `budget` beside one that is rebuilt.
+    """Return how many chunks of `size` keep their graph within `budget` bytes.
 
-    A graph that is rebuilt gives the same numbers; it only takes longer.
+    The other graphs are rebuilt for every product, which gives the same numbers and takes longer.
     """
+    # One chunk's place is left for the graph that is being rebuilt.
     chunks, fits = -(-samples // size), budget / max(bytes_per_sample, 1.0)
     return chunks if samples <= fits else min(chunks, max(0, int(fits / size) - 1))
 
 
 @dataclass
 class Chunk:
-    """Samples that pass through the network together; `logits` holds their graph where `kept`."""
+    """Samples that pass through the network together; `logits` holds their graph if `kept`."""
 
     inputs: Tensor
     targets: Tensor
@@ -144,24 +148,24 @@ class Surface:
     The logits' graph of each chunk is built once and shared by all losses. Must be used within `second_order`.
 
     Attributes:
-        names: of the trainable parameters, in their order.
-        affine: the network is affine in each parameter alone, so that traces are exact.
-        dimension: the number P of trainable parameters.
-        basis_type: the type to keep vectors of that dimension in.
-        arithmetic: the type of products' factors, which bounds what is known of a residual; bfloat16 where it is set.
-        samples: how many samples the mean runs over.
-        graph_bytes: what the graphs of all samples take, about.
-        batch_size: the partition over which a batch-coupled loss is taken.
-        by_layer: whether each layer's share of J_i J_iᵀ is kept, too.
+        names: names of the trainable parameters, in order.
+        affine: whether the network is affine in each parameter alone, so that traces are exact.
+        dimension: number P of trainable parameters.
+        basis_type: dtype for vectors of that dimension.
+        arithmetic: dtype of the products' factors, which limits the accuracy of residuals; bfloat16 if requested.
+        samples: number of samples in the mean.
+        graph_bytes: estimated memory of all samples' graphs.
+        batch_size: batch size of the fixed partition for batch-coupled losses.
+        by_layer: whether each layer's contribution to J_i J_iᵀ is kept as well.
     """
 
     def __init__(
         self, model: nn.Module, inputs: Tensor, targets: Tensor, *, batch_size: int, basis_rows: int = 0
     ) -> None:
-        """Copy `model`, look at its structure on a few samples, and cut the data into chunks.
+        """Copy `model`, examine its structure on a few samples, and cut the data into chunks.
 
-        Memory for `basis_rows` vectors of all parameters is left beside the graphs. Raises CurvatureUnavailable when
-        the model cannot be copied or run, gives other logits every time, or has no trainable parameter.
+        Memory for `basis_rows` vectors of all parameters is reserved. Raises CurvatureUnavailable if the model cannot
+        be copied or run, has outputs that vary between calls, or has no trainable parameter.
         """
         self.network = private_copy(model)
         trainable = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
@@ -170,7 +174,7 @@ class Surface:
         self.arithmetic = self.parameters[0].dtype
         self.samples, self.batch_size = len(targets), batch_size
         inputs, targets = inputs.to(self.device).clone(), targets.to(self.device).clone()
-        few = inputs[:3].clone()  # a view's storage would be counted with all samples
+        few = inputs[:3].clone()  # a view would count the storage of all samples
         with as_unavailable("the forward pass for curvature"):
             mix = samples_mix(self.network, model, inputs[:4])
             with _saved_bytes(self.network) as saved:
@@ -186,8 +190,8 @@ class Surface:
         if mix and size < self.samples:
             if self.graph_bytes > _MIXED_PLANS * (_CPU_PLAN if self.device.type == "cpu" else _CUDA_PLAN):
                 raise CurvatureUnavailable(
-                    f"the network mixes samples, as with a batch's own statistics, and {self.samples} of them"
-                    " do not fit in one pass: lower evaluation.curvature.samples"
+                    f"the network mixes samples, as with batch statistics, so all {self.samples} samples must fit in"
+                    " one pass, and they do not: lower evaluation.curvature.samples"
                 )
             size = self.samples
         budget = max(0, graph_budget(self.device) - reserved)
@@ -199,30 +203,32 @@ class Surface:
         self.chunks = [Chunk(x, y, index < kept) for index, (x, y) in enumerate(pairs)]
 
     def logits(self, chunk: Chunk) -> Tensor:
-        """Return the chunk's logits [n, K] with their graph. Raises CurvatureUnavailable where that fails."""
+        """Return the chunk's logits [n, K] with their graph. Raises CurvatureUnavailable if the network fails."""
         if chunk.logits is not None:
             return chunk.logits
         rounded = torch.autocast(self.device.type, torch.bfloat16, enabled=self.arithmetic == torch.bfloat16)
         with as_unavailable("the forward pass for curvature"), rounded:
             logits: Tensor = self.network(chunk.inputs)
+        # Losses and sums over samples stay in float32; only the network's own products are rounded.
         logits = logits.float() if logits.dtype == torch.bfloat16 else logits
         if chunk.kept:
             chunk.logits = logits
         return logits
 
     def mean_loss(self, loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor | None = None) -> Tensor:
-        """Return some samples' share of the mean of `loss` over all, summed over their batches.
+        """Return the contribution of some samples to the mean of `loss` over all, summed over their batches.
 
-        What the loss treats as constant is fixed at these logits, or at those of `at`.
+        Values that the loss treats as constant are fixed at `at`, or at these logits by default.
         """
         total = logits.new_zeros((), dtype=torch.float64)
-        batches = (each.split(self.batch_size) for each in (logits, targets, (logits if at is None else at).detach()))
+        given = (logits, targets, (logits if at is None else at).detach())
+        batches = (values.split(self.batch_size) for values in given)
         for z, y, known in zip(*batches, strict=True):
             total = total + loss_of_logits(loss, z, y, known) * (len(y) / self.samples)
         return total
 
     def gram(self, index: int) -> Tensor:
-        """Return J_i J_iᵀ [n, K, K] of each sample of chunk `index`, computed once for all losses."""
+        """Return J_i J_iᵀ [n, K, K] for the samples of chunk `index`, computed once for all losses."""
         if self.by_layer:
             self.shares(index)
         if index not in self._grams:
@@ -230,27 +236,28 @@ class Surface:
         return self._grams[index]
 
     def shares(self, index: int) -> dict[nn.Module, Tensor]:
-        """Return each layer's share [n, K, K] of `gram(index)`, which it computes as well."""
+        """Return each layer's contribution [n, K, K] to `gram(index)`, and compute that as well."""
         if index not in self._shares:
-            found: dict[nn.Module, list[Tensor]] = {}
-            self._grams[index] = logit_gram(self.network, self._folded, self.chunks[index].inputs, shares=found)
-            self._shares[index] = {module: torch.cat(parts) for module, parts in found.items()}
+            slices: dict[nn.Module, list[Tensor]] = {}
+            self._grams[index] = logit_gram(self.network, self._folded, self.chunks[index].inputs, shares=slices)
+            self._shares[index] = {module: torch.cat(parts) for module, parts in slices.items()}
         return self._shares[index]
 
     def squared_norms(self, chunk: Chunk, directions: Tensor) -> Tensor:
-        """Return ‖J_iᵀ w_ij‖² [n, m] for each sample's `directions` w_ij [n, K, m] in logit space."""
+        """Return ‖J_iᵀ w_ij‖² [n, m] for `directions` w_ij [n, K, m] in logit space."""
         gram = logit_gram(self.network, self._folded, chunk.inputs, directions)
         return gram.diagonal(dim1=1, dim2=2)
 
 
 @contextlib.contextmanager
 def _saved_bytes(network: nn.Module) -> Iterator[list[int]]:
-    """Count the bytes that autograd saves within the context, parameters aside, into a list of one number."""
+    """Count the bytes that autograd saves within the context, excluding parameters, into a list of one number."""
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     storages: dict[int, int] = {}
     total = [0]
 
     def pack(tensor: Tensor) -> Tensor:
+        # Several saved tensors can be views of one storage, which must count once.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             storages[storage.data_ptr()] = storage.nbytes()
@@ -262,16 +269,21 @@ def _saved_bytes(network: nn.Module) -> Iterator[list[int]]:
 
 
 def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor], rows: Sequence[int] = ()) -> Tensor:
-    """Return `tensors`, shaped like `like`, as one vector [P], with zeros for each that is `None`.
+    """Concatenate `tensors`, shaped like `like`, to one vector [P], with zeros for `None`.
 
-    With `rows` = [m] each has m in front of its shape, and so has the result: [m, P].
+    With `rows` = [m], every tensor has a leading dimension m and the result is [m, P].
+
+    Example:
+        >>> weight, bias = torch.ones(1, 2), torch.ones(1)
+        >>> flatten([weight, None], like=[weight, bias])
+        tensor([1., 1., 0.])
     """
     pieces = (p.new_zeros((*rows, *p.shape)) if t is None else t for t, p in zip(tensors, like, strict=True))
     return torch.cat([piece.reshape(*rows, p.numel()) for piece, p in zip(pieces, like, strict=True)], dim=-1)
 
 
 def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return `vector` [P] cut into pieces with the shapes and type of `like`; of rows [m, P], with m in front."""
+    """Split `vector` [P], or rows [m, P], into pieces with the shapes and dtype of `like`, with m in front for rows."""
     pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like], dim=-1)
     return [piece.view((*vector.shape[:-1], *p.shape)) for piece, p in zip(pieces, like, strict=True)]
 
@@ -284,14 +296,23 @@ def hessian_vector_product(
     training: bool = False,
     batched: bool = False,
 ) -> list[Tensor | None]:
-    """Return H·v = ∇(gᵀv) from gradients g that kept their graph (Pearlmutter 1994), `None` where there is none.
+    """Return H·v = ∇(gᵀv) from gradients g that kept their graph (Pearlmutter 1994).
 
     Args:
-        gradients: g of each parameter, taken with `create_graph=True`; `None` where the loss does not depend on it.
-        parameters: what the gradients were taken with respect to.
+        gradients: gradient per parameter, taken with `create_graph=True`; `None` if the loss does not depend on it.
+        parameters: the parameters of these gradients.
         vectors: v, shaped like the parameters.
-        training: the result can itself be differentiated, as the `hessian_trace` loss needs (curvature Eq. 33).
-        batched: each vector has a leading dimension m, and so has the result: m products in one traversal.
+        training: keep the graph of the result, as the `hessian_trace` loss needs (curvature Eq. 33).
+        batched: treat the leading dimension m of each vector as a batch: m products in one traversal.
+
+    Returns:
+        H·v per parameter; `None` if it does not depend on that parameter.
+
+    Example:
+        >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> gradients = torch.autograd.grad(w[0] ** 2 * w[1], [w], create_graph=True)
+        >>> hessian_vector_product(gradients, [w], [torch.tensor([1.0, 0.0])])
+        [tensor([4., 2.])]
     """
     kept = [(g, v) for g, v in zip(gradients, vectors, strict=True) if g is not None and g.requires_grad]
     if not kept:  # the loss is affine in the parameters
@@ -311,14 +332,14 @@ def hessian_vector_product(
 
 
 class HessianOperator:
-    """The Hessian of one mean loss over a `Surface`: its gradient and its products, which are counted."""
+    """The Hessian of one mean loss over a `Surface`: its gradient, its products and their count."""
 
     def __init__(
         self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1, gradient: Tensor | None = None
     ) -> None:
-        """Freeze what the loss treats as constant, batch by batch, and take the gradient unless it is known.
+        """Compute the gradient unless `gradient` is given.
 
-        Raises CurvatureUnavailable when the gradient is not finite or cannot be differentiated.
+        Raises CurvatureUnavailable if the gradient is not finite or cannot be differentiated.
         """
         self.surface = surface
         self.loss = loss
@@ -340,17 +361,17 @@ class HessianOperator:
         return require_finite(total, "the gradient of the loss")
 
     def product(self, vector: Tensor) -> Tensor:
-        """Return H·vector [P] in float64. Raises CurvatureUnavailable when it is not finite."""
+        """Return H·vector [P] in float64. Raises CurvatureUnavailable if it is not finite."""
         return self.products_of(vector[None])[0]
 
     def products_of(self, vectors: Tensor) -> Tensor:
         """Return H·v for each row v of `vectors` [m, P], in one pass over the data.
 
-        A graph that did not fit in memory is rebuilt once for all of them. `vectors_per_pass` of them share a
-        traversal of it. Raises CurvatureUnavailable when a product is not finite.
+        `vectors_per_pass` rows share a traversal of the graph. Raises CurvatureUnavailable if a product is not finite.
         """
         self.products += len(vectors)
         result = torch.zeros_like(vectors, dtype=torch.float64)
+        # Chunks outside, vectors inside: a graph that did not fit in memory is rebuilt once for all vectors.
         for gradients in self.gradients():
             with as_unavailable("a Hessian-vector product"):
                 for rows, part in zip(result.split(self.width), vectors.split(self.width), strict=True):
@@ -358,37 +379,39 @@ class HessianOperator:
         return require_finite(result, "a Hessian-vector product")
 
     def require_symmetric(self) -> None:
-        """Raise CurvatureUnavailable where uᵀHv ≠ vᵀHu for random u, v: some second derivative is wrong, then.
+        """Raise CurvatureUnavailable if uᵀHv ≠ vᵀHu for random u, v, because some second derivative is then wrong.
 
-        It is for torch.nn.utils.parametrizations.weight_norm (torch 2.13). The two products are not counted.
+        The two products are not counted.
         """
+        # The double backward of torch.nn.utils.parametrizations.weight_norm is wrong in torch 2.13.
         surface, count = self.surface, self.products
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn(2, surface.dimension, generator=generator, dtype=surface.basis_type).to(surface.device)
         images, self.products = self.products_of(drawn), count
         one, other = (drawn.double() * images.flip(0)).sum(1)
-        # Of a symmetric H, each is about ‖H‖_F; rounding left 1e-6 of it in float32, weight_norm 2e-3 to 6e-1.
+        # Both numbers are about ‖H‖_F. Rounding makes them differ by 1e-6 of it in float32, weight_norm by up to 6e-1.
         size, tolerance = float(images.norm(dim=1).max()), max(_SYMMETRY, torch.finfo(surface.arithmetic).eps ** 0.5)
         if abs(float(one - other)) > tolerance * size:
             share = abs(float(one - other)) / size
             raise CurvatureUnavailable(
-                f"the Hessian's products are not those of a symmetric matrix (uᵀHv and vᵀHu differ by {share:.1g}‖H‖):"
-                " a second derivative of an operation in network or loss is wrong, as that of torch's weight_norm"
+                f"the Hessian is not symmetric (uᵀHv and vᵀHu differ by {share:.1g}‖H‖): an operation in the network or"
+                " the loss has a wrong second derivative, as torch's weight_norm has; replace it"
             )
 
     def gradients(self) -> Iterator[list[Tensor | None]]:
-        """Yield each chunk's gradients with their graph, which is rebuilt where it is not kept."""
+        """Yield each chunk's gradients with their graph, rebuilding graphs that were not kept."""
         for index, chunk in enumerate(self.surface.chunks):
             yield self._gradients.get(index) or self._chunk_gradients(chunk)
 
     def _chunk_products(self, gradients: list[Tensor | None], vectors: Tensor) -> Tensor:
+        # A batch of one takes the plain path: vmap costs time, and some operations have no batching rule.
         parameters, batched = self.surface.parameters, len(vectors) > 1
         rows = vectors if batched else vectors[0]
-        found = hessian_vector_product(gradients, parameters, split_like(rows, parameters), batched=batched)
-        return flatten(found, parameters, rows.shape[:-1]).view(vectors.shape)
+        images = hessian_vector_product(gradients, parameters, split_like(rows, parameters), batched=batched)
+        return flatten(images, parameters, rows.shape[:-1]).view(vectors.shape)
 
     def logit_blocks(self, chunk: Chunk) -> Tensor | None:
-        """Return the mean loss's Hessian in each sample's logits [n, K, K], or None where it couples samples."""
+        """Return the mean loss's Hessian by each sample's logits [n, K, K], or `None` if the loss couples samples."""
         logits = self.surface.logits(chunk).detach().requires_grad_()
         return logit_hessian(self.surface.mean_loss(self.loss, logits, chunk.targets), logits)
 
@@ -397,5 +420,4 @@ class HessianOperator:
         with as_unavailable("the gradient for curvature"):
             value = self.surface.mean_loss(self.loss, logits, chunk.targets)
             parameters = self.surface.parameters
-            found = torch.autograd.grad(value, parameters, create_graph=True, retain_graph=True, allow_unused=True)
-            return list(found)
+            return [*torch.autograd.grad(value, parameters, create_graph=True, retain_graph=True, allow_unused=True)]

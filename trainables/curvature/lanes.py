@@ -1,10 +1,10 @@
-"""Curvature of several perceptrons of one architecture at once: a Hessian-vector product of all is one traversal.
+"""Curvature of several perceptrons with one architecture at once: one traversal gives all Hessian-vector products.
 
-A small network's products cost what calling their operations costs, and lanes share the calls. Their losses need not
-be alike: where a loss keeps samples apart, all that a product needs of it is its first two derivatives by each sample's
-logits. Traversals are written out, forwards and backwards, as products of matrices with a dimension of lanes. Each lane
-has a Lanczos run of its own, which stops where it would alone; from then on that lane is left out. Convolutions gain
-nothing: four resnet8 on a core took 0.94 of their time alone.
+A small network's product takes as long as calling its operations, and lanes share these calls. Losses may differ
+between lanes: if a loss does not couple samples, a product needs only its first two derivatives by each sample's
+logits. The traversals, forwards and backwards, are written out as matrix products with a lane dimension. Each lane has
+its own Lanczos run, which stops where it would stop alone; the lane is then left out. Convolutions gain nothing: four
+resnet8 on one core took 0.94 of the time they take one by one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trainables.curvature.gauss_newton import logit_hessian
 from trainables.curvature.hessian import LARGEST_CHUNK, HessianOperator, Surface, graph_budget, second_order
 from trainables.curvature.lanczos import Lanczos
 from trainables.curvature.loss_of_logits import LossFunction
-from trainables.curvature.measure import asking_ends, distinct_losses, measurement, statistics_of, surface_of
+from trainables.curvature.measure import distinct_losses, lanczos_for_ends, measurement, statistics_of, surface_of
 from trainables.curvature.statistics.base import FULL, CurvatureSettings
 from trainables.curvature.trace import EXACT_CLASSES, TraceEstimate
 
-#: Label → statistic → value, and the rows of blocks, of which there are none: as `measure_by_block` returns them.
+#: Result of `measure_by_block` for one network: label → (statistic → value, block rows). Lanes have no block rows.
 Curvature = dict[str, tuple[dict[str, float], list[dict[str, object]]]]
 
 _LAYERS = (nn.Flatten, nn.Linear, nn.ReLU)
@@ -32,7 +32,7 @@ _LAYERS = (nn.Flatten, nn.Linear, nn.ReLU)
 
 @dataclass(frozen=True)
 class Lane:
-    """A network, label → loss, and the seed of its measurement, as `measure_curvature` takes them."""
+    """A network, its losses by label and a seed, as `measure_curvature` takes them."""
 
     model: nn.Module
     losses: Mapping[str, LossFunction]
@@ -42,17 +42,24 @@ class Lane:
 def measure_lanes(
     lanes: Sequence[Lane], inputs: Tensor, targets: Tensor, *, settings: CurvatureSettings
 ) -> list[Curvature | None]:
-    """Return for each lane what `measure_by_block` returns, up to rounding; `None` for one to be measured by itself.
+    """Return per lane the result of `measure_by_block`, up to rounding, or `None` for a lane to measure by itself.
 
-    These are all lanes, unless they are stacks of linear layers and ReLUs with at most `EXACT_CLASSES` classes, their
-    samples fit in one pass, and the settings ask for both ends of the spectrum and an exact trace alone; and each lane
-    with a loss that couples samples or numbers that are not finite.
+    Lanes can be measured together if they are stacks of linear layers and ReLUs with at most `EXACT_CLASSES` classes,
+    their samples fit in one pass, and the settings request only both spectrum ends and an exact trace. A lane is
+    returned as `None` as well if its loss couples samples or its numbers are not finite.
 
     Args:
-        lanes: networks of one architecture, on one device.
-        inputs: [N, …].
-        targets: [N] class indices.
-        settings: as for `measure_curvature`.
+        lanes: networks of one architecture on one device.
+        inputs: inputs [N, …].
+        targets: class indices [N].
+        settings: settings as for `measure_curvature`.
+
+    Example:
+        >>> losses = {"nll": nn.functional.cross_entropy}
+        >>> lanes = [Lane(nn.Sequential(nn.Linear(1, 2)), losses, seed) for seed in (0, 1)]
+        >>> data = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
+        >>> [sorted(lane) for lane in measure_lanes(lanes, *data, settings=CurvatureSettings())]
+        [['nll'], ['nll']]
     """
     alone: list[Curvature | None] = [None] * len(lanes)
     plain = settings.trace_method == "auto" and not (settings.statistics or settings.blocks)
@@ -67,50 +74,49 @@ def measure_lanes(
                 return alone
             groups = [lanes[at : at + most] for at in range(0, len(lanes), most)]
             return [values for group in groups for values in _measured(group, surface, settings)]
-    except (
-        CurvatureUnavailable,
-        torch.OutOfMemoryError,
-    ):  # whatever it is, it is told of the lane that has it alone, too
+    except (CurvatureUnavailable, torch.OutOfMemoryError):
+        # Each lane is then measured by itself, which raises the error again for the lanes that cause it.
         return alone
 
 
 def _is_perceptron(network: nn.Module) -> bool:
     every = [layer for _, layer in network.named_modules(remove_duplicate=False)]
-    once = len({*every}) == len(every)  # a layer that occurs twice is named, and would be stacked, once
+    once = len({*every}) == len(every)  # a shared layer has one name and would be stacked once
     layers = type(network) is nn.Sequential and all(type(layer) in _LAYERS for layer in network)
-    hooked = any(each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in every)
+    # The traversal is written out, so it would ignore hooks and replaced `forward` methods.
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in every)
     return once and layers and not hooked and all(parameter.requires_grad for parameter in network.parameters())
 
 
 def _measured(lanes: Sequence[Lane], surface: Surface, settings: CurvatureSettings) -> list[Curvature | None]:
-    """Return the curvature of lanes that fit in memory together; `None` for one with a loss that couples samples."""
+    """Return the curvature of lanes that fit in memory together; `None` for a lane whose loss couples samples."""
     stacked = _Stacked([lane.model for lane in lanes], surface)
     if stacked.logits.shape[2] > EXACT_CLASSES:
         return [None] * len(lanes)
-    found: list[Curvature] = [{} for _ in lanes]
+    results: list[Curvature] = [{} for _ in lanes]
     losses = [{label: (loss, same) for label, loss, same in distinct_losses(lane.losses, settings)} for lane in lanes]
     for label in dict.fromkeys(label for own in losses for label in own):
         runs = {}
         for number, own in enumerate(losses):
             loss, same = own.get(label, (None, None))
-            if same in found[number]:
-                found[number][label] = found[number][same]
+            if same in results[number]:
+                results[number][label] = results[number][same]
             elif loss is not None and same is None:
                 runs[number] = loss
         for number, values in _of_one_loss(stacked, runs, [lane.seed for lane in lanes], settings).items():
-            found[number][label] = values, []
-    return [own if own.keys() == lane.losses.keys() else None for own, lane in zip(found, lanes, strict=True)]
+            results[number][label] = values, []
+    return [own if own.keys() == lane.losses.keys() else None for own, lane in zip(results, lanes, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A linear layer of every lane and the ReLU after it, if any, at the inputs that it has.
+    """A linear layer of every lane, with the ReLU after it if any, at fixed inputs.
 
     Attributes:
-        weight: [L, C, D].
-        biased: whether it has a bias.
-        below: its inputs [L, N, D].
-        passes: 1 where the ReLU lets its output through, else 0 [L, N, C].
+        weight: weights [L, C, D].
+        biased: whether the layer has a bias.
+        below: inputs of the layer [L, N, D].
+        passes: 1 where the ReLU passes the output on, else 0 [L, N, C].
     """
 
     weight: Tensor
@@ -119,33 +125,33 @@ class _Layer:
     passes: Tensor
 
     def of(self, lanes: Sequence[int]) -> _Layer:
-        """Return it in some of the lanes."""
+        """Select some of the lanes."""
         index = list(lanes)
         return _Layer(self.weight[index], self.biased, self.below[index], self.passes[index])
 
     def rows(self, weight: Tensor, slopes: Tensor) -> list[Tensor]:
-        """Return derivatives by the weight [L, C, D] and by the bias, from those by outputs [L, N, C], as rows."""
+        """Return derivatives by weight [L, C, D] and bias as rows, given those by outputs [L, N, C]."""
         return [weight.flatten(1), slopes.sum(1)] if self.biased else [weight.flatten(1)]
 
 
 class _Stacked:
-    """Perceptrons over the data of a surface as one network with a dimension of lanes, differentiated by hand.
+    """Perceptrons on the data of a surface as one network with a lane dimension, differentiated by hand.
 
     Attributes:
-        surface: of a network of their architecture.
-        targets: [N].
-        layers: first to last.
-        logits: [L, N, K].
-        gram: J_i J_iᵀ of each lane and sample [L, N, K, K].
+        surface: surface of one network with their architecture.
+        targets: class indices [N].
+        layers: layers from first to last.
+        logits: logits [L, N, K].
+        gram: J_i J_iᵀ per lane and sample [L, N, K, K].
     """
 
     def __init__(self, models: Sequence[nn.Module], surface: Surface) -> None:
-        """Stack the networks' numbers and run their architecture on the inputs that they share."""
+        """Stack the networks' parameters and run their architecture on the shared inputs."""
         self.surface = surface
         self.targets = torch.cat([chunk.targets for chunk in surface.chunks])
         inputs = torch.cat([chunk.inputs for chunk in surface.chunks])
         own = [dict(model.named_parameters()) for model in models]
-        weights = {name: torch.stack([each[name].detach() for each in own]) for name in surface.names}
+        weights = {name: torch.stack([parameters[name].detach() for parameters in own]) for name in surface.names}
         self.layers: list[_Layer] = []
         hidden = inputs.flatten(1).expand(len(models), -1, -1)
         for name, layer in surface.network.named_children():
@@ -161,7 +167,7 @@ class _Stacked:
         self.gram = self._gram()
 
     def _gram(self) -> Tensor:
-        """Sum the layers' shares (u·u + 1)·dₖ·dₗ, of ‖input‖² + 1 and the logits' slopes by the outputs."""
+        """Return J_i J_iᵀ as the sum of (‖u‖² + 1)·dₖ·dₗ over layers, with inputs u and logit slopes d by outputs."""
         lanes, samples, classes = self.logits.shape
         gram = self.logits.new_zeros(lanes, samples, classes, classes)
         slopes = torch.eye(classes).to(self.logits).expand_as(gram)
@@ -173,7 +179,7 @@ class _Stacked:
         return gram
 
     def hessian(self, of_logits: Tensor, blocks: Tensor) -> _Hessian:
-        """Return the Hessian of losses with these first and second derivatives [L, N, K] and [L, N, K, K] by logits."""
+        """Return the Hessian of losses with first and second derivatives [L, N, K] and [L, N, K, K] by logits."""
         slopes = [of_logits * self.layers[-1].passes]
         for below, layer in zip(self.layers[-2::-1], self.layers[:0:-1], strict=True):
             slopes.append((slopes[-1] @ layer.weight) * below.passes)
@@ -182,12 +188,12 @@ class _Stacked:
 
 @dataclass(frozen=True)
 class _Hessian:
-    """The Hessian of a loss in each of some lanes.
+    """The Hessians of one loss per lane.
 
     Attributes:
-        layers: of the networks, first to last.
-        slopes: of the losses by the outputs of each layer [L, N, C].
-        blocks: the losses' second derivatives by the logits [L, N, K, K].
+        layers: layers of the networks from first to last.
+        slopes: derivatives of the losses by each layer's outputs [L, N, C].
+        blocks: second derivatives of the losses by the logits [L, N, K, K].
     """
 
     layers: Sequence[_Layer]
@@ -195,10 +201,10 @@ class _Hessian:
     blocks: Tensor
 
     def of(self, lanes: Sequence[int]) -> _Hessian:
-        """Return it in some of the lanes."""
+        """Select some of the lanes."""
         index = list(lanes)
         layers = [layer.of(index) for layer in self.layers]
-        return _Hessian(layers, [each[index] for each in self.slopes], self.blocks[index])
+        return _Hessian(layers, [slope[index] for slope in self.slopes], self.blocks[index])
 
     def gradients(self) -> Tensor:
         """Return the losses' gradients [L, P] in float64."""
@@ -207,10 +213,11 @@ class _Hessian:
         return torch.cat(rows, dim=1).double()
 
     def products(self, vectors: Tensor) -> Tensor:
-        """Return the products with a vector in each lane, both [L, P], in float64.
+        """Return each lane's product with its row of `vectors`, both [L, P], in float64.
 
-        The derivative along the vectors of what a traversal forwards and one backwards compute (Pearlmutter 1994).
+        Source: Pearlmutter 1994.
         """
+        # The derivative along `vectors` of a forward pass (first loop) and of a backward pass (second loop).
         ways, moves, moved = list[Tensor](), list[Tensor | None](), None
         left = vectors.to(self.blocks)
         for layer in self.layers:
@@ -236,48 +243,49 @@ class _Hessian:
 def _of_one_loss(
     stacked: _Stacked, losses: Mapping[int, LossFunction], seeds: Sequence[int], settings: CurvatureSettings
 ) -> dict[int, dict[str, float]]:
-    """Return lane → statistics of its loss, of those whose loss keeps samples apart and gives finite numbers."""
+    """Return lane → statistics, for lanes whose loss does not couple samples and whose numbers are finite."""
     surface, slopes = stacked.surface, torch.zeros_like(stacked.logits)
-    blocks, apart = slopes.new_zeros(*slopes.shape, slopes.shape[2]), []
+    blocks, separable = slopes.new_zeros(*slopes.shape, slopes.shape[2]), []
     for lane, loss in losses.items():
         logits = stacked.logits[lane].clone().requires_grad_()
         value = surface.mean_loss(loss, logits, stacked.targets)
         own = logit_hessian(value, logits)
         if own is not None:
             (slopes[lane],), blocks[lane] = torch.autograd.grad(value, logits), own
-            apart.append(lane)
+            separable.append(lane)
     hessian = stacked.hessian(slopes, blocks)
     rows = hessian.gradients()
-    finite = [lane for lane in apart if bool(torch.isfinite(rows[lane]).all())]
+    finite = [lane for lane in separable if bool(torch.isfinite(rows[lane]).all())]
     operators = {lane: HessianOperator(surface, losses[lane], gradient=rows[lane]) for lane in finite}
-    found = {}
+    results = {}
     for lane, ends in _ends_of(hessian, operators, seeds, settings).items():
         trace = TraceEstimate(float((blocks[lane] * stacked.gram[lane]).double().sum()), 0.0, 0)
-        found[lane] = statistics_of(measurement(operators[lane], ends, trace, settings, seeds[lane]), settings)
-    return found
+        results[lane] = statistics_of(measurement(operators[lane], ends, trace, settings, seeds[lane]), settings)
+    return results
 
 
 def _ends_of(
     hessian: _Hessian, operators: Mapping[int, HessianOperator], seeds: Sequence[int], settings: CurvatureSettings
 ) -> dict[int, Lanczos]:
-    """Run Lanczos in each lane, a product of all at a time; a lane whose product is not finite is left out."""
+    """Run Lanczos in all lanes with shared products; lanes with a product that is not finite are left out."""
     runs = {
-        lane: asking_ends(operator, settings, torch.Generator().manual_seed(seeds[lane]))
+        lane: lanczos_for_ends(operator, settings, torch.Generator().manual_seed(seeds[lane]))
         for lane, operator in operators.items()
     }
-    found: dict[int, Lanczos] = {}
-    asked = {lane: next(run) for lane, run in runs.items()}
-    active, lanes = hessian.of([*asked]), [*asked]
-    while asked:
-        if len(asked) < len(lanes):
-            active, lanes = active.of([place for place, lane in enumerate(lanes) if lane in asked]), [*asked]
-        images = active.products(torch.stack([*asked.values()]))
+    results: dict[int, Lanczos] = {}
+    vectors = {lane: next(run) for lane, run in runs.items()}
+    active, lanes = hessian.of([*vectors]), [*vectors]
+    while vectors:
+        # Selecting lanes copies their layers, so it is done only after one has finished.
+        if len(vectors) < len(lanes):
+            active, lanes = active.of([place for place, lane in enumerate(lanes) if lane in vectors]), [*vectors]
+        images = active.products(torch.stack([*vectors.values()]))
         for lane, image in zip(lanes, images, strict=True):
             operators[lane].products += 1
             try:
-                asked[lane] = runs[lane].send(image)
+                vectors[lane] = runs[lane].send(image)
             except StopIteration as end:
-                found[lane] = end.value
-            if lane in found or not bool(torch.isfinite(image).all()):
-                del asked[lane]
-    return found
+                results[lane] = end.value
+            if lane in results or not bool(torch.isfinite(image).all()):
+                del vectors[lane]
+    return results

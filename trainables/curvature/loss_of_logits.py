@@ -1,8 +1,8 @@
-"""The value of a loss of logits, whose derivatives are right where a probability rounds to 1.
+"""Evaluate a loss of logits so that its second derivatives stay accurate where a probability rounds to 1.
 
-A sample's curvature by its logits is made of p_y(1 − p_y). From a margin of 17 on p_y is 1 in float32, and torch's own
-second derivative of a softmax wrong by any factor. So logits are taken in float64, as far as the loss allows, and
-softmaxes are composed of what the other classes have beside the largest, at which nothing cancels.
+A sample's curvature by its logits consists of terms p_y(1 − p_y). From a margin of 17 on, p_y is 1 in float32, and
+torch's second derivative of a softmax can be wrong by any factor. Logits are therefore converted to float64 if the loss
+accepts it, and softmaxes are computed from the classes other than the largest, where nothing cancels.
 """
 
 from __future__ import annotations
@@ -20,36 +20,45 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class Freezable(Protocol):
-    """A loss that treats something as constant: ranks, weights, thresholds, a bandwidth, per-sample γ."""
+    """A loss that treats some values as constant: ranks, weights, thresholds, a bandwidth, per-sample γ."""
 
     def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
-        """Return the loss with all that fixed at these logits [N, K] and targets [N]."""
+        """Return the loss with these values fixed at logits [N, K] and targets [N]."""
 
 
 def loss_of_logits(loss: LossFunction, logits: Tensor, targets: Tensor, at: Tensor) -> Tensor:
-    """Return `loss` of logits [N, K] with everything that it treats as constant fixed at the logits `at` [N, K].
+    """Return `loss` at logits [N, K], with the values that it treats as constant fixed at logits `at` [N, K].
 
-    It gets copies of them, which it may change in place. A loss that has numbers of its own in float32 may refuse
-    float64; it gets the logits as they are.
+    The loss receives copies, which it may change in place. A loss with float32 tensors of its own that refuses float64
+    receives the logits in their own dtype.
+
+    Example:
+        >>> logits, targets = torch.tensor([[0.0, 0.0]]), torch.tensor([1])
+        >>> loss_of_logits(functional.cross_entropy, logits, targets, at=logits)
+        tensor(0.6931, dtype=torch.float64)
     """
     with ComposedSoftmax():
         if logits.dtype != torch.float64:
             try:
                 return frozen(loss, at.double(), targets)(logits.double(), targets)
             except (RuntimeError, TypeError, ValueError):
-                pass  # what else may be the matter is the matter without float64, too
+                pass  # any error that is not about float64 is raised again below
         return frozen(loss, at.clone(), targets)(logits.clone(), targets)
 
 
 def frozen(loss: LossFunction, logits: Tensor, targets: Tensor) -> LossFunction:
-    """Return `loss` with everything that it treats as constant fixed at `logits`; a plain function as it is."""
+    """Return `loss` with its constants fixed at `logits`; a plain function is returned unchanged."""
     return loss.frozen(logits, targets) if isinstance(loss, Freezable) else loss
 
 
 def log_softmax(logits: Tensor, dim: int) -> Tensor:
-    """Return log p, of which first and second derivatives keep full relative accuracy as p → 0 and p → 1.
+    """Return log p whose first and second derivatives keep full relative accuracy as p → 0 and p → 1.
 
-    With d_k = z_k − z_top and S = Σ d_k's exponentials over all but the largest, log p_k = d_k − log(1 + S).
+    With d_k = z_k − z_top and S = Σ_{k≠top} exp d_k, log p_k = d_k − log(1 + S).
+
+    Example:
+        >>> log_softmax(torch.tensor([[40.0, 0.0]], dtype=torch.float64), dim=1)[0, 0].item()
+        -4.2...e-18
     """
     top = logits.argmax(dim, keepdim=True)
     beside = logits - logits.gather(dim, top)
@@ -58,21 +67,21 @@ def log_softmax(logits: Tensor, dim: int) -> Tensor:
 
 
 class ComposedSoftmax(TorchFunctionMode):
-    """Within this context softmaxes and cross-entropies of class indices are composed by `log_softmax`."""
+    """Within this context, softmaxes and cross-entropies with class indices are computed by `log_softmax`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace calls of these functions in their plain forms; leave all others unchanged."""
+        """Replace plain calls of these functions and pass all other calls on."""
         given = dict(kwargs or {})
         if func is functional.cross_entropy:
             return _cross_entropy(*args, **given)
         dim = given.get("dim") if len(args) == 1 else args[1] if len(args) == 2 else None
         if func in _SOFTMAXES and isinstance(dim, int) and given.keys() <= {"dim", "_stacklevel"}:
-            found = log_softmax(args[0], dim)
-            return found if _SOFTMAXES[func] else found.exp()
+            log_p = log_softmax(args[0], dim)
+            return log_p if _SOFTMAXES[func] else log_p.exp()
         return func(*args, **given)
 
 
-#: A function → whether it gives logarithms.
+#: Softmax function → whether it returns logarithms. torch dispatches each spelling separately, so all are listed.
 _SOFTMAXES: dict[Any, bool] = {
     functional.log_softmax: True, torch.log_softmax: True, Tensor.log_softmax: True, torch.special.log_softmax: True,
     functional.softmax: False, torch.softmax: False, Tensor.softmax: False, torch.special.softmax: False,
@@ -89,6 +98,7 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
+    # Class weights keep the dtype of the loss; torch refuses to mix it with float64 logits.
     weight = None if weight is None else weight.to(logits)
     more = (weight, size_average, ignore_index, reduce, reduction)
     if logits.dim() != 2 or target.is_floating_point() or label_smoothing:

@@ -1,6 +1,6 @@
-"""One curvature measurement: every statistic of every loss's Hessian as plain numbers, or its spectral density.
+"""Curvature measurements: statistics of each loss's Hessian as plain numbers, and its spectral density.
 
-The density is found by stochastic Lanczos quadrature.
+The density is computed by stochastic Lanczos quadrature.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainables.curvature.blocks import Blocks, block_rows
 from trainables.curvature.failures import as_unavailable
 from trainables.curvature.further import (
     GaussNewton,
-    asking_from_gradient,
     fisher_trace,
     gauss_newton_split,
+    lanczos_from_gradient,
     sam_sharpness,
 )
 from trainables.curvature.hessian import HessianOperator, Surface, second_order
-from trainables.curvature.lanczos import Asking, Lanczos, Product, answered, lanczos
+from trainables.curvature.lanczos import Lanczos, LanczosRun, Product, complete_run, lanczos
 from trainables.curvature.loss_of_logits import LossFunction
 from trainables.curvature.statistics.base import (
     FIXED,
@@ -48,34 +48,44 @@ def measure_curvature(
     settings: CurvatureSettings,
     seed: int,
 ) -> dict[str, dict[str, float]]:
-    """Measure the Hessian H of each mean loss over the data, at the model's parameters and over all trainable ones.
+    """Measure the Hessian H of each mean loss over the data, by all trainable parameters at their current values.
 
-    The network is evaluated in eval mode. The model, its flags and all random state stay as they are, and the result
+    The network is evaluated in eval mode. The model, its flags and all random state stay unchanged, and the result
     depends on the arguments alone.
 
+    Source: Pearlmutter 1994 (Hessian-vector products); Golub & Van Loan, Matrix Computations, §10 (Lanczos); Hutchinson
+    1990 (trace). The curvature paper's Figs. 2 and 3 plot λ_max and Tr(H) of the validation loss.
+
     Args:
-        model: maps inputs [N, …] to logits [N, K].
-        inputs: [N, …].
-        targets: [N] class indices.
-        losses: label → a function of (logits, targets) that returns the mean over a batch. One with a `frozen`
-            method is first fixed at the current logits, over one partition of the data into batches of
-            `settings.batch_size`.
-        settings: what to measure, and the limits on products.
-        seed: of the Lanczos start and the probes.
+        model: network from inputs [N, …] to logits [N, K].
+        inputs: inputs [N, …].
+        targets: class indices [N].
+        losses: label → function of (logits, targets) that returns the mean over a batch. A loss with a `frozen` method
+            is first fixed at the current logits, over one partition of the data into batches of `settings.batch_size`.
+        settings: statistics to measure, and limits on products.
+        seed: seed for the Lanczos start and the probes.
 
     Returns:
-        For each label the `CURVATURE_FIELDS`: λ_max (largest algebraic) and λ_min by Lanczos from the gradient, the
-        trace with its standard error, ‖gradient‖, the number of Hessian-vector products, the residual ‖Hv − λv‖/|λ|
-        of λ_max and the number of samples. A Ritz value never lies outside the spectrum: after few steps λ_max is a
-        lower bound and λ_min an upper bound. An exact trace has standard error 0; a deflated one has that of the part
-        that was probed.
+        `CURVATURE_FIELDS` per label: λ_max (largest algebraic) and λ_min by Lanczos from the gradient, the trace with
+        its standard error, ‖gradient‖, the number of Hessian-vector products, the residual ‖Hv − λv‖/|λ| for λ_max and
+        the number of samples. Ritz values never lie outside the spectrum, so after few steps λ_max is a lower bound and
+        λ_min an upper bound. The standard error is 0 for an exact trace, and covers the probed part of a deflated one.
 
     Raises:
-        CurvatureUnavailable: network or loss fail, a product is not finite, an operator has no second derivative, or
+        CurvatureUnavailable: network or loss fail, a product is not finite, an operation has no second derivative, or
             memory ran out.
+
+    Example:
+        >>> network = nn.Linear(1, 2, bias=False)  # two parameters: logits are w·x
+        >>> _ = nn.init.zeros_(network.weight)
+        >>> data = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
+        >>> losses = {"cross_entropy": nn.functional.cross_entropy}
+        >>> measured = measure_curvature(network, *data, losses, settings=CurvatureSettings(), seed=0)["cross_entropy"]
+        >>> round(measured["lambda_max"], 4), round(measured["trace"], 4)  # H = mean x²/4·[[1, −1], [−1, 1]]
+        (1.25, 1.25)
     """
-    found = measure_by_block(model, inputs, targets, losses, settings=settings, seed=seed, blocks=None)
-    return {label: values for label, (values, _) in found.items()}
+    by_label = measure_by_block(model, inputs, targets, losses, settings=settings, seed=seed, blocks=None)
+    return {label: values for label, (values, _) in by_label.items()}
 
 
 def measure_by_block(
@@ -88,9 +98,10 @@ def measure_by_block(
     seed: int,
     blocks: Mapping[str, str] | None,
 ) -> dict[str, tuple[dict[str, float], list[dict[str, object]]]]:
-    """Return for each label what `measure_curvature` does, and a row for each block (`blocks.block_rows`).
+    """Return per label the result of `measure_curvature`, and a row per block (`blocks.block_rows`).
 
-    Takes its arguments, and `blocks`, parameter's name → name of its block; with `None` there are no rows.
+    `blocks` maps parameter names to block names; with `None` there are no rows. The other arguments are those of
+    `measure_curvature`.
     """
 
     def measured(surface: Surface, loss: LossFunction) -> tuple[dict[str, float], list[dict[str, object]]]:
@@ -98,21 +109,22 @@ def measure_by_block(
         operator = HessianOperator(surface, loss, settings.vectors_per_pass)
         operator.require_symmetric()
         generator = torch.Generator().manual_seed(seed)
-        ends = answered(asking_ends(operator, settings, generator), operator.product)
+        # Eigenvalues first: the trace reuses their Krylov space for deflation.
+        ends = complete_run(lanczos_for_ends(operator, settings, generator), operator.product)
         surface.by_layer = partition is not None
         trace = _trace(operator, ends, settings, generator, partition)
-        each = measurement(operator, ends, trace, settings, seed)
-        return statistics_of(each, settings), [] if partition is None else block_rows(each, partition, settings, seed)
+        taken = measurement(operator, ends, trace, settings, seed)
+        return statistics_of(taken, settings), [] if partition is None else block_rows(taken, partition, settings, seed)
 
     rows = settings.lanczos_steps
     return of_each_loss(measured, model, inputs, targets, losses, settings, "the curvature", basis_rows=rows)
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def of_each_loss(
-    compute: Callable[[Surface, LossFunction], Found],
+    compute: Callable[[Surface, LossFunction], Result],
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
@@ -121,24 +133,25 @@ def of_each_loss(
     stage: str,
     *,
     basis_rows: int,
-) -> dict[str, Found]:
-    """Return label → what is computed of each loss, once where two are one, on `settings.samples` spaced samples.
+) -> dict[str, Result]:
+    """Apply `compute` to each loss on `settings.samples` evenly spaced samples, once for equal losses.
 
-    Memory for `basis_rows` vectors of all parameters is left beside the graphs. Raises CurvatureUnavailable, which
-    names the `stage`, when the model cannot be copied or run, or has no trainable parameter.
+    Memory for `basis_rows` vectors of all parameters is reserved. Raises CurvatureUnavailable with the name of the
+    `stage` if the model cannot be copied or run, or has no trainable parameter.
     """
-    found: dict[str, Found] = {}
+    results: dict[str, Result] = {}
     with as_unavailable(stage), second_order(next(model.parameters()).device):
         surface = surface_of(model, inputs, targets, settings, basis_rows)
         for label, loss, same in distinct_losses(losses, settings):
-            found[label] = compute(surface, loss) if same is None else copy(found[same])
-    return found
+            # A copy keeps the results of two labels independent.
+            results[label] = compute(surface, loss) if same is None else copy(results[same])
+    return results
 
 
 def surface_of(
     model: nn.Module, inputs: Tensor, targets: Tensor, settings: CurvatureSettings, basis_rows: int
 ) -> Surface:
-    """Return the network over `settings.samples` spaced samples, see `Surface`."""
+    """Return the `Surface` of the network over `settings.samples` evenly spaced samples."""
     chosen = evenly_spaced(len(targets), settings.samples)
     data = inputs[chosen.to(inputs.device)], targets[chosen.to(targets.device)]
     surface = Surface(model, *data, batch_size=settings.batch_size, basis_rows=basis_rows)
@@ -150,7 +163,7 @@ def surface_of(
 def distinct_losses(
     losses: Mapping[str, LossFunction], settings: CurvatureSettings
 ) -> Iterator[tuple[str, LossFunction, str | None]]:
-    """Yield label and loss, its weights fixed where the settings say so, and the label of an earlier equal loss."""
+    """Yield label, loss (with fixed weights if the settings say so) and the label of an earlier equal loss."""
     done: list[tuple[LossFunction, str]] = []
     for label, given in losses.items():
         fixed = settings.weights == FIXED and hasattr(given, "with_fixed_weights")
@@ -160,57 +173,70 @@ def distinct_losses(
 
 
 class Tempered:
-    """Cross-entropy of logits over a temperature T: the loss of the probabilities softmax(z/T) that one deploys."""
+    """Cross-entropy of softmax(z/T): the loss of the probabilities after temperature scaling.
+
+    Example:
+        >>> Tempered(2.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+        tensor(0.3133)
+    """
 
     def __init__(self, temperature: float) -> None:
         """Divide logits by `temperature`, above 0."""
         self.temperature = temperature
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss."""
+        """Return the mean loss for logits [N, K] and targets [N]."""
         return nn.functional.cross_entropy(logits / self.temperature, targets)
 
 
 class AtFixedWeights:
-    """A loss whose sample weights are taken as constants, for `weights: fixed`."""
+    """A loss whose sample weights are treated as constants, for `weights: fixed`."""
 
     def __init__(self, loss: Any) -> None:
-        """Measure `loss`, which has `with_fixed_weights`."""
+        """Wrap `loss`, which must have a method `with_fixed_weights`."""
         self.loss = loss
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss."""
+        """Return the mean loss for logits [N, K] and targets [N]."""
         value: Tensor = self.loss(logits, targets)
         return value
 
     def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
-        """Return cross-entropy with the weights of these logits."""
+        """Return cross-entropy with sample weights fixed at these logits."""
         fixed: LossFunction = self.loss.with_fixed_weights(logits, targets)
         return fixed
 
 
 def evenly_spaced(total: int, samples: int | None) -> Tensor:
-    """Return `samples` evenly spaced indices below `total`: the same for every seed, and fair to sorted data."""
+    """Return `samples` evenly spaced indices below `total`, or all of them.
+
+    Example:
+        >>> evenly_spaced(10, 4)
+        tensor([0, 2, 5, 7])
+    """
+    # Not random: values of different subsets must not be compared, and even spacing covers sorted data fairly.
     count = total if samples is None else min(samples, total)
     return torch.arange(count) * total // count
 
 
 def same_loss(first: LossFunction, second: LossFunction) -> bool:
-    """Whether two losses are one: the same object, or both named plain cross-entropy."""
+    """Return whether two losses are the same object or both plain cross-entropy."""
     names = {getattr(first, "name", None), getattr(second, "name", None)}
     return first is second or names == {"cross_entropy"}
 
 
-def asking_ends(operator: HessianOperator, settings: CurvatureSettings, generator: torch.Generator) -> Asking:
-    """Return the Lanczos run, from the gradient, for both ends of the spectrum."""
-    steps = min(settings.lanczos_steps, max(1, settings.max_matvecs - 2))  # two probes have a standard error
-    return asking_from_gradient(operator, generator, steps=steps, tolerance=settings.residual_tolerance)
+def lanczos_for_ends(operator: HessianOperator, settings: CurvatureSettings, generator: torch.Generator) -> LanczosRun:
+    """Return a Lanczos run from the gradient for both ends of the spectrum."""
+    steps = min(
+        settings.lanczos_steps, max(1, settings.max_matvecs - 2)
+    )  # leaves two probes for the trace's standard error
+    return lanczos_from_gradient(operator, generator, steps=steps, tolerance=settings.residual_tolerance)
 
 
 def measurement(
     operator: HessianOperator, ends: Lanczos, trace: TraceEstimate, settings: CurvatureSettings, seed: int
 ) -> Measurement:
-    """Return what statistics are computed from."""
+    """Collect everything that statistics are computed from; expensive parts are computed on demand, once."""
 
     @cache
     def split() -> GaussNewton:
@@ -225,9 +251,9 @@ def measurement(
     return Measurement(operator, ends, trace, operator.surface.samples, split, rise, fisher)
 
 
-def statistics_of(found: Measurement, settings: CurvatureSettings) -> dict[str, float]:
-    """Return every statistic that the settings ask for, by name."""
-    return {name: STATISTICS[name].build(found) for name in statistic_names(settings.statistics)}
+def statistics_of(taken: Measurement, settings: CurvatureSettings) -> dict[str, float]:
+    """Return every requested statistic by name."""
+    return {name: STATISTICS[name].build(taken) for name in statistic_names(settings.statistics)}
 
 
 def _trace(
@@ -237,38 +263,42 @@ def _trace(
     generator: torch.Generator,
     blocks: Blocks | None,
 ) -> TraceEstimate:
-    """Return the trace: exact or sketched where the network allows it, else from probes beside the space of `ends`."""
+    """Return the trace: exact or sketched if the network allows it, else probed on the complement of `ends`."""
     left = settings.max_matvecs - operator.products
     if settings.trace_method == "auto":
-        found = per_sample_trace(
+        exact = per_sample_trace(
             operator, precision=settings.trace_precision, max_rounds=max(1, left // 4), generator=generator
         )
-        if found is not None:
-            return found
+        if exact is not None:
+            return exact
     estimate = hutch_plus_plus if settings.trace_method == "hutch++" else hutchinson
     effort = Effort(settings.trace_probes, settings.trace_precision, floor=ends.norm, max_products=left)
     more = () if blocks is None else (ends.images, blocks.sums)
     return estimate(operator.products_of, ends.basis, ends.trace, effort, generator, *more)
 
 
+#: Rows of a density table.
 _POINTS = 256
-#: Relative standard error of a spectrum's mean below which no further probe is taken; two missed it by up to 31 %.
+
+#: Relative standard error of a spectrum's mean at which probing stops. Two probes alone were off by up to 31 %.
 SPECTRUM_PRECISION = 0.1
 
-#: The most probes: where positive and negative eigenvalues cancel, the mean has no relative precision.
+#: Maximum number of probes: if positive and negative eigenvalues cancel, no relative precision can be reached.
 SPECTRUM_PROBES = 16
 
-_WIDTH = 0.01  # of the Gaussian that replaces each node, as a share of the spectrum's range
+_WIDTH = 0.01  # width of the Gaussian that replaces each node, relative to the spectrum's range
 
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Nodes (eigenvalues) and their weights, which sum to 1: ∫f(λ)ρ(λ)dλ ≈ Σ weight·f(node).
+    """Quadrature of a spectral density: ∫f(λ)ρ(λ)dλ ≈ Σ weight·f(node), with weights that sum to 1.
 
     Attributes:
-        nodes, weights: of all probes.
-        probes: how many there were.
-        mean, mean_se: of the eigenvalues, Tr(H)/P, over probes, and its standard error.
+        nodes: Ritz values of all probes.
+        weights: weight per node.
+        probes: number of probes.
+        mean: mean eigenvalue Tr(H)/P over probes.
+        mean_se: standard error of `mean`.
     """
 
     nodes: Tensor
@@ -278,7 +308,7 @@ class Quadrature:
     mean_se: float = math.nan
 
     def density(self, points: Tensor, width: float) -> Tensor:
-        """Return the density at `points` [M], each node widened to a Gaussian of standard deviation `width`."""
+        """Return the density at `points` [M], with each node widened to a Gaussian of standard deviation `width`."""
         distances = (points[:, None] - self.nodes[None, :]) / width
         return (torch.exp(-(distances**2) / 2) @ self.weights) / (width * math.sqrt(2 * math.pi))
 
@@ -293,11 +323,19 @@ def lanczos_quadrature(
     precision: float | None = None,
     most: int = 0,
 ) -> Quadrature:
-    """Return the spectrum of an operator on vectors as `like` [P] from `probes` Lanczos runs of `steps` products each.
+    """Return the spectrum of an operator on vectors like `like` [P], by stochastic Lanczos quadrature.
 
-    Each run starts at a vector of random signs; its Ritz values are nodes, weighted by the squared first coordinates
-    of the Ritz vectors (Golub & Meurant 2010; Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2). Up to `most`
-    further probes are taken until the standard error of the mean eigenvalue is below `precision` of its size.
+    Each probe is a Lanczos run of `steps` products from a vector of random signs. Its Ritz values are the nodes,
+    weighted by the squared first coordinates of the Ritz vectors (Golub & Meurant 2010; Ghorbani, Krishnan & Xiao 2019,
+    arXiv:1901.10159, §2). With `precision`, probes continue, up to `most` in all, until the standard error of the mean
+    eigenvalue is at most that fraction of it.
+
+    Example:
+        >>> matrix, like = torch.diag(torch.tensor([3.0, 1.0])), torch.zeros(2)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> spectrum = lanczos_quadrature(lambda v: matrix @ v, like, probes=1, steps=2, generator=generator)
+        >>> spectrum.nodes.round(decimals=3), spectrum.weights.round(decimals=3)
+        (tensor([1., 3.], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
     """
     nodes: list[Tensor] = []
     weights: list[Tensor] = []
@@ -305,9 +343,10 @@ def lanczos_quadrature(
     error = math.inf
     starts = [*rademacher(probes, like[None], generator)]
     while starts:
-        found = lanczos(product, starts.pop(0), steps=steps, tolerance=0.0, generator=generator)
-        nodes.append(found.values)
-        weights.append(found.coordinates[0].double().cpu() ** 2)
+        # Tolerance 0: all steps are taken, because the quadrature needs the bulk and not only the ends.
+        run = lanczos(product, starts.pop(0), steps=steps, tolerance=0.0, generator=generator)
+        nodes.append(run.values)
+        weights.append(run.coordinates[0].double().cpu() ** 2)
         means.append(float((weights[-1] * nodes[-1]).sum()))
         if len(means) > 1:
             error = stdev(means) / math.sqrt(len(means))
@@ -330,46 +369,57 @@ def spectral_density(
 ) -> dict[str, list[dict[str, float]]]:
     """Return the spectral density of each mean loss's Hessian as rows of `eigenvalue`, `density` and `weight`.
 
-    Each row also has `probes`, how many Lanczos runs there were, and `mean` and `mean_se`, the mean eigenvalue Tr(H)/P
-    over them and its standard error.
+    Each row also has `probes`, the number of Lanczos runs, and `mean` and `mean_se`, the mean eigenvalue Tr(H)/P over
+    them and its standard error.
 
-    Stochastic Lanczos quadrature (Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2): ρ(λ) ≈ Σ_i w_i N(λ; λ_i, σ²)
-    over the nodes λ_i and weights w_i of `probes` Lanczos runs, σ being 1 % of the spectrum's range. Rows are evenly
-    spaced eigenvalues over the spectrum; `density` integrates to 1 over them, and `weight` is the share of eigenvalues
-    in that row's interval, which a logarithmic axis can show beside the bulk at 0.
+    The density is ρ(λ) ≈ Σ_i w_i N(λ; λ_i, σ²) over the nodes λ_i and weights w_i of `probes` Lanczos runs, with σ at
+    1 % of the spectrum's range. Rows are evenly spaced eigenvalues over the spectrum. `density` integrates to 1 over
+    them; `weight` is the share of eigenvalues in the row's interval, which a logarithmic axis can show next to the bulk
+    at 0.
+
+    Source: Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2.
 
     Args:
-        model: as for `measure_curvature`, which also says what stays untouched.
-        inputs: [N, …].
-        targets: [N] class indices.
+        model: network as for `measure_curvature`, which also says what stays unchanged.
+        inputs: inputs [N, …].
+        targets: class indices [N].
         losses: label → mean loss.
-        settings: `spectrum_steps` products a probe, `samples` and `batch_size`.
-        seed: of the probes.
-        probes: Lanczos runs for each loss; more probes settle the bulk, more steps the edges.
-        precision: more are taken, up to SPECTRUM_PROBES, until the mean's standard error is at most this share of it;
-            `None` takes `probes`.
+        settings: `spectrum_steps` products per probe, `samples` and `batch_size`.
+        seed: seed for the probes.
+        probes: Lanczos runs per loss; more probes resolve the bulk, more steps the edges.
+        precision: continue, up to SPECTRUM_PROBES runs, until the mean's standard error is at most this fraction of it;
+            `None` stops after `probes`.
 
     Raises:
-        CurvatureUnavailable: as `measure_curvature`.
+        CurvatureUnavailable: as for `measure_curvature`.
+
+    Example:
+        >>> network = nn.Linear(1, 2, bias=False)
+        >>> data = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
+        >>> losses = {"cross_entropy": nn.functional.cross_entropy}
+        >>> rows = spectral_density(network, *data, losses, settings=CurvatureSettings(), seed=0)["cross_entropy"]
+        >>> round(sum(row["weight"] for row in rows), 6)
+        1.0
     """
 
     def rows(surface: Surface, loss: LossFunction) -> list[dict[str, float]]:
         operator = HessianOperator(surface, loss)
         operator.require_symmetric()
         like, generator = operator.gradient.to(surface.basis_type), torch.Generator().manual_seed(seed)
-        found = lanczos_quadrature(
+        spectrum = lanczos_quadrature(
             operator.product, like, probes=probes, steps=steps, generator=generator,
             precision=precision, most=SPECTRUM_PROBES,
         )  # fmt: skip
-        return density_rows(found)
+        return density_rows(spectrum)
 
     steps = settings.spectrum_steps
     return of_each_loss(rows, model, inputs, targets, losses, settings, "the spectral density", basis_rows=steps)
 
 
 def density_rows(quadrature: Quadrature, points: int = _POINTS) -> list[dict[str, float]]:
-    """Return `quadrature` as table rows on an even grid that reaches four widths past its outermost nodes."""
+    """Return `quadrature` as table rows on an even grid that extends four widths beyond the outermost nodes."""
     low, high = float(quadrature.nodes.min()), float(quadrature.nodes.max())
+    # All eigenvalues of a zero Hessian are equal; the Gaussian still needs a width.
     width = _WIDTH * max(high - low, 1e-12)
     grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
     spacing = float(grid[1] - grid[0])
@@ -377,5 +427,5 @@ def density_rows(quadrature: Quadrature, points: int = _POINTS) -> list[dict[str
     interval = ((quadrature.nodes - grid[0]) / spacing).round().long().clamp(0, points - 1)
     weight = torch.zeros(points, dtype=torch.float64).index_add_(0, interval, quadrature.weights)
     rows = zip(grid.tolist(), density.tolist(), weight.tolist(), strict=True)
-    said = {"probes": quadrature.probes, "mean": quadrature.mean, "mean_se": quadrature.mean_se}
-    return [{"eigenvalue": x, "density": y, "weight": w, **said} for x, y, w in rows]
+    common = {"probes": quadrature.probes, "mean": quadrature.mean, "mean_se": quadrature.mean_se}
+    return [{"eigenvalue": x, "density": y, "weight": w, **common} for x, y, w in rows]

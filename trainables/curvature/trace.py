@@ -1,9 +1,9 @@
-"""The trace of a symmetric operator, from random probes with a standard error, or sample by sample without any product.
+"""The trace of a symmetric operator, from random probes with a standard error, or sample by sample without products.
 
-Where the network is affine in each parameter alone (`gauss_newton`), Tr(H) = Σ_i ⟨H_z,i, J_i J_iᵀ⟩, a sum over samples.
-With few classes K it is exact, from K backward passes for all losses together. With many, each sample gets random
-directions w_i in logit space instead, with E[w_i w_iᵀ] = H_z,i; since samples draw independently, the error averages
-out over them, unlike that of a probe in parameter space, which every sample shares.
+If the network is affine in each parameter alone (`gauss_newton`), Tr(H) = Σ_i ⟨H_z,i, J_i J_iᵀ⟩, a sum over samples.
+With few classes K it is exact, from K backward passes for all losses together. With many classes, each sample draws
+random directions w_i in logit space with E[w_i w_iᵀ] = H_z,i. Samples draw independently, so the error averages out
+over them, whereas all samples share a probe in parameter space.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from torch import Tensor
 
 from trainables.curvature.hessian import HessianOperator
 
-Products = Callable[[Tensor], Tensor]  # rows [m, P] to their images [m, P]
-Sums = Callable[[Tensor], Tensor]  # rows [m, P] to their sums over blocks of parameters [m, B]
+Products = Callable[[Tensor], Tensor]  # rows [m, P] → images [m, P]
+Sums = Callable[[Tensor], Tensor]  # rows [m, P] → sums over blocks of parameters [m, B]
 
-_FEWEST_PROBES = 2  # for a standard error
-_PROBES_PER_PASS = 4
+_FEWEST_PROBES = 2  # a standard error needs two
+_PROBES_PER_PASS = 4  # probes share a graph that must be rebuilt, and each takes the memory of all parameters
 
 
 @dataclass(frozen=True)
 class TraceEstimate:
-    """A trace, its standard error (0 when exact) and the number of probes behind it.
+    """An estimated trace. The interval value ± t·standard_error uses Student's t with `probes` − 1 degrees of freedom.
 
-    The interval value ± t·standard_error takes Student's t at `probes` − 1 degrees of freedom. `parts` are the traces
-    of diagonal blocks, where they were asked for, from the same probes, so that they sum to the value.
+    Attributes:
+        value: the trace.
+        standard_error: its standard error; 0 if exact.
+        probes: number of random probes; 0 if exact.
+        parts: traces of diagonal blocks from the same probes, which sum to `value`; empty unless requested.
+        part_errors: their standard errors.
     """
 
     value: float
@@ -41,13 +45,13 @@ class TraceEstimate:
 
 @dataclass(frozen=True)
 class Effort:
-    """How many products an estimate may take.
+    """The budget of a trace estimate.
 
     Attributes:
-        probes: random vectors, where no precision is asked for; with one, the fewest.
-        precision: the standard error to reach, as a share of the larger of |trace| and `floor`; `None` for none.
-        floor: below which a trace's size does not count, e.g. the operator's norm.
-        max_products: the most products with the operator.
+        probes: number of probes, or the minimum number if `precision` is set.
+        precision: target standard error relative to the larger of |trace| and `floor`; `None` for a fixed number.
+        floor: smallest scale for the relative error, e.g. the operator's norm; a trace near 0 has no relative error.
+        max_products: maximum number of products with the operator.
     """
 
     probes: int
@@ -57,18 +61,16 @@ class Effort:
 
 
 def random_signs(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return ±1 in `shape`, on the device and of the type of `like`; drawn on the generator's device.
-
-    Bytes are drawn and sent, which takes a CPU a quarter of the time of 64-bit integers and gives the same signs.
-    """
+    """Return random ±1 of `shape` with the device and dtype of `like`, drawn on the generator's device."""
+    # Drawing bytes takes a CPU a quarter of the time of 64-bit integers and gives the same signs.
     bits = torch.randint(0, 2, tuple(shape), generator=generator, dtype=torch.int8, device=generator.device)
     return bits.to(like.device).mul_(2).sub_(1).to(like)
 
 
 def generator_on(device: torch.device, source: torch.Generator) -> torch.Generator:
-    """Return a generator of `device`: `source` itself on a CPU; on a card a new one, seeded by one draw of `source`.
+    """Return `source` if it is on `device`, else a new generator there, seeded by one draw from `source`.
 
-    The state of `source` then decides what is drawn on either, but the numbers are not the same on both.
+    The state of `source` determines the draws on either device, but the numbers differ between devices.
     """
     if device.type == source.device.type:
         return source
@@ -77,11 +79,8 @@ def generator_on(device: torch.device, source: torch.Generator) -> torch.Generat
 
 
 def rademacher(count: int, basis: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `count` vectors of random signs [count, P], as wide as `basis` [k, P].
-
-    A generator on the CPU draws the same signs for every device, so that a measurement on a card has the probes of
-    one on a CPU; beside a product with the Hessian the time does not count.
-    """
+    """Return `count` vectors of random signs [count, P] with the width of `basis` [k, P]."""
+    # A generator on the CPU gives a GPU the same probes as a CPU; its time is negligible compared with a product.
     return random_signs((count, basis.shape[1]), basis, generator)
 
 
@@ -94,22 +93,36 @@ def hutchinson(
     images: Tensor | None = None,
     sums: Sums | None = None,
 ) -> TraceEstimate:
-    """Return the trace as `known`, its part on the orthonormal rows of `basis` [k, P], plus an estimate of the rest.
+    """Estimate a trace by Hutchinson's method on the complement of a subspace whose trace is known.
 
-    The rest is Hutchinson's estimator on the complement: the mean of wᵀHw over probes w = (I − QᵀQ)z with random
-    signs z (Hutchinson 1990). The standard error covers that residual part only; the deflated part has none.
+    The estimate is `known` plus the mean of wᵀHw over probes w = (I − QᵀQ)z with random signs z (Hutchinson 1990). The
+    standard error covers the probed part only; the deflated part is exact.
 
-    With `sums` of rows over blocks, and the products `images` of the basis, the trace of each block b besides, from
-    the same probes: Tr(P_b H) = Tr(P_b HQQᵀ) + E[wᵀP_b Hw], since E[wwᵀ] = I − QQᵀ.
+    Args:
+        products: products with H for rows [m, P].
+        basis: orthonormal rows Q [k, P].
+        known: trace of H on the rows of `basis`.
+        effort: budget of probes.
+        generator: source of the signs.
+        images: products of H with the rows of `basis` [k, P], needed with `sums`.
+        sums: sums of rows over blocks; if given, also estimate each block's trace from the same probes,
+            Tr(P_b H) = Tr(P_b HQQᵀ) + E[wᵀP_b Hw], since E[wwᵀ] = I − QQᵀ.
+
+    Example:
+        >>> matrix, basis = torch.diag(torch.tensor([3.0, 2.0, 1.0])), torch.tensor([[1.0, 0.0, 0.0]])
+        >>> effort, generator = Effort(4, None, 0.0, 100), torch.Generator().manual_seed(0)
+        >>> hutchinson(lambda rows: rows @ matrix, basis, 3.0, effort, generator)
+        TraceEstimate(value=6.0, standard_error=0.0, probes=4, parts=(), part_errors=())
     """
     settled = sums(basis * images).sum(0) if sums is not None and images is not None else None
     if len(basis) >= basis.shape[1]:
         return TraceEstimate(known, 0.0, 0, *_parts(settled, []))
     values: list[float] = []
     by_block: list[Tensor] = []
-    wanted = max(_FEWEST_PROBES, min(effort.probes, effort.max_products))
-    while len(values) < wanted or _needs_more_probes(values, known, effort):
-        missing = wanted - len(values) if len(values) < wanted else 1
+    # Two probes even beyond the budget: a trace without a standard error is of no use.
+    fewest = max(_FEWEST_PROBES, min(effort.probes, effort.max_products))
+    while len(values) < fewest or _needs_more_probes(values, known, effort):
+        missing = fewest - len(values) if len(values) < fewest else 1
         signs = project_out(rademacher(min(missing, _PROBES_PER_PASS), basis, generator), basis)
         terms = signs * products(signs)
         values += terms.sum(1).tolist()
@@ -119,7 +132,7 @@ def hutchinson(
 
 
 def _parts(settled: Tensor | None, drawn: list[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return blocks' traces and their standard errors, of those on the basis [B] and probes' [m, B] beside it."""
+    """Return the blocks' traces and standard errors from the part on the basis [B] and the probed values [m, B]."""
     if settled is None:
         return (), ()
     if not drawn:
@@ -137,11 +150,13 @@ def hutch_plus_plus(
     images: Tensor | None = None,
     sums: Sums | None = None,
 ) -> TraceEstimate:
-    """Return the trace like `hutchinson`, beside `basis` [k, P] and the range of a few random images (Hutch++).
+    """Estimate a trace by Hutch++: `hutchinson` on the complement of `basis` [k, P] and of a random range of H.
 
-    A third of `probes` are multiplied once to find that range and once more for the trace on it, the last third
-    are probes of the rest, drawn independently, so that their standard error is honest (Meyer, Musco, Musco &
-    Woodruff 2021, arXiv:2010.09649, Algorithm 1). With a precision the range takes a sixth of the products.
+    A third of the products finds the range, a third measures the trace on it, and the last third are independent
+    probes of the rest, so that their standard error is valid. With a precision, finding and measuring the range takes
+    a sixth of the products. Arguments are those of `hutchinson`.
+
+    Source: Meyer, Musco, Musco & Woodruff 2021, arXiv:2010.09649, Algorithm 1.
     """
     most = effort.max_products
     width = max(1, (most // 4 if effort.precision is not None else min(effort.probes, most)) // 3)
@@ -153,20 +168,26 @@ def hutch_plus_plus(
         frame = project_out(torch.linalg.qr(drawn.T).Q.T, basis)
         of_frame = products(frame)
     left = replace(effort, probes=effort.probes - 2 * width, max_products=most - 2 * width)
-    found = known + float((frame * of_frame).sum())
+    deflated = known + float((frame * of_frame).sum())
     both = None if images is None else torch.cat([images, of_frame.to(images)])
-    return hutchinson(products, torch.cat([basis, frame]), found, left, generator, both, sums)
+    return hutchinson(products, torch.cat([basis, frame]), deflated, left, generator, both, sums)
 
 
 def project_out(vectors: Tensor, basis: Tensor) -> Tensor:
     """Return rows `vectors` [m, P] without their components along the orthonormal rows of `basis`."""
+    # The second pass removes what the rounding of the first leaves.
     for _ in range(2):
         vectors = vectors - (vectors @ basis.T) @ basis
     return vectors
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Return the mean of `values` and its standard error (sample standard deviation over √n)."""
+    """Return the mean of `values` and its standard error (sample standard deviation over √n).
+
+    Example:
+        >>> mean_and_error([1.0, 3.0])
+        (2.0, 1.0)
+    """
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
@@ -179,18 +200,19 @@ def _needs_more_probes(values: list[float], known: float, effort: Effort) -> boo
     return error > effort.precision * max(abs(known + mean), effort.floor)
 
 
-EXACT_CLASSES = 32  # as many backward passes take as long as about 16 Hessian-vector products, once for all losses
-SKETCHED_CLASSES = 256  # beyond, the blocks H_z,i and their roots cost more than probes
-_ROUND = 2  # directions a sample at a time: the fewest with a standard error
+EXACT_CLASSES = 32  # 32 backward passes, once for all losses, take as long as about 16 Hessian-vector products
+SKETCHED_CLASSES = 256  # with more classes, the blocks H_z,i and their roots cost more than probes
+_ROUND = 2  # directions per sample and round: the fewest that give a standard error
 
 
 def per_sample_trace(
     operator: HessianOperator, *, precision: float | None, max_rounds: int, generator: torch.Generator
 ) -> TraceEstimate | None:
-    """Return Tr(H), exact or sketched by the number of classes; None where the network or the loss rules it out.
+    """Return Tr(H) summed over samples: exact with few classes, sketched with many, `None` if not applicable.
 
-    A loss whose Hessian couples samples (mmce, kde_xe) is ruled out. A sketch takes two directions a sample, and
-    with `precision` continues until its standard error is at most that times the |trace|, for `max_rounds` at most.
+    It does not apply to networks that are not affine in each parameter, or to losses that couple samples (mmce,
+    kde_xe). A sketch draws two directions per sample. With `precision` it continues until the standard error is at most
+    `precision`·|trace|, for at most `max_rounds` rounds.
     """
     surface = operator.surface
     if not surface.affine:
@@ -215,11 +237,12 @@ def _sketch(
     generator: torch.Generator,
 ) -> TraceEstimate:
     roots = [signed_roots(block) for block in blocks]
-    drawn: list[Tensor] = []  # [N, 2] a round: unbiased values of ⟨H_z,i, J_i J_iᵀ⟩
+    drawn: list[Tensor] = []  # [N, 2] per round: unbiased values of ⟨H_z,i, J_i J_iᵀ⟩
     while True:
         drawn.append(torch.cat([_draw(operator, index, root, generator) for index, root in enumerate(roots)]))
         values = torch.cat(drawn, dim=1)
         total = float(values.mean(1).sum())
+        # Samples draw independently, so their variances add up.
         variances = values.var(1)
         error = float((variances.sum() / values.shape[1]).sqrt())
         if precision is None or error <= precision * abs(total) or len(drawn) >= max_rounds:
@@ -227,10 +250,8 @@ def _sketch(
 
 
 def _degrees_of_freedom(variances: Tensor, draws: int) -> int:
-    """Return Satterthwaite's degrees of freedom of a sum of `variances` [N], each estimated from `draws` values.
-
-    It is (draws − 1)(Σσ²)²/Σσ⁴, and a squared estimate overstates σ⁴ by (draws + 1)/(draws − 1).
-    """
+    """Return Satterthwaite's degrees of freedom for a sum of `variances` [N], each estimated from `draws` values."""
+    # The formula is (draws − 1)(Σσ²)²/Σσ⁴; a squared estimate overstates σ⁴ by (draws + 1)/(draws − 1).
     squares = float(variances.square().sum())
     return max(1, int((draws + 1) * float(variances.sum()) ** 2 / squares)) if squares > 0 else 1
 
@@ -238,7 +259,7 @@ def _degrees_of_freedom(variances: Tensor, draws: int) -> int:
 def _draw(
     operator: HessianOperator, index: int, roots: list[tuple[float, Tensor]], generator: torch.Generator
 ) -> Tensor:
-    """Return two unbiased values [n, 2] of each sample's term of the trace."""
+    """Return two unbiased values [n, 2] of each sample's contribution to the trace."""
     chunk = operator.surface.chunks[index]
     total = torch.zeros(len(chunk.targets), _ROUND, dtype=torch.float64, device=chunk.targets.device)
     for sign, root in roots:
@@ -248,7 +269,8 @@ def _draw(
 
 
 def signed_roots(blocks: Tensor) -> list[tuple[float, Tensor]]:
-    """Return (sign, R_i [n, K, K]) with blocks = Σ sign·R_i R_iᵀ; the negative part only where there is one."""
+    """Return (sign, R_i [n, K, K]) pairs with blocks = Σ sign·R_i R_iᵀ; the negative pair only if needed."""
+    # Blocks of a loss that is convex in the logits have no negative part, except for rounding: half the work is saved.
     values, vectors = torch.linalg.eigh(blocks.double())
     roots = []
     for sign in (1.0, -1.0):

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from tests.benchmarks.oracles import package
 from trainables.curvature import CurvatureSettings
 from trainables.curvature.hessian import HessianOperator, LossFunction, Surface
-from trainables.curvature.lanczos import answered
-from trainables.curvature.measure import asking_ends, of_each_loss
+from trainables.curvature.lanczos import complete_run
+from trainables.curvature.measure import lanczos_for_ends, of_each_loss
 from trainables.curvature.trace import Effort, TraceEstimate, hutchinson, mean_and_error, per_sample_trace
 
 CLASSES, SAMPLES, PROBES, STEP = 4, 4, 12, 1e-9
@@ -161,7 +161,7 @@ def measured(given: Case, loss: LossFunction) -> Measured:
         operator = HessianOperator(surface, loss)
         operator.require_symmetric()
         generator = torch.Generator().manual_seed(0)
-        ends = answered(asking_ends(operator, settings, generator), operator.product)
+        ends = complete_run(lanczos_for_ends(operator, settings, generator), operator.product)
         vector = torch.randn(surface.dimension, generator=generator, dtype=surface.basis_type)
         trace = per_sample_trace(operator, precision=None, max_rounds=1, generator=generator)
         if trace is None:

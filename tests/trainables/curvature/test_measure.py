@@ -452,7 +452,7 @@ class NoSecondDerivative(nn.Module):
         (lambda model: model[1].weight.data.fill_(math.nan), "not finite"),
         (lambda model: model.requires_grad_(False), "no trainable parameter"),
         (lambda model: model.append(nn.Linear(7, 2).double()), "forward pass"),
-        (lambda model: torch.nn.utils.parametrizations.weight_norm(model[1]), "not those of a symmetric matrix"),
+        (lambda model: torch.nn.utils.parametrizations.weight_norm(model[1]), "Hessian is not symmetric"),
         (lambda model: setattr(model[1], "forward", lambda x: x @ model[1].weight.T), "the original's parameters"),
     ],
 )

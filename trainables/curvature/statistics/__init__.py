@@ -1,11 +1,11 @@
-"""What a measured Hessian is summed up by, by name; how a statistic is added is said in its `base`.
+"""Curvature statistics by name; `base` says how to add one.
 
-They import nothing heavy at the top: readers of results ask them for columns and labels.
+The modules import nothing heavy at the top, because readers of results need only columns and labels.
 """
 
 from trainables.curvature.statistics.base import STATISTICS, statistic_names
 
 STATISTICS.discover(__name__)
 
-#: What is always measured of each loss's Hessian, and a column of `evaluations` each: `hessian_<loss>_<statistic>`.
+#: Statistics measured for every loss's Hessian; each is a column `hessian_<loss>_<statistic>` in `evaluations`.
 CURVATURE_FIELDS = statistic_names()

@@ -1,14 +1,14 @@
-"""What a curvature statistic is, the registry of all of them by name, and what may be said of a measurement.
+"""The curvature statistic family: their registry by name, and the settings of a measurement.
 
-Adding one: a file of this folder with a function of a `Measurement`, under the decorator that describes it; no other
-file lists them. The table `evaluations` gets its columns `hessian_<loss>_<name>`; leaderboard, trial pages, model
-cards and reports show those that declare themselves a `headline`.
+To add a statistic, write a file in this folder with a function of a `Measurement` and the `STATISTICS.add` decorator.
+No other file lists the statistics. The table `evaluations` gets the columns `hessian_<loss>_<name>`; leaderboard, trial
+pages, model cards and reports show those declared a `headline`.
 
     @STATISTICS.add("condition", "largest eigenvalue over the smallest", label="κ", headline=True)
-    def condition(found: Measurement) -> float:
-        return found.ends.lambda_max / abs(found.ends.lambda_min)
+    def condition(measurement: Measurement) -> float:
+        return measurement.ends.lambda_max / abs(measurement.ends.lambda_min)
 
-Its test compares it with the dense Hessian of a small network, as `tests/trainables/curvature/test_measure.py` does.
+Test it against the dense Hessian of a small network, as `tests/trainables/curvature/test_measure.py` does.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from trainables.curvature.lanczos import Lanczos
     from trainables.curvature.trace import TraceEstimate
 
-#: What the columns' names begin with.
+#: Prefix of the columns' names.
 PREFIX = "hessian_"
 
-#: The losses whose Hessian is measured, in words; cross-entropy's can be compared among training losses.
+#: Losses whose Hessian is measured, with their names in reports. Cross-entropy's is comparable between training losses.
 LOSS_WORDS = {"cross_entropy": "cross-entropy", "training": "training"}
 
-#: Cross-entropy of logits over T, the loss that one deploys: `tempered_<label>` for each post-hoc method `temperature`.
+#: Cross-entropy after temperature scaling, measured as `tempered_<label>` for each post-hoc method `temperature`.
 TEMPERED = "tempered"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was computed of one loss's Hessian H.
+    """Results for one loss's Hessian H, from which statistics are computed.
 
     Attributes:
-        operator: gives products with H, the gradient, and how many products were taken.
-        ends: the Lanczos run for both ends of the spectrum.
-        trace: the estimate of Tr(H).
-        samples: the samples that the loss is a mean over.
-        gauss_newton: gives the Gauss–Newton matrix G and the residual R of H = G + R, computed once.
-        rise: gives SAM's sharpness, of True ASAM's.
-        fisher: gives the trace of the Fisher information, computed once.
+        operator: products with H, their count, and the gradient.
+        ends: Lanczos result for both ends of the spectrum.
+        trace: estimate of Tr(H).
+        samples: number of samples in the mean loss.
+        gauss_newton: function that computes, once, the Gauss–Newton matrix G and the residual R of H = G + R.
+        sharpness: function that computes SAM's sharpness, or ASAM's for the argument `True`.
+        fisher: function that computes, once, the trace of the Fisher information.
     """
 
     operator: HessianOperator
@@ -54,19 +54,20 @@ class Measurement:
     trace: TraceEstimate
     samples: int
     gauss_newton: Callable[[], GaussNewton]
-    rise: Callable[[bool], float]
+    sharpness: Callable[[bool], float]
     fisher: Callable[[], TraceEstimate]
 
 
 @dataclass(frozen=True)
 class Statistic(Component):
-    """One number of a Hessian; `build` computes it from a `Measurement`.
+    """A number that describes a Hessian; `build` computes it from a `Measurement`.
 
     Attributes:
-        label: how tables and figures call it.
-        headline: whether leaderboard, trial pages, model cards and reports show it; the others say how it was measured.
+        label: name in tables and figures.
+        headline: whether leaderboard, trial pages, model cards and reports show it; other statistics document the
+            measurement.
         counted: whether it is a whole number.
-        group: what `evaluation.curvature.statistics` must name for it to be measured; empty where it always is.
+        group: name in `evaluation.curvature.statistics` that requests it; empty if it is always measured.
     """
 
     label: str = ""
@@ -79,44 +80,65 @@ STATISTICS = Registry("curvature statistic", None, Statistic, ["measurement"])
 
 
 def headline_columns() -> tuple[str, ...]:
-    """Return the columns that people are shown, loss by loss."""
-    shown = [each.name for each in STATISTICS.built_in() if each.headline]
+    """Return the columns shown to people, loss by loss.
+
+    Example:
+        >>> headline_columns()[0]
+        'hessian_cross_entropy_lambda_max'
+    """
+    shown = [statistic.name for statistic in STATISTICS.built_in() if statistic.headline]
     return tuple(f"{PREFIX}{loss}_{name}" for loss in LOSS_WORDS for name in shown)
 
 
 def statistic_of(column: str) -> tuple[str, Statistic] | None:
-    """Return the loss and the statistic whose column this is, or `None` for another column."""
-    # The longest first: `gauss_newton_lambda_max` ends like `lambda_max`.
-    for name, found in sorted(STATISTICS.items(), key=lambda each: -len(each[0])):
+    """Return the loss and the statistic of a column, or `None` if it is no statistic's column.
+
+    Example:
+        >>> loss, statistic = statistic_of("hessian_training_trace")
+        >>> loss, statistic.label
+        ('training', 'Tr(H)')
+    """
+    # Longest names first: `gauss_newton_lambda_max` also ends with `lambda_max`.
+    for name, statistic in sorted(STATISTICS.items(), key=lambda item: -len(item[0])):
         loss = column.removeprefix(PREFIX).removesuffix(f"_{name}")
         known = loss in LOSS_WORDS or loss.startswith(f"{TEMPERED}_")
         if known and column == f"{PREFIX}{loss}_{name}":
-            return loss, found
+            return loss, statistic
     return None
 
 
 def statistic_words(column: str) -> str | None:
-    """Return how a column is called, e.g. `cross-entropy λ_max`; `None` for one that is no statistic's."""
-    found = statistic_of(column)
-    return None if found is None else f"{LOSS_WORDS.get(found[0], found[0].replace('_', ' '))} {found[1].label}"
+    """Return a column's name in reports, or `None` if it is no statistic's column.
+
+    Example:
+        >>> statistic_words("hessian_cross_entropy_lambda_max")
+        'cross-entropy λ_max'
+    """
+    match = statistic_of(column)
+    return None if match is None else f"{LOSS_WORDS.get(match[0], match[0].replace('_', ' '))} {match[1].label}"
 
 
 def statistic_names(groups: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the statistics that are measured where these groups are asked for, in the order of their columns."""
-    return tuple(n for n, each in STATISTICS.items() if each.group in ("", *groups))
+    """Return the statistics measured when these groups are requested, in column order.
+
+    Example:
+        >>> statistic_names()[:3]
+        ('lambda_max', 'lambda_min', 'trace')
+    """
+    return tuple(name for name, statistic in STATISTICS.items() if statistic.group in ("", *groups))
 
 
 def temperature_labels(posthoc: Iterable[Options]) -> list[str]:
-    """Return the labels of those post-hoc methods that divide logits by a temperature and do nothing else."""
+    """Return the labels of post-hoc methods that only divide logits by a temperature."""
     return [entry_label(e) for e in posthoc if e.get("name") == "temperature" and not e.get("apply_focal_map")]
 
 
 def further_columns(curvature: object, posthoc: Iterable[Options]) -> list[str]:
-    """Return the columns that settings of `evaluation.curvature` add to those that every sweep has.
+    """Return the columns that `evaluation.curvature` adds to those of every sweep.
 
     Args:
-        curvature: the settings; anything but a mapping adds none.
-        posthoc: the sweep's post-hoc methods.
+        curvature: settings; anything but a mapping adds no columns.
+        posthoc: post-hoc methods of the sweep.
     """
     if not isinstance(curvature, Mapping):
         return []
@@ -137,33 +159,38 @@ class CurvatureSettings:
     """Settings of one curvature measurement; `from_mapping` checks them all at once.
 
     Attributes:
-        samples: how many samples of the split, evenly spaced; `None` takes all. Values of different
-            `samples` must never be compared: a subset is biased, not only noisy.
-        lanczos_steps: the most Hessian-vector products that Lanczos takes for one loss.
-        trace_method: `auto` takes the exact trace where the network allows it and probes elsewhere;
-            `hutchinson` and `hutch++` force an estimator.
-        trace_probes: probes of an estimated trace when no precision is asked for.
-        trace_precision: the relative standard error to reach, e.g. 0.02; `None` takes `trace_probes` probes.
-        max_matvecs: the most products for one loss, Lanczos and trace together.
+        samples: number of evenly spaced samples from the split; `None` uses all. Never compare values with different
+            `samples`: a subset is biased, not only noisy.
+        lanczos_steps: maximum Hessian-vector products for Lanczos per loss.
+        trace_method: `auto` computes the exact trace if the network allows it and uses probes otherwise; `hutchinson`
+            and `hutch++` force an estimator.
+        trace_probes: number of probes for an estimated trace if `trace_precision` is not set.
+        trace_precision: target relative standard error, e.g. 0.02; `None` uses `trace_probes` probes.
+        max_matvecs: maximum products per loss, for Lanczos and trace together.
         residual_tolerance: Lanczos stops when ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max, and ≤ tolerance·‖H‖ for λ_min.
-        losses: which losses to measure; names from `LOSS_LABELS`, and `tempered`, cross-entropy of logits over T for
-            each post-hoc method `temperature`.
+        losses: losses to measure, from `LOSS_LABELS`; `tempered` adds cross-entropy after temperature scaling for each
+            post-hoc method `temperature`.
         statistics: groups of further statistics: `gauss_newton` (H = G + R), `sharpness` (SAM's, ASAM's), `fisher`.
-        blocks: also measure trace, λ_max and gradient norm of each layer, in the table `blocks`.
-        block_steps: the most products of Lanczos for one layer's λ_max, each at most the price of one of the whole.
-        precision: of the factors of the network's matrix products within Hessian-vector products, for cards with tensor
-            cores; `bfloat16` is in the residual as its rounding. Sums over samples, Lanczos and exact traces stay.
-        rho: the radius of SAM's sharpness [Foret et al. 2021, section 3.1].
-        adaptive_rho: the radius of ASAM's sharpness [Kwon et al. 2021, section 5.2].
+        blocks: also measure trace, λ_max and gradient norm per layer, in the table `blocks`.
+        block_steps: maximum Lanczos products for one layer's λ_max; each costs at most one product of the whole.
+        precision: number type of the factors in the network's matrix products within Hessian-vector products, for GPUs
+            with tensor cores; the residual includes the rounding of `bfloat16`. Sums over samples, Lanczos and exact
+            traces are not rounded.
+        rho: radius for SAM's sharpness [Foret et al. 2021, section 3.1].
+        adaptive_rho: radius for ASAM's sharpness [Kwon et al. 2021, section 5.2].
         spectrum: also measure the spectral density for the report.
-        spectrum_steps: the Hessian-vector products of each of its probes, for each loss; 32 resolve the edges and
-            the gap beside the bulk at a third of what Ghorbani, Krishnan & Xiao 2019 spend on theirs (§2: about 90).
-        weights: how the training loss's sample weights are taken where these depend on the network (selective risk's
-            β): `differentiated`, as training does, or `fixed` at the current network. What a
-            loss itself holds constant (ranks, counts, τ, a bandwidth) is constant either way.
-        batch_size: the fixed partition over which a batch-coupled loss is taken, and the fewest samples in a pass.
-        vectors_per_pass: how many probes share a traversal of the graph (by vmap). On a CPU it gains nothing (23 to
-            28 ms a product on resnet8 against 24 ms), and it multiplies the products' memory.
+        spectrum_steps: Hessian-vector products per probe and loss for the spectrum; 32 resolve the edges and the gap
+            next to the bulk at a third of the cost in Ghorbani, Krishnan & Xiao 2019 (§2: about 90).
+        weights: treatment of the training loss's sample weights that depend on the network (selective risk's β):
+            `differentiated`, as in training, or `fixed` at the current network. Values that a loss itself holds
+            constant (ranks, counts, τ, a bandwidth) are constant either way.
+        batch_size: batch size of the fixed partition for batch-coupled losses, and the fewest samples per pass.
+        vectors_per_pass: number of probes that share a traversal of the graph (by vmap). On a CPU it gains nothing
+            (23 to 28 ms per product on resnet8 compared with 24 ms) and multiplies the products' memory.
+
+    Example:
+        >>> CurvatureSettings.from_mapping({"samples": 128, "losses": ["cross_entropy"]}).samples
+        128
     """
 
     samples: Annotated[int | None, "[1, inf): curvature is a mean over at least one sample"] = None
@@ -188,20 +215,20 @@ class CurvatureSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CurvatureSettings:
-        """Return the settings in `values`. Raises ValueError naming every rule that is broken."""
+        """Return checked settings from `values`. Raises ValueError that names every broken rule."""
         settings: CurvatureSettings = MEASUREMENTS.build("curvature", **values)
         return replace(settings, losses=tuple(settings.losses), statistics=tuple(settings.statistics))
 
 
 def _list_fault(values: Options) -> str | None:
-    """Return the rule that the lists of losses and of groups of statistics break."""
+    """Return the rule that `losses` or `statistics` breaks, or `None`."""
     if not values.get("losses", LOSS_LABELS):
         return "losses = [] must name a loss"
-    groups = dict.fromkeys(each.group for each in STATISTICS.values() if each.group)
+    groups = dict.fromkeys(statistic.group for statistic in STATISTICS.values() if statistic.group)
     asked = [*values.get("statistics", ())]
     return None if {*asked} <= {*groups} else f"statistics = {asked!r} must be a list of {' and '.join(groups)}"
 
 
-#: `evaluation.curvature` as the one component of its registry, which checks it as every other part of a search space.
+#: `evaluation.curvature` as a registry with one component, so that it is checked like every part of a search space.
 MEASUREMENTS = Registry("curvature measurement")
 MEASUREMENTS.add("curvature", check=_list_fault)(CurvatureSettings)

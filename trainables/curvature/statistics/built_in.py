@@ -1,6 +1,6 @@
-"""The statistics of this program, those that are always measured and one group after the other.
+"""The built-in statistics: those always measured, then one group after the other.
 
-How the groups are computed is said in `trainables.curvature.further` and `trainables.curvature.further`.
+`trainables.curvature.further` computes the groups.
 """
 
 from functools import partial
@@ -14,17 +14,17 @@ _add("lambda_min", "smallest eigenvalue", label="λ_min")(lambda m: m.ends.lambd
 _add("trace", "trace", label="Tr(H)", headline=True)(lambda m: m.trace.value)
 _add("trace_se", "its standard error", label="error of Tr(H)")(lambda m: m.trace.standard_error)
 _add("gradient_norm", "‖∇‖", label="gradient norm")(lambda m: float(m.operator.gradient.norm()))
-_add("matvecs", "Hessian-vector products that were taken", label="products", counted=True)(
+_add("matvecs", "number of Hessian-vector products", label="products", counted=True)(
     lambda m: float(m.operator.products)
 )
-_add("residual", "‖Hv − λv‖/|λ| of λ_max", label="residual of λ_max")(lambda m: m.ends.relative_residual)
-_add("samples", "samples that the loss is a mean over", label="samples", counted=True)(lambda m: float(m.samples))
+_add("residual", "‖Hv − λv‖/|λ| for λ_max", label="residual of λ_max")(lambda m: m.ends.relative_residual)
+_add("samples", "number of samples in the mean loss", label="samples", counted=True)(lambda m: float(m.samples))
 
 _fisher = partial(_add, group="fisher")
 _fisher("fisher_trace", "trace of the Fisher information", label="Tr(F)")(lambda m: m.fisher().value)
 _fisher("fisher_trace_se", "its standard error", label="error of Tr(F)")(lambda m: m.fisher().standard_error)
 
-# H = G + R, the generalised Gauss–Newton matrix and the residual.
+# H = G + R: the generalised Gauss–Newton matrix and the residual (Schraudolph 2002).
 _split = partial(_add, group="gauss_newton")
 _split("gauss_newton_trace", "trace of the Gauss–Newton matrix", label="Tr(G)")(lambda m: m.gauss_newton().trace.value)
 _split("gauss_newton_trace_se", "its standard error", label="error of Tr(G)")(
@@ -41,9 +41,9 @@ _split("residual_lambda_max", "largest eigenvalue of the residual H − G", labe
     lambda m: m.gauss_newton().residual_ends.lambda_max
 )
 
-# How far the loss rises near the weights: SAM's sharpness, and ASAM's, which rescaling leaves alone.
+# Rise of the loss near the weights: SAM's sharpness, and ASAM's, which is invariant to rescaling weights.
 _rise = partial(_add, group="sharpness")
-_rise("sam", "rise of the loss by SAM's step of rho", label="SAM sharpness")(lambda m: m.rise(False))
-_rise("asam", "rise of the loss by a step of adaptive_rho, scaled by |w|", label="ASAM sharpness")(
-    lambda m: m.rise(True)
+_rise("sam", "rise of the loss after SAM's step of length rho", label="SAM sharpness")(lambda m: m.sharpness(False))
+_rise("asam", "rise of the loss after a step of length adaptive_rho, scaled by |w|", label="ASAM sharpness")(
+    lambda m: m.sharpness(True)
 )
