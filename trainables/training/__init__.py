@@ -1,4 +1,4 @@
-"""The training loop of one replicate, its recipe, and what is measured on the way."""
+"""The training loop of one replicate, its recipe, and the measurements during training."""
 
 from trainables.training.loop import Replicate
 

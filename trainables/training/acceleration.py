@@ -1,7 +1,7 @@
-"""How training is computed: in which precision, memory layout and by which compiler. Measurements stay as they are.
+"""Precision, memory layout and compilation of training steps.
 
-These options change the arithmetic of training steps alone. Validation, evaluation and curvature always run in
-float32 on the plain network, so that what is compared between sweeps is measured alike.
+These options change the arithmetic of training steps only. Validation, evaluation and curvature always run in float32
+on the plain network, so that sweeps with different options are measured the same way.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
 AUTO, DEVICE, HOST = "auto", "device", "host"
 
-DEVICE_SHARE = 0.5  # of a process's memory on a GPU for its data set; the rest is the network's. Our choice
+DEVICE_SHARE = 0.5  # share of a process's GPU memory for its data set; the network needs the rest. Our choice
 
 
 class CannotCompileError(RuntimeError):
-    """The compiler refused a network or is not there; the message says what to do."""
+    """Raised when `torch.compile` refuses a network or finds no compiler; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,21 @@ class TrainingSettings:
     """The `training` part of a search space.
 
     Attributes:
-        precision: `float32` (IEEE 754 throughout), or `bfloat16` for matrix products and convolutions of training steps
-            (autocast; weights, losses and optimiser stay float32). bfloat16 has float32's range, so that gradients need
-            no scaling (Kalamkar et al. 2019, arXiv:1905.12322, section 3). `tf32` rounds the factors of the same
-            products to ten bits of mantissa on a card that has TF32; elsewhere it is float32.
-        memory_format: layout of images and convolution weights; `channels_last` is what tensor cores read.
-        compile: whether `torch.compile` translates the network's training pass; it takes tens of seconds a network.
-        data: `device` keeps the whole data set next to the network, `host` sends each batch there while the one before
-            trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
-        deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
-            or refused where there is no other. A CPU gives the same bits without it.
+        precision: `float32` (IEEE 754 throughout), or `bfloat16` for matrix products and convolutions in training steps
+            (autocast; weights, losses and optimiser stay float32). bfloat16 has float32's range, so gradients need no
+            scaling (Kalamkar et al. 2019, arXiv:1905.12322, section 3). `tf32` rounds the factors of the same products
+            to ten bits of mantissa on a GPU with TF32, and equals float32 elsewhere.
+        memory_format: layout of images and convolution weights; tensor cores read `channels_last`.
+        compile: whether `torch.compile` translates the network's training pass, which takes tens of seconds per
+            network.
+        data: `device` keeps the whole data set on the network's device, `host` sends each batch while the previous one
+            trains, `auto` uses `device` if the set fits into half of the process's memory there.
+        deterministic: whether every run on the same GPU gives the same bits. Algorithms that add in varying order are
+            replaced, or refused if there is no other. A CPU gives the same bits in any case.
+
+    Example:
+        >>> TrainingSettings(precision="bfloat16", compile=True).described
+        'bfloat16, compiled'
     """
 
     precision: str = FLOAT32
@@ -57,7 +62,7 @@ class TrainingSettings:
 
     @property
     def described(self) -> str:
-        """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
+        """Description for the trials table, e.g. `bfloat16, channels_last, compiled`."""
         layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
         flags = {"compiled": self.compile, "deterministic": self.deterministic}
         return ", ".join([self.precision, *layout, *(name for name, on in flags.items() if on)])
@@ -67,16 +72,16 @@ PLAIN = TrainingSettings()
 
 
 def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
-    """Set how this process computes on `device` outside of training steps; what another sweep's trial set is undone.
+    """Set this process's arithmetic on `device` outside of training steps.
 
-    torch's own choice on a card is TF32 for convolutions and float32 for matrix products. Here neither takes it,
-    unless a training step asks for it.
+    TF32 is off except in training steps that request it; torch's default on a GPU is TF32 for convolutions only.
     """
+    # Worker processes are reused: settings of an earlier trial, perhaps from another sweep, must be undone.
     torch.use_deterministic_algorithms(settings.deterministic)
     if device == "cpu":
         return
-    # cuBLAS and torch read it when the process first multiplies, which a reused one may do before it is deterministic.
-    # With cuBLAS's own choice streams race for buffers.
+    # cuBLAS and torch read this at the process's first matrix product, and a reused process may multiply before its
+    # first deterministic trial. With cuBLAS's default workspace, streams race for buffers and results vary.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = settings.deterministic
     torch.backends.cudnn.benchmark = False
@@ -85,18 +90,15 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
 
 @contextmanager
 def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Iterator[None]:
-    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else.
-
-    cuDNN tries its kernels and keeps the fastest for each shape, of which training has two (the last batch of an epoch
-    may be smaller). Which one that is may change from run to run, so not where training is deterministic, and never
-    where something is measured.
-    """
+    """Within this context a GPU computes products in TF32 if `settings` request it, and cuDNN chooses fast kernels."""
     if device.type == "cpu":
         yield
         return
     cudnn = torch.backends.cudnn
     before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     _allow_tf32(settings.precision == TF32)
+    # cuDNN times its kernels once per shape, of which training has two (an epoch's last batch can be smaller). The
+    # fastest can change from run to run, so this is off for deterministic training and outside of training steps.
     cudnn.benchmark = not settings.deterministic
     try:
         yield
@@ -105,7 +107,7 @@ def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Ite
 
 
 def _allow_tf32(allowed: bool) -> None:
-    # These two, not `fp32_precision`: torch's compiler reads them, and torch refuses to have both kinds set.
+    # Not `fp32_precision`: torch's compiler reads these two flags, and torch refuses a mix of both interfaces.
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
@@ -113,17 +115,17 @@ def _allow_tf32(allowed: bool) -> None:
 def training_forward(
     forward: Callable[..., Tensor], settings: TrainingSettings, device: torch.device
 ) -> Callable[..., Tensor]:
-    """Return `forward`, a pass in training mode whose logits are float32, computed as `settings` say.
+    """Return `forward` with the arithmetic that `settings` request and float32 logits.
 
     Args:
-        forward: a network, or a function of several.
-        settings: how to compute.
-        device: where.
+        forward: forward pass in training mode: a network, or a function of several networks.
+        settings: requested arithmetic.
+        device: device of the pass.
     """
     if settings.compile:
         from torch._dynamo import config
 
-        # Past its limit of variants the compiler would run plain Python, and say so in a log alone.
+        # Beyond its limit of variants, the compiler would silently run plain Python and only log it.
         config.fail_on_recompile_limit_hit = True
         forward = _Compiled(torch.compile(forward))
     if settings.precision == BFLOAT16:
@@ -132,21 +134,21 @@ def training_forward(
 
 
 def laid_out(inputs: Tensor, settings: TrainingSettings) -> Tensor:
-    """Return images [N, C, H, W] in the requested layout; everything else unchanged."""
+    """Return images [N, C, H, W] in the requested layout, and other inputs unchanged."""
     if settings.memory_format != CHANNELS_LAST or inputs.dim() != 4:
         return inputs
     return inputs.contiguous(memory_format=torch.channels_last)
 
 
 def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
-    """Return `model` with its convolutions' weights in the requested layout."""
+    """Convert the convolutions' weights of `model` to the requested layout and return it."""
     if settings.memory_format == CHANNELS_LAST:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 
 def acceleration_fault(configuration: Configuration, settings: TrainingSettings) -> str | None:
-    """Return why a configuration cannot be trained as `settings` say, or `None`; for use before a run."""
+    """Return why a configuration cannot be trained with `settings`, or `None`; called before a run."""
     plain = settings.precision != BFLOAT16 and not settings.compile
     loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
     if LOSSES.has_tag(loss, "third_order") and not plain:
@@ -161,7 +163,7 @@ def acceleration_fault(configuration: Configuration, settings: TrainingSettings)
 
 
 def compiler_fault(settings: TrainingSettings) -> str | None:
-    """Return why nothing can be compiled on this machine, or `None`."""
+    """Return why this machine cannot compile networks, or `None`."""
     named = os.environ.get("CXX")
     if not settings.compile or any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
         return None
@@ -172,15 +174,13 @@ def compiler_fault(settings: TrainingSettings) -> str | None:
 
 
 def gpu_fault(settings: TrainingSettings) -> str | None:
-    """Return why this process's GPU cannot compute as `settings` say, or `None`.
-
-    TF32 came with compute capability 8.0; older GPUs would compute float32 and the table would say TF32.
-    """
-    if settings.precision != TF32 or (found := torch.cuda.get_device_capability()) >= (8, 0):
+    """Return why this process's GPU cannot compute with `settings`, or `None`."""
+    # Older GPUs would compute in float32 while the table says TF32, so they are refused.
+    if settings.precision != TF32 or (capability := torch.cuda.get_device_capability()) >= (8, 0):
         return None
     return (
         f"precision = tf32 needs a GPU of compute capability 8.0 (Ampere) or newer, and {torch.cuda.get_device_name()} "
-        f"has {found[0]}.{found[1]}; choose precision: float32"
+        f"has {capability[0]}.{capability[1]}; choose precision: float32"
     )
 
 
@@ -188,10 +188,14 @@ def data_place(settings: TrainingSettings, size: int, device: str, share: float)
     """Return where a data set of `size` bytes is kept: `device` or `host`.
 
     Args:
-        settings: what is asked for.
-        size: of all splits as they are stored.
-        device: `cpu`, where all data are next to the network, or `cuda`.
-        share: of the GPU's memory that is this process's; 0 for all of it.
+        settings: requested place.
+        size: bytes of all splits as stored.
+        device: `cpu`, where all data are on the network's device, or `cuda`.
+        share: this process's fraction of the GPU's memory; 0 for all of it.
+
+    Example:
+        >>> data_place(TrainingSettings(), size=10**9, device="cpu", share=0)
+        'device'
     """
     if settings.data != AUTO or device == "cpu":
         return DEVICE if settings.data == AUTO else settings.data
@@ -206,28 +210,28 @@ def _rounded(forward: Callable[..., Tensor], device: str, *inputs: Any) -> Tenso
 
 
 class _Compiled:
-    """A translated pass that never falls back to plain Python unnoticed."""
+    """A compiled pass that raises instead of silently falling back to plain Python."""
 
     def __init__(self, forward: Callable[..., Tensor]) -> None:
         self._forward = forward
         self._renewed = False
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Run `forward`; raise CannotCompileError where it cannot be translated, or not once and for all."""
+        """Run `forward`. Raises CannotCompileError if it cannot be compiled, or needs too many variants."""
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
         try:
             return self._forward(*inputs)
         except FailOnRecompileLimitHit as error:
-            # Others of this process may have used up the limit; this pass alone may not.
+            # Other networks in this process can have used up the limit: reset once, then blame this pass.
             if self._renewed:
                 raise CannotCompileError(
                     f"torch.compile needs more than {torch._dynamo.config.recompile_limit} variants of the network, "
-                    "whose computation depends on its data, and would run the rest as plain Python; set "
-                    "training.compile: false"
+                    "because its computation depends on its data; set training.compile: false"
                 ) from error
             self._renewed = True
         except TorchDynamoException as error:
+            # The compiler's messages are pages long; the first line names the operation.
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise CannotCompileError(
                 f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set "
@@ -237,15 +241,13 @@ class _Compiled:
         return self(*inputs)
 
 
-_translated: list[str] = []  # the network that this process has translated last
+_translated: list[str] = []  # network that this process compiled last
 
 
 def begin_network(described: object) -> None:
-    """Forget what was translated for another network than the one `described`, before the next is built.
-
-    Variants count by code, which networks of other sizes share, and a size that was seen to change is translated
-    less sharply: without this, what a network computes would depend on those that the process trained before it.
-    """
+    """Reset the compiler if the process last compiled a network other than the one `described`."""
+    # The compiler counts variants per code object, which networks of other sizes share, and generalises over a size
+    # that it has seen change. Without a reset, a network's arithmetic would depend on the networks trained before it.
     name = repr(described)
     if _translated != [name]:
         torch._dynamo.reset()

@@ -1,20 +1,20 @@
-"""Sharpness after each epoch: λ_max of the training loss's Hessian, and its product with the learning rate against 2.
+"""Sharpness after each epoch: λ_max of the training loss's Hessian, and its product with the learning rate.
 
-Gradient descent on a quadratic diverges along an eigenvector of eigenvalue λ once ηλ > 2, and networks train at that
-edge (Cohen et al. 2021, arXiv:2103.00065). Every optimiser here moves by D½ for a diagonal D, of which λ is that of
-D½HD½, and has a momentum that moves the edge; `sharpness_times_lr` is divided by the latter, so that 2 is the edge for
-all of them:
+Gradient descent on a quadratic diverges along an eigenvector with eigenvalue λ once ηλ > 2, and networks train at that
+edge of stability (Cohen et al. 2021, arXiv:2103.00065). The optimisers here scale steps by a diagonal D, so the
+relevant eigenvalue is that of D½HD½, and their momentum moves the edge. `sharpness_times_lr` is divided by that factor,
+so that 2 is the edge for every optimiser:
 
 | optimiser | D | divided by | source |
 |---|---|---|---|
 | SGD with momentum β | η | 1 + β | Cohen et al. 2021, section 3.2 |
-| with Nesterov's | η | (1 + β)/(1 + 2β) | the same, appendix B |
+| with Nesterov momentum | η | (1 + β)/(1 + 2β) | the same, appendix B |
 | Adam, AdamW | η/((1 − β₁ᵗ)(√(v/(1 − β₂ᵗ)) + ε)) | (1 + β₁)/(1 − β₁) | Cohen et al. 2022 (arXiv:2207.14484), Eq. 3 |
 | AdaGrad | η/(√v + ε) | 1 | the same, section 2 |
 
-Lanczos starts from the vector of the measurement before, so that few products do; what they leave is the residual. H is
-that of a fixed subset of the training samples, in evaluation mode and without weight decay: λ_max of few samples is
-above that of all, and the edge is sharp for full batches alone.
+Lanczos starts from the previous measurement's vector, so that few products suffice; the residual shows their error. H
+is taken on a fixed subset of the training samples, in evaluation mode and without weight decay. λ_max on few samples is
+larger than on all, and the edge is sharp only for full batches.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from trainables.losses import Loss
 from trainables.training.evaluation import curvature_subset
 from trainables.training.prediction import EpochRow, SharpnessSettings, State
 
-#: One sample in so many, where no number is given: so a measurement stays below a tenth of an epoch's time
+#: Without a given number, one sample in so many is used: a measurement then takes less than a tenth of an epoch's time
 #: (`make bench-curvature-shares`).
 SHARE = 128
 
-#: The fewest samples: fewer take no less time, and their λ_max says little.
+#: Minimum number of samples: fewer take no less time, and their λ_max says little.
 FEWEST = 16
 
-#: Lanczos stops at this residual, relative to λ_max.
+#: Residual relative to λ_max at which Lanczos stops.
 _TOLERANCE = 1e-3
 
-#: How much of the gradient is in the next start: enough to see an eigenvector that has overtaken the last one.
+#: Weight of the gradient in the next start vector: enough to detect an eigenvector that has overtaken the last one.
 _FRESH = 0.01
 
-#: How many times the products the first measurement takes, which has no vector to start from.
+#: Factor on the products of the first measurement, which has no vector to start from.
 _COLD = 4
 
 
 class EdgeOfStability:
-    """Measures one replicate's sharpness again and again, each time from where it was."""
+    """Measures one replicate's sharpness repeatedly, each time starting from the last result."""
 
     def __init__(self) -> None:
-        """Begin without a vector."""
+        """Start without a vector."""
         self._vectors: dict[str, Tensor] = {}
 
     def row(
         self, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, train: Split, settings: SharpnessSettings
     ) -> EpochRow:
-        """Return the columns `SHARPNESS_COLUMNS`; `{}` where the Hessian cannot be had.
+        """Return the columns `SHARPNESS_COLUMNS`, or `{}` if the Hessian is unavailable.
 
         Args:
-            model: the network that trains; it is left as it was.
-            loss: the training loss; a regulariser around a loss counts as the loss alone.
-            optimizer: of its trainable parameters, in their order.
-            train: of which a part is taken.
-            settings: how many samples and products.
+            model: network in training, which stays unchanged.
+            loss: training loss; a regulariser around a loss is left out.
+            optimizer: optimiser of the trainable parameters, in their order.
+            train: training split, from which a subset is taken.
+            settings: numbers of samples and products.
         """
         samples = settings.samples or max(FEWEST, len(train.targets) // SHARE)
         data = curvature_subset(train, samples)
@@ -74,6 +74,7 @@ class EdgeOfStability:
             with as_unavailable("sharpness"), second_order(next(model.parameters()).device):
                 surface = Surface(model, *data, batch_size=128, basis_rows=settings.products)
                 operator = HessianOperator(surface, getattr(loss, "base", loss))
+                # Once is enough: a wrong second derivative does not depend on the weights.
                 if not self._vectors:
                     operator.require_symmetric()
                 row = self._measured(model, operator, optimizer, settings.products)
@@ -90,7 +91,8 @@ class EdgeOfStability:
         factor = momentum_factor(optimizer)
         if scales is None or factor is None:
             return row
-        if all(each.numel() == 1 for each in scales) and len({float(each) for each in scales}) == 1:
+        # One rate for all parameters, as with SGD: D½HD½ has the same eigenvectors, so a second run is not needed.
+        if all(scale.numel() == 1 for scale in scales) and len({float(scale) for scale in scales}) == 1:
             return {**row, "sharpness_times_lr": float(scales[0]) * plain.lambda_max / factor}
         parameters = operator.surface.parameters
         root = torch.cat([s.expand(p.shape).reshape(-1) for s, p in zip(scales, parameters, strict=True)]).sqrt()
@@ -99,7 +101,7 @@ class EdgeOfStability:
         return {**row, **more, "sharpness_times_lr": scaled.lambda_max / factor}
 
     def _lanczos(self, kind: str, operator: HessianOperator, root: Tensor | None, products: int) -> Lanczos:
-        """Return Lanczos on H, or on D½HD½ for `root` D½ [P], from the vector of the last time beside the gradient."""
+        """Run Lanczos on H, or on D½HD½ for `root` D½ [P], from the last vector plus a little of the gradient."""
         generator = torch.Generator().manual_seed(0)
         gradient = operator.gradient if root is None else operator.gradient * root
         start = gradient_start(gradient, generator).to(operator.surface.basis_type)
@@ -112,12 +114,13 @@ class EdgeOfStability:
             return operator.product(vector) if root is None else root * operator.product(root * vector)
 
         precision = operator.surface.parameters[0].dtype
-        found = lanczos(product, start, steps=products, tolerance=_TOLERANCE, generator=generator, arithmetic=precision)
-        self._vectors[kind] = found.top.to(precision)
-        return found
+        run = lanczos(product, start, steps=products, tolerance=_TOLERANCE, generator=generator, arithmetic=precision)
+        # Kept in the parameters' dtype: checkpoints hold it, and float64 would double its size.
+        self._vectors[kind] = run.top.to(precision)
+        return run
 
     def state_dict(self) -> State:
-        """Return the vectors to continue from."""
+        """Return the start vectors for the next measurement."""
         return dict(self._vectors)
 
     def load_state_dict(self, state: State) -> None:
@@ -126,27 +129,33 @@ class EdgeOfStability:
 
 
 def step_scales(parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> list[Tensor] | None:
-    """Return D of each parameter, a number or of its shape; `None` of an optimiser without such a form, or a step."""
+    """Return D per parameter as a scalar or in its shape; `None` for other optimisers or before the first step.
+
+    Example:
+        >>> weight = nn.Parameter(torch.ones(2))
+        >>> step_scales([weight], torch.optim.SGD([weight], lr=0.1))
+        [tensor(0.1000)]
+    """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    found = []
+    scales = []
     for parameter in parameters:
         group, state = groups[id(parameter)], optimizer.state.get(parameter, {})
         rate = torch.tensor(float(group["lr"]), device=parameter.device)
         if isinstance(optimizer, torch.optim.SGD):
-            found.append(rate)
+            scales.append(rate)
         elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and "exp_avg_sq" in state:
             (first, second), step = group["betas"], float(state["step"])
             root = (state["exp_avg_sq"] / (1 - second**step)).sqrt()
-            found.append(rate / (1 - first**step) / (root + group["eps"]))
+            scales.append(rate / (1 - first**step) / (root + group["eps"]))
         elif isinstance(optimizer, torch.optim.Adagrad) and "sum" in state:
-            found.append(rate / (state["sum"].sqrt() + group["eps"]))
+            scales.append(rate / (state["sum"].sqrt() + group["eps"]))
         else:
             return None
-    return found
+    return scales
 
 
 def momentum_factor(optimizer: torch.optim.Optimizer) -> float | None:
-    """Return by how much momentum moves the edge; `None` of an optimiser of which that is not known."""
+    """Return the factor by which momentum moves the edge, or `None` if it is unknown for the optimiser."""
     group = optimizer.param_groups[0]
     if isinstance(optimizer, torch.optim.SGD):
         beta = float(group["momentum"])

@@ -1,8 +1,8 @@
 """One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record per split.
 
-Post-hoc methods are fitted on the validation split and applied to every split; curvature is taken on the validation
-split. What cannot be measured (a post-hoc method that refuses its data, a Hessian that is not finite) leaves
-its columns empty and its reason in a text column; it never ends the trial.
+Post-hoc methods are fitted on the validation split and applied to every split; curvature is measured on the validation
+split. If a measurement is impossible (a post-hoc method that refuses its data, a Hessian that is not finite), its
+columns stay empty and a text column holds the reason. It never ends the trial.
 """
 
 from __future__ import annotations
@@ -55,31 +55,35 @@ Row = dict[str, object]
 #: Split → logits [N, K] and targets [N].
 Measured = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
-#: The split that post-hoc methods are fitted on, curvature is taken on and objectives are judged on.
+#: Split for fitting post-hoc methods, measuring curvature and judging objectives.
 FITTED_ON = "val"
 
-#: One subset for all trials of all sweeps on a data set, so that curvatures on `samples` can be compared.
+#: Fixed, so that all trials of all sweeps on a data set measure curvature on the same subset and can be compared.
 CURVATURE_SUBSET_SEED = 0
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What an evaluation measures.
+    """Settings of an evaluation.
 
     Attributes:
-        bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
-        posthoc: post-hoc methods, each its `name` and options, with the `label` of its columns and the split that it is
-            `fitted_on` where these are not its name and `val`.
-        metrics: what is measured besides, name and options: further metrics or users' own.
-        curvature: what to measure of the Hessian, or `None` for nothing.
-        bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
-        trajectory: what is measured after each epoch besides, or `None` for nothing.
-        splits: the data set's splits to measure on, in the order of the rows; `val` among them.
-        shifts: other splits, which finished networks are measured on besides, see `trainables.datasets.splits`.
-        cross_fitted: those of `posthoc`, by label, that are cross-fitted on `val` besides: objectives need them.
+        bins: number of bins for calibration errors (15, as in the focal-loss papers).
+        posthoc: post-hoc methods, each with `name` and options; optionally the `label` for its columns (default: the
+            name) and the split it is `fitted_on` (default: `val`).
+        metrics: name and options of further metrics, built-in or the user's own.
+        curvature: settings for the Hessian; `None` for no curvature.
+        bootstrap: number of bootstrap repetitions for standard errors; 0 for none.
+        trajectory: settings for additional measurements after each epoch; `None` for none.
+        splits: splits to measure, in row order; must include `val`.
+        shifts: further splits that only finished networks are measured on, see `trainables.datasets.splits`.
+        cross_fitted: labels of the `posthoc` methods that are also cross-fitted on `val`, because objectives need them.
 
     Raises:
         ValueError: `val` is missing.
+
+    Example:
+        >>> EvaluationSettings.from_mapping({"posthoc": ["temperature"], "splits": ["val"]}).posthoc
+        ({'name': 'temperature'},)
     """
 
     bins: int = 15
@@ -93,15 +97,15 @@ class EvaluationSettings:
     shifts: tuple[Options, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the splits."""
+        """Check that the splits include `val`."""
         if FITTED_ON not in self.splits:
             raise ValueError(
-                f"splits = {list(self.splits)} must hold {FITTED_ON}, which post-hoc methods are fitted on"
+                f"splits = {list(self.splits)} must include {FITTED_ON}: post-hoc methods are fitted on it"
             )
 
     @staticmethod
     def from_mapping(settings: Options) -> EvaluationSettings:
-        """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
+        """Return settings from a resolved search space. Raises ValueError for unknown curvature settings."""
         curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
         bins = settings.get("bins", 15)
         splits = settings.get("splits", EvaluationSettings.splits)
@@ -112,9 +116,9 @@ class EvaluationSettings:
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
             trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
-            splits=tuple(each for each in splits if isinstance(each, str)),
+            splits=tuple(split for split in splits if isinstance(split, str)),
             cross_fitted=tuple(settings.get("cross_fitted", ())),
-            shifts=tuple(each for each in splits if not isinstance(each, str)),
+            shifts=tuple(split for split in splits if not isinstance(split, str)),
         )
 
 
@@ -123,11 +127,11 @@ class Evaluation:
     """The result of one evaluation.
 
     Attributes:
-        rows: one flat record a split, the scalars of the `evaluations` table.
-        reliability: rows of the `reliability` table.
-        logits: split → float32 logits `[N, K]`, of those that keep them.
-        targets: the same splits → classes, int64 `[N]`.
-        curvature: rows of the tables `spectra` and `blocks`, of those that were asked for.
+        rows: one flat record per split, with the scalars for the `evaluations` table.
+        reliability: rows for the `reliability` table.
+        logits: split → float32 logits [N, K], for splits that keep them.
+        targets: split → int64 classes [N], for the same splits.
+        curvature: table name → rows, for `spectra` and `blocks` if requested.
     """
 
     rows: list[Row]
@@ -137,28 +141,28 @@ class Evaluation:
     curvature: dict[str, list[Row]] = field(default_factory=dict)
 
 
-#: The stage of the last evaluation.
+#: Stage of the last evaluation.
 END = "end"
 
 
 class Task(Protocol):
-    """What a trial trains, one seed of a configuration: our own loop (`loop.Replicate`), or a user's."""
+    """One seed of a configuration in training: `loop.Replicate`, or a user's own training loop."""
 
     @property
     def epoch(self) -> int:
-        """Completed epochs."""
+        """Number of completed epochs."""
 
     def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
-        """Train one epoch; return its row. `after_step` may ask for the state, where steps can be told apart."""
+        """Train one epoch and return its row. Loops with separate steps call `after_step`, which may save the state."""
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
-        """Return the full measurement."""
+        """Measure everything that `settings` request."""
 
     def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
-        """Return what is measured after an epoch for curves against the epoch."""
+        """Return the additional measurements after an epoch, for curves against the epoch."""
 
     def state_dict(self) -> State:
-        """Return everything that decides how training continues."""
+        """Return all state that determines how training continues."""
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`'s result."""
@@ -177,18 +181,28 @@ def evaluate(
     """Measure a network on the requested splits.
 
     Args:
-        model: the network; its parameters, buffers and mode are left as they were found.
-        loss: the training loss, whose Hessian is measured beside plain cross-entropy's.
-        dataset: gives the splits.
-        settings: what to measure.
-        stage: `rung` or `end`, copied into the rows; shifts are measured at the end alone.
-        seed: of the curvature's probes and the bootstrap.
-        predicting: gives logits and norms of the data set's splits.
+        model: network; its parameters, buffers and mode stay unchanged.
+        loss: training loss, whose Hessian is measured in addition to plain cross-entropy's.
+        dataset: data set with the splits.
+        settings: measurements to make.
+        stage: `rung` or `end`, copied into the rows; shifts are measured only at the end.
+        seed: seed for curvature probes and the bootstrap.
+        predicting: function that returns logits and norms for a network and a split.
+
+    Example:
+        >>> network = nn.Linear(2, 3)
+        >>> split = Split(torch.eye(2).repeat(15, 1), torch.arange(30) % 3)
+        >>> dataset = DataSet("points", split, split, split, classes=3, input_shape=(2,), split_hash="")
+        >>> settings, loss = EvaluationSettings(bootstrap=0), build_loss("cross_entropy")
+        >>> result = evaluate(network, loss, dataset, settings, stage="end", seed=0)
+        >>> [row["split"] for row in result.rows]
+        ['val', 'test']
     """
     was_training = model.training
     splits = {name: dataset.splits[name] for name in settings.splits}
     predicted = {name: predicting(model, split) for name, split in splits.items()}
-    fetched = on_host(*(each for each, _ in predicted.values()), *(split.targets for split in splits.values()))
+    # One transfer for all splits: every transfer waits for the GPU to finish.
+    fetched = on_host(*(scores for scores, _ in predicted.values()), *(split.targets for split in splits.values()))
     logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
     targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
     measuring = _Measuring(dataset, settings, {"name": loss.name, "gamma": getattr(loss, "gamma", None)}, seed)
@@ -226,16 +240,16 @@ def evaluate(
 
 
 def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of the fixed stratified subset that curvature is measured on; all for `None`.
+    """Return inputs and targets of the fixed stratified subset for curvature, or of all samples for `None`.
 
-    Classes keep their shares as well as whole numbers allow; the choice depends on the split alone.
+    Classes keep their shares up to rounding, and the choice depends on the split alone.
     """
     if samples is None or samples >= len(split.targets):
         return split.head(len(split)), split.targets
     generator = torch.Generator().manual_seed(CURVATURE_SUBSET_SEED)
     targets = split.targets.cpu()
     order = torch.randperm(len(targets), generator=generator)
-    # The place of each sample within its class, as a share of the class: taking the smallest shares is stratified.
+    # Each sample gets its relative position within its class; taking the smallest positions is stratified.
     place = torch.empty(len(targets), dtype=torch.float64)
     for label in targets.unique():
         members = order[targets[order] == label]
@@ -245,17 +259,17 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
 
 
 def _written_out(components: Iterable[str | Options]) -> tuple[dict[str, Any], ...]:
-    """Return components as a search space holds them, a name alone as a mapping."""
-    return tuple({"name": each} if isinstance(each, str) else dict(each) for each in components)
+    """Return components as mappings; a bare name becomes a mapping with that name."""
+    return tuple({"name": part} if isinstance(part, str) else dict(part) for part in components)
 
 
 def _named(components: Iterable[str | Options]) -> tuple[tuple[str, Options], ...]:
-    """Return components as a search space holds them as names and options."""
-    return tuple((each.pop("name"), each) for each in _written_out(components))
+    """Return components as pairs of name and options."""
+    return tuple((part.pop("name"), part) for part in _written_out(components))
 
 
 def as_asked(entry: Options, loss: Mapping[str, object]) -> tuple[str, dict[str, Any], str]:
-    """Return a post-hoc method's name, its options with the training `loss`'s γ, and the split that it is fitted on."""
+    """Return a post-hoc method's name, its options including the training `loss`'s γ, and the split to fit it on."""
     options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
     return entry["name"], with_training_gamma(entry["name"], options, loss), entry.get(SPLIT_KEY, FITTED_ON)
 
@@ -263,24 +277,24 @@ def as_asked(entry: Options, loss: Mapping[str, object]) -> tuple[str, dict[str,
 def _fitting_data(
     model: nn.Module, measured: Measured, settings: EvaluationSettings, dataset: DataSet, predicting: Predicting
 ) -> Measured:
-    """Return logits and targets of every split that post-hoc methods are fitted on, predicted where not measured."""
-    found = dict(measured)
+    """Return logits and targets of every split that post-hoc methods are fitted on, predicting missing ones."""
+    known = dict(measured)
     for name in dict.fromkeys(entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc):
-        if name not in found:
+        if name not in known:
             split = dataset.splits[name]
-            found[name] = (predicting(model, split)[0].cpu().numpy(), split.targets.cpu().numpy())
-    return found
+            known[name] = (predicting(model, split)[0].cpu().numpy(), split.targets.cpu().numpy())
+    return known
 
 
 @dataclass(frozen=True)
 class _Measuring:
-    """What a split's metrics and post-hoc columns are computed with, in one evaluation.
+    """Computes the metrics and post-hoc columns of one evaluation.
 
     Attributes:
-        dataset: whose splits they are.
-        settings: what to measure.
-        trained_with: the training loss, name and γ.
-        seed: of the bootstrap, and of methods that draw.
+        dataset: data set of the splits.
+        settings: measurements to make.
+        trained_with: name and γ of the training loss.
+        seed: seed for the bootstrap and for methods that draw samples.
     """
 
     dataset: DataSet
@@ -289,7 +303,7 @@ class _Measuring:
     seed: int
 
     def metrics_row(self, logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, bootstrap: int) -> Row:
-        """Return the metrics of a split, with standard errors by so many repetitions of the bootstrap; 0 for none."""
+        """Return the metrics of a split, with standard errors from `bootstrap` repetitions if above 0."""
         measured = evaluate_probabilities(probabilities, targets, self.settings.bins, logits=logits)
         row: Row = {**measured, **refinement_columns(logits, targets, measured)}
         if bootstrap:
@@ -299,7 +313,7 @@ class _Measuring:
         return row
 
     def posthoc_columns(self, measured: Measured, known: Measured) -> dict[str, Row]:
-        """Return by split the columns of every post-hoc method, fitted on one of the `known` splits."""
+        """Return split → columns of every post-hoc method, fitted on one of the `known` splits."""
         columns: dict[str, Row] = {name: {} for name in measured}
         for entry in self.settings.posthoc:
             method, options, fitted_on = as_asked(entry, self.trained_with)
@@ -308,6 +322,7 @@ class _Measuring:
                 calibrator = fit(method, *known[fitted_on], **options)
                 calibrated = {name: calibrator(logits) for name, (logits, _) in measured.items()}
             except PosthocUnavailable as error:
+                # The reason becomes a column; other methods and the trial continue.
                 for row in columns.values():
                     row[f"{prefix}unavailable"] = str(error)
                 continue
@@ -322,7 +337,7 @@ class _Measuring:
         return columns
 
     def cross_fitted_columns(self, logits: np.ndarray, targets: np.ndarray) -> Row:
-        """Return metrics on validation data of methods fitted on the other folds."""
+        """Return validation metrics of methods that are fitted on the other folds."""
         columns: Row = {}
         for entry in self.settings.posthoc:
             if entry_label(entry) not in self.settings.cross_fitted:
@@ -339,34 +354,34 @@ class _Measuring:
     def recalibrated_columns(
         self, prefix: str, probabilities: np.ndarray, targets: np.ndarray, logits: np.ndarray | None
     ) -> Row:
-        """Return the metrics of recalibrated probabilities, their names after the prefix."""
+        """Return the metrics of recalibrated probabilities, with `prefix` before their names."""
         measured = evaluate_probabilities(probabilities, targets, self.settings.bins, RECALIBRATED, logits)
         return {prefix + metric: value for metric, value in measured.items()}
 
 
 def _posterior(dataset: DataSet, split: str) -> np.ndarray | None:
-    """Return the true class probabilities of a split; those of the test split alone are known, if any are."""
+    """Return the true class probabilities of the test split if the data set knows them, else `None`."""
     return dataset.posterior.cpu().numpy() if split == "test" and dataset.posterior is not None else None
 
 
 def temperatures_of(row: Row, settings: EvaluationSettings) -> dict[str, float]:
-    """Return label → T of those post-hoc methods `temperature` that a split's `row` has one of."""
-    found = {label: row.get(f"posthoc_{label}_temperature") for label in temperature_labels(settings.posthoc)}
-    return {label: value for label, value in found.items() if isinstance(value, float)}
+    """Return label → T for the post-hoc methods `temperature` that were fitted in a split's `row`."""
+    fitted = {label: row.get(f"posthoc_{label}_temperature") for label in temperature_labels(settings.posthoc)}
+    return {label: value for label, value in fitted.items() if isinstance(value, float)}
 
 
 def curvature_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]:
-    """Return label → what is measured of a network trained with `loss`; a regulariser is left out."""
+    """Return label → loss to measure, for a network trained with `loss`; a regulariser is left out."""
     available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
-    return {label: each for label, each in available.items() if label in settings.losses}
+    return {label: value for label, value in available.items() if label in settings.losses}
 
 
 _known: ContextVar[Mapping[int, Curvature] | None] = ContextVar("known", default=None)
 
 
-def known_curvature(found: Mapping[int, Curvature]) -> AbstractContextManager[None]:
-    """Within this context curvature is not measured again of those networks, by id, whose it `found`."""
-    return set_within(_known, found)
+def known_curvature(measured: Mapping[int, Curvature]) -> AbstractContextManager[None]:
+    """Within this context, evaluations use the curvature in `measured` for networks with these ids."""
+    return set_within(_known, measured)
 
 
 def curvature_columns(
@@ -377,10 +392,18 @@ def curvature_columns(
     seed: int,
     temperatures: Mapping[str, float],
 ) -> tuple[Row, dict[str, list[Row]]]:
-    """Return the Hessian's columns and the rows of `spectra` and `blocks` if requested; a reason for what is missing.
+    """Return the Hessian's columns and the rows of `spectra` and `blocks` if requested.
 
-    A regulariser around a loss is measured by the loss. Where `tempered` is among the losses, cross-entropy is measured
-    of the logits over each of the `temperatures`, label → T.
+    A column holds the reason if a measurement failed. A regulariser around a loss is left out. If `tempered` is among
+    the losses, cross-entropy is also measured after each temperature scaling.
+
+    Args:
+        model: network.
+        loss: training loss.
+        dataset: data set, whose validation split is used.
+        settings: settings for curvature; `None` returns nothing.
+        seed: seed for probes.
+        temperatures: label → T of the fitted temperature scalings.
     """
     if settings is None:
         return {}, {}
@@ -392,11 +415,11 @@ def curvature_columns(
     columns: Row = {}
     tables: dict[str, list[Row]] = {"blocks": []} if settings.blocks else {}
     try:
-        with as_unavailable("telling the network's layers apart"):
+        with as_unavailable("grouping the network's parameters by layer"):
             blocks = block_names(layer_numbers(model)) if settings.blocks else None
         known = (_known.get() or {}).get(id(model))
-        found = known or measure_by_block(*given, settings=settings, seed=seed, blocks=blocks)
-        for label, (values, rows) in found.items():
+        measured = known or measure_by_block(*given, settings=settings, seed=seed, blocks=blocks)
+        for label, (values, rows) in measured.items():
             columns |= {f"hessian_{label}_{name}": value for name, value in values.items()}
             tables.get("blocks", []).extend({"loss": label, **row} for row in rows)
     except CurvatureUnavailable as error:

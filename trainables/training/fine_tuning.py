@@ -1,25 +1,26 @@
-"""What recipes add to plain steps: frozen layers, rates by depth, kept or averaged weights, sharpness, mixed samples.
+"""Recipe options beyond plain steps: frozen layers, rates by depth, kept or averaged weights, SAM, mixed samples.
 
-Layers: a network of timm numbers its layers itself (`group_matcher`), as its own layer-wise decay does. Of any other,
-the blocks of its stages follow one another, and a norm belongs to the layer before it.
+**Layers.** A timm network numbers its layers itself (`group_matcher`), as timm's layer-wise decay does. In other
+networks, the blocks of all stages are counted in order, and a norm belongs to the layer before it.
 
-Weights beside those that train: the running average, and those that a recipe's checkpoint rule prefers, which the last
-evaluation measures in the place of the last.
+**Weights besides the training ones.** A running average, and the weights that the recipe's checkpoint rule prefers,
+which the last evaluation measures instead of the final ones.
 
-Sharpness: each step descends along the gradient at the worst weights nearby. SAM (Foret et al. 2021, arXiv:2010.01412,
-Eq. 2 and Alg. 1) looks within the ball of radius ρ around the weights w,
+**Sharpness.** Each step descends along the gradient at the worst weights nearby. SAM (Foret et al. 2021,
+arXiv:2010.01412, Eq. 2 and Alg. 1) searches the ball with radius ρ around the weights w,
 
     ε = ρ·g / ‖g‖,                                  g = ∇L(w),
 
-ASAM (Kwon et al. 2021, arXiv:2102.11600, Eq. 4 and Alg. 1) within one scaled by the weights, T = |w| + η:
+and ASAM (Kwon et al. 2021, arXiv:2102.11600, Eq. 4 and Alg. 1) a ball scaled by the weights, T = |w| + η:
 
     ε = ρ·T²g / ‖Tg‖.
 
-The base optimiser then takes its step at w with ∇L(w + ε). Both passes are of one function: the same batch, the same
-dropout, the same state of the loss. Batch norms normalise by the batch in both, and their running statistics take in
-the first pass alone: those of w, not of w + ε. Clipping is of the second gradient, whose step is taken.
+The base optimiser then steps from w with ∇L(w + ε). Both passes evaluate the same function: the same batch, dropout and
+loss state. Batch norms use batch statistics in both passes, and their running statistics are updated only by the first,
+at w. Clipping applies to the second gradient, which the step uses.
 
-Mixed samples: mixup (Zhang et al. 2018, arXiv:1710.09412) and CutMix (Yun et al. 2019, arXiv:1905.04899), see `Mixing`.
+**Mixed samples.** Mixup (Zhang et al. 2018, arXiv:1710.09412) and CutMix (Yun et al. 2019, arXiv:1905.04899), see
+`Mixing`.
 """
 
 from __future__ import annotations
@@ -44,26 +45,32 @@ STAGES = (nn.Sequential, nn.ModuleList)
 
 
 def layer_numbers(model: nn.Module) -> dict[str, int]:
-    """Return parameter's name → number of its layer, counted from 0 at the input; the highest is the head's."""
+    """Return parameter name → layer number, counted from 0 at the input to the head.
+
+    Example:
+        >>> layer_numbers(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1, bias=False)))
+        {'0.weight': 0, '0.bias': 0, '2.weight': 1}
+    """
     matcher: Any = getattr(model, "group_matcher", None)
     if matcher is not None:
         from timm.models import group_parameters
 
         numbers: dict[str, int] = group_parameters(model, matcher(coarse=False), reverse=True)
         return numbers
-    found: dict[str, int] = {}
+    layers: dict[str, int] = {}
     last = 0
     for prefix, block in _blocks(model, whole=True):
         names = [f"{prefix}{name}" for name, _ in block.named_parameters()]
-        if found and _has_matrix(block):
+        # A block without a matrix is a norm or the like, and shares the number of the layer before it.
+        if layers and _has_matrix(block):
             last += 1
-        found |= dict.fromkeys((name for name in names if name not in found), last)
-    # those that belong to no block, as a class token does, enter at the input
-    return {name: found.get(name, 0) for name, _ in model.named_parameters()}
+        layers |= dict.fromkeys((name for name in names if name not in layers), last)
+    # Parameters outside of every block, such as a class token, enter at the input.
+    return {name: layers.get(name, 0) for name, _ in model.named_parameters()}
 
 
 def _blocks(module: nn.Module, prefix: str = "", *, whole: bool = False) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the blocks of `module`, each with its name's prefix; `whole`: of a network, not of a part of one."""
+    """Yield the blocks of `module` with their name prefixes; `whole` says that `module` is the whole network."""
     for name, child in module.named_children():
         divided = whole and (_is_stack(child) or any(_is_stage(part) for part in child.children()))
         if divided or _is_stage(child):
@@ -73,12 +80,12 @@ def _blocks(module: nn.Module, prefix: str = "", *, whole: bool = False) -> Iter
 
 
 def _is_stage(module: nn.Module) -> bool:
-    """Return whether a module is a sequence of blocks, rather than of single operations."""
+    """Return whether a module is a sequence of blocks rather than of single operations."""
     return isinstance(module, STAGES) and any(next(part.children(), None) is not None for part in module)
 
 
 def _is_stack(module: nn.Module) -> bool:
-    """Return whether a module is a sequence of several convolutions or linear layers, as VGG's is."""
+    """Return whether a module is a sequence with several convolutions or linear layers, as in VGG."""
     return isinstance(module, STAGES) and sum(_has_matrix(part) for part in module) > 1
 
 
@@ -87,26 +94,29 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def freeze_layers(model: nn.Module, count: int) -> None:
-    """Hold the first `count` layers as they are: their parameters are not trained.
+    """Freeze the parameters of the first `count` layers.
 
     Raises:
-        ValueError: nothing would be left to train.
+        ValueError: no layer would be left to train.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+        >>> freeze_layers(network, 1)
+        >>> [parameter.requires_grad for parameter in network.parameters()]
+        [False, False, True, True]
     """
     numbers = layer_numbers(model)
     layers = max(numbers.values(), default=-1) + 1
     if count >= layers:
-        raise ValueError(f"freeze = {count} leaves nothing to train of {layers} layers; choose at most {layers - 1}")
+        raise ValueError(f"freeze = {count} leaves none of the {layers} layers to train; choose at most {layers - 1}")
     for name, parameter in model.named_parameters():
         if numbers[name] < count:
             parameter.requires_grad_(False)
 
 
 def frozen_modules(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of which no parameter is trained.
-
-    They compute as in evaluation while the others train: batch norms by their statistics, which stay, and without
-    dropout.
-    """
+    """Return the modules without trainable parameters, which stay in evaluation mode during training."""
+    # In training mode, a frozen batch norm would still update its statistics, and frozen dropout would add noise.
     return [
         module
         for module in model.modules()
@@ -115,15 +125,15 @@ def frozen_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def scale_by_depth(model: nn.Module, optimizer: torch.optim.Optimizer, decay: float) -> None:
-    """Divide the optimiser's parameters into groups whose rate falls towards the input: `lr_scale` of each group.
+    """Split the optimiser's parameters into groups by layer, with an `lr_scale` that falls towards the input.
 
-    Layer l of 0 … L learns at decay^(L − l) of the rate (Clark et al. 2020, arXiv:2003.10555, app. A.7; BEiT, Bao et
-    al. 2022, arXiv:2106.08254, app. H). Unlike theirs, every parameter keeps the recipe's weight decay.
+    Layer l of 0 … L learns at decay^(L − l) times the rate (Clark et al. 2020, arXiv:2003.10555, app. A.7; BEiT, Bao et
+    al. 2022, arXiv:2106.08254, app. H). Unlike in these papers, every parameter keeps the recipe's weight decay.
 
     Args:
-        model: the network.
-        optimizer: of its trainable parameters, before its first step.
-        decay: in (0, 1].
+        model: network.
+        optimizer: optimiser of its trainable parameters, before the first step.
+        decay: factor per layer in (0, 1].
     """
     numbers = layer_numbers(model)
     head = max(numbers.values())
@@ -139,21 +149,21 @@ def scale_by_depth(model: nn.Module, optimizer: torch.optim.Optimizer, decay: fl
 
 
 class KeptWeights:
-    """A copy of the best epoch's weights so far; none where the recipe has no rule, or before the first epoch."""
+    """A copy of the best epoch's weights so far, if the recipe has a checkpoint rule."""
 
     def __init__(self, recipe: Options, max_epochs: int) -> None:
-        """Begin with none.
+        """Start without weights.
 
         Args:
-            recipe: its checkpoint rule decides.
-            max_epochs: the epoch that training runs to.
+            recipe: recipe with the checkpoint rule.
+            max_epochs: length of training.
         """
         self._recipe, self._max_epochs = recipe, max_epochs
         self._weights: dict[str, Tensor] | None = None
         self._value: float | None = None
 
     def keep_if_better(self, network: nn.Module, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Keep the network's weights of an epoch with these metrics when the rule prefers them."""
+        """Keep the network's weights if the rule prefers an epoch with these metrics."""
         metric = checkpoint_metric(self._recipe)
         if metric is None:
             return
@@ -162,7 +172,7 @@ class KeptWeights:
 
     @contextmanager
     def in_place(self, network: nn.Module) -> Iterator[None]:
-        """Within this context the network has the weights that were kept, if any."""
+        """Within this context, the network has the kept weights, if any."""
         if self._weights is None:
             yield
             return
@@ -172,7 +182,7 @@ class KeptWeights:
         network.load_state_dict(current)
 
     def state_dict(self) -> State:
-        """Return the weights and the metric's value, for a checkpoint of the replicate."""
+        """Return the kept weights and their metric, for a checkpoint of the replicate."""
         return {"kept": self._weights, "kept_value": self._value}
 
     def load_state_dict(self, state: State, device: torch.device) -> None:
@@ -183,23 +193,24 @@ class KeptWeights:
 
 
 def _copy_of(network: nn.Module) -> dict[str, Tensor]:
+    # `state_dict` returns views, which later steps would change.
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
 def averaged_weights(model: nn.Module, decay: float) -> AveragedModel:
-    """Return a copy of `model` that takes up W̄ ← decay·W̄ + (1 − decay)·W after each step, from the first step's W on.
+    """Return a copy of `model` for the running average W̄ ← decay·W̄ + (1 − decay)·W, which starts at the first step's W.
 
-    A batch norm's running statistics are averaged as weights are.
+    The running statistics of batch norms are averaged like weights.
     """
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True).requires_grad_(True)
 
 
 def measured_weights(saved: State, *, finished: bool) -> Mapping[str, Tensor]:
-    """Return the weights that evaluations measure, of a replicate's saved state.
+    """Return the weights in a replicate's saved state that evaluations measure.
 
     Args:
-        saved: `Replicate.state_dict()`.
-        finished: whether its last epoch is done, where the recipe's checkpoint rule counts.
+        saved: result of `Replicate.state_dict()`.
+        finished: whether the last epoch is done, so that the recipe's checkpoint rule applies.
     """
     weights: Mapping[str, Tensor] = saved["model"]
     if saved.get("averaged") is not None:
@@ -211,18 +222,23 @@ def measured_weights(saved: State, *, finished: bool) -> Mapping[str, Tensor]:
 
 SAM, ASAM = "sam", "asam"
 
-#: Defaults of ρ: Foret et al. 2021, section 3.1 (ImageNet); Kwon et al. 2021, section 5.2 (CIFAR-10).
+#: Default ρ: Foret et al. 2021, section 3.1 (ImageNet); Kwon et al. 2021, section 5.2 (CIFAR-10).
 RADIUS = {SAM: 0.05, ASAM: 0.5}
 
-#: Kwon et al. 2021, section 5.2. As in their released code, parameters called bias are not scaled: T = 1.
+#: η of ASAM: Kwon et al. 2021, section 5.2. As in their released code, biases are not scaled: T = 1.
 ETA = 0.01
 
-#: Keeps a gradient of zero from dividing zero by zero.
+#: Avoids 0/0 for a zero gradient.
 TINY = 1e-12
 
 
 def radius_of(recipe: Options) -> float:
-    """Return ρ of a recipe; 0 where it takes plain steps."""
+    """Return ρ of a recipe; 0 for plain steps.
+
+    Example:
+        >>> radius_of({"name": "sgd", "sharpness": "sam"})
+        0.05
+    """
     kind = setting(recipe, "sharpness")
     if kind is None:
         return 0.0
@@ -231,19 +247,20 @@ def radius_of(recipe: Options) -> float:
 
 
 class SharpnessAware:
-    """Leaves the gradient at w + ε in the parameters, and the weights as they were."""
+    """Computes the gradient at w + ε and restores the weights w."""
 
     def __init__(self, model: nn.Module, loss: Loss, recipe: Options, device: torch.device) -> None:
-        """Prepare for steps of `model` on `loss`, as `sharpness` and `rho` of the recipe say."""
+        """Prepare steps of `model` on `loss` with the recipe's `sharpness` and `rho`."""
         self._model, self._loss, self._device = model, loss, device
         self._adaptive, self._rho = setting(recipe, "sharpness") == ASAM, radius_of(recipe)
 
     def __call__(self, differentiate: Callable[[], Tensor]) -> Tensor:
-        """Return the loss at w.
+        """Leave the gradient at w + ε in the parameters and return the loss at w.
 
         Args:
-            differentiate: leaves a batch's gradients in the parameters and returns its loss.
+            differentiate: function that writes a batch's gradients to the parameters and returns its loss.
         """
+        # The second pass replays the first one's random numbers and loss state, so that both evaluate one function.
         random, state = random_state(self._device), copy.deepcopy(self._loss.state_dict())
         value = differentiate()
         drawn, seen = random_state(self._device), copy.deepcopy(self._loss.state_dict())
@@ -251,6 +268,7 @@ class SharpnessAware:
         before = self._ascend()
         set_random_state(random)
         self._loss.load_state_dict(state)
+        # `finally`: an interrupted step must not leave the weights at w + ε, where a checkpoint would save them.
         try:
             differentiate()
         finally:
@@ -259,20 +277,22 @@ class SharpnessAware:
                     parameter.copy_(weights)
                 for buffer, kept in zip(self._model.buffers(), statistics, strict=True):
                     buffer.copy_(kept)
+        # Training continues from the state after the first pass, as if the second had not happened.
         set_random_state(drawn)
         self._loss.load_state_dict(seen)
         return value
 
     @torch.no_grad()
     def _ascend(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Move the weights by ε; return each parameter that moved with its weights before."""
+        """Move the weights by ε; return every moved parameter with its previous weights."""
         held = [(name, p, p.grad) for name, p in self._model.named_parameters() if p.grad is not None]
         scales = [p.abs() + ETA if self._adaptive and not _is_bias(name) else None for name, p, _ in held]
         scaled = [g if t is None else g * t for (_, _, g), t in zip(held, scales, strict=True)]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in scaled]))
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in scaled]))
         factor = self._rho / (norm + TINY)
         before = []
         for (_, parameter, _), direction, scale in zip(held, scaled, scales, strict=True):
+            # Subtracting ε again would leave rounding errors in w, so w is copied.
             before.append((parameter, parameter.detach().clone()))
             parameter.add_(factor * (direction if scale is None else direction * scale))
         return before
@@ -282,30 +302,30 @@ def _is_bias(name: str) -> bool:
     return name.rpartition(".")[2] == "bias"
 
 
-IMAGE_DIMENSIONS = 3
+IMAGE_DIMENSIONS = 3  # channels, height, width
 
 
 class Mixing:
-    """Mixes a replicate's batches. Batch b of epoch e is drawn by (seed, e, b) alone: no state is to be saved.
+    """Mixes a replicate's batches by mixup or CutMix.
 
-    Each sample x of a batch gets a partner x', the batch in another order, and the batch a share λ ~ Beta(α, α), as in
-    both papers' code. Mixup trains on λx + (1 − λ)x'; CutMix pastes a box of x' with 1 − λ of the image's area into x,
-    and λ is then what is left of x. With both, each batch is one of the two, by a fair coin, as in timm.
+    Each sample x gets a partner x' from a permutation of the batch, and the batch a share λ ~ Beta(α, α), as in both
+    papers' code. Mixup trains on λx + (1 − λ)x'. CutMix pastes a box of x' with 1 − λ of the image's area into x; λ is
+    then the remaining share of x. If both are requested, a fair coin chooses one per batch, as in timm.
 
-    The target is v = λe_y + (1 − λ)e_y', and the loss λ·L(y) + (1 − λ)·L(y'), which is what papers define at soft
-    targets:
+    The target is v = λe_y + (1 − λ)e_y' and the loss λ·L(y) + (1 − λ)·L(y'). This agrees with the papers' losses at
+    soft targets:
 
-    * cross-entropy, with label smoothing or without, is linear in v;
-    * focal-type losses are Σ_k v_k·L(k) (posterior §6.1), γ of a class chosen by that class's own probability;
-    * the Brier score at v is 2λ(1 − λ) less where y ≠ y', whatever the network says: gradients are the same;
-    * the weights of `aurc` and `selective_risk` follow from the scores alone.
+    * cross-entropy, with or without label smoothing, is linear in v;
+    * focal-type losses are Σ_k v_k·L(k) (posterior §6.1), with each class's γ chosen by its own probability;
+    * the Brier score at v is lower by 2λ(1 − λ) where y ≠ y', independently of the network: gradients are equal;
+    * the weights of `aurc` and `selective_risk` depend on the scores alone.
 
-    Losses that ask which samples are right (`mmce`, `kde_xe`), that keep counts of the samples that they saw, or that
-    take the network itself have no such form, and are refused.
+    Losses that need to know which samples are correct (`mmce`, `kde_xe`), that count the samples they saw, or that take
+    the network itself have no such form and are refused.
     """
 
     def __init__(self, configuration: Configuration, seed: int, loss: Loss, dataset: DataSet) -> None:
-        """Prepare for batches of `dataset`. Raises ValueError where these, or the loss, cannot be mixed."""
+        """Prepare mixing for batches of `dataset`. Raises ValueError if its samples or the loss cannot be mixed."""
         if (fault := mixing_fault(configuration, dataset)) is not None:
             raise ValueError(fault)
         recipe = configuration["optimizer"]
@@ -314,7 +334,8 @@ class Mixing:
         self._order, self._share = torch.empty(0, dtype=torch.int64), 1.0
 
     def __call__(self, inputs: Tensor, epoch: int, batch: int) -> Tensor:
-        """Return a batch's inputs [B, ...] mixed, and remember how for its `loss`."""
+        """Return mixed inputs [B, ...] for a batch, and store permutation and share for its `loss`."""
+        # Seed, epoch and batch determine the draws, so no state needs to be saved in checkpoints.
         random = np.random.RandomState([*self._seed, epoch, batch])
         mix, alpha = self._kinds[random.randint(len(self._kinds))]
         self._order = torch.from_numpy(random.permutation(len(inputs))).to(inputs.device)
@@ -322,40 +343,41 @@ class Mixing:
         return mixed
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of the batch that was mixed last, at logits [B, K] and its own targets [B]."""
+        """Return the loss for the last mixed batch, at logits [B, K] and the unmixed targets [B]."""
         own, partners = self._loss(logits, targets), self._loss(logits, targets[self._order])
         return self._share * own + (1 - self._share) * partners
 
 
 def mixup(own: Tensor, partners: Tensor, share: float, random: np.random.RandomState) -> tuple[Tensor, float]:
-    """Return λx + (1 − λ)x' and λ."""
+    """Return λx + (1 − λ)x' and λ (Zhang et al. 2018)."""
     return own * share + partners * (1 - share), share
 
 
 def cutmix(own: Tensor, partners: Tensor, share: float, random: np.random.RandomState) -> tuple[Tensor, float]:
-    """Return x [B, C, H, W] with a box of x', and what is left of x's area: the box ends at the image's edge."""
+    """Return x [B, C, H, W] with a box of x' pasted in, and the remaining share of x (Yun et al. 2019, Eqs. 1, 2)."""
     height, width = own.shape[-2:]
     slices = []
     for size in (height, width):
         half, centre = int(size * np.sqrt(1 - share)) // 2, random.randint(size)
         slices.append(slice(max(centre - half, 0), min(centre + half, size)))
+    # A box that crosses the image's edge is cut off, so the share is computed from its actual area.
     mixed = own.clone()
     mixed[..., slices[0], slices[1]] = partners[..., slices[0], slices[1]]
     pasted = (slices[0].stop - slices[0].start) * (slices[1].stop - slices[1].start)
     return mixed, 1 - pasted / (height * width)
 
 
-#: Hyperparameter of a recipe, α of its Beta distribution, and what it does.
+#: Recipe hyperparameter that gives α → mixing function.
 KINDS = {"mixup": mixup, "cutmix": cutmix}
 
 
 def mixes(recipe: Options) -> str | None:
-    """Return which hyperparameter asks for mixed samples; `None` where none does, or α is 0."""
+    """Return the hyperparameter that requests mixed samples, or `None` if none has α above 0."""
     return next((name for name in KINDS if recipe.get(name)), None)
 
 
 def mixing_fault(configuration: Configuration, dataset: DataSet) -> str | None:
-    """Return why a configuration cannot have mixed samples of these data, or `None`; for use before a run."""
+    """Return why samples of these data cannot be mixed for a configuration, or `None`; called before a run."""
     recipe, loss = configuration["optimizer"], build_loss(**configuration["loss"])
     if (name := mixes(recipe)) is None:
         return None

@@ -1,4 +1,4 @@
-"""One replicate: one network trained with one seed. The loop reads top to bottom in `Replicate.train_epoch`."""
+"""One replicate: one network trained with one seed. `Replicate.train_epoch` is the training loop."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ from trainables.training.recipe import (
 
 
 class OwnRandomness:
-    """The state of torch's global generators as one replicate would have it alone in its process."""
+    """Keeps the state of torch's global generators for one replicate, as if it were alone in its process."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        """Begin with the state that seeding would give, without seeding the process."""
+        """Start with the state that seeding would give, without seeding the process."""
         self._device, self._inside = device, False
         self._state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
         if torch.cuda.is_available():
@@ -71,7 +71,7 @@ class OwnRandomness:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put this state in the place of the global one, and keep what becomes of it."""
+        """Within this context, torch's global generators have this state; the state after it is kept."""
         outside = random_state(self._device)
         set_random_state(self._state)
         self._inside = True
@@ -83,7 +83,7 @@ class OwnRandomness:
             set_random_state(outside)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state by device, as it is now."""
+        """Return the current state by device."""
         return random_state(self._device) if self._inside else self._state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -93,15 +93,14 @@ class OwnRandomness:
 
 @dataclass
 class EpochProgress:
-    """An epoch between its first batch and its last.
+    """The progress within an epoch.
 
     Attributes:
-        order: state of the generator of order and augmentation when the epoch began.
-        loss_sum: of the losses of samples so far, a scalar on the device.
-        batches: so far.
-        samples: in them.
-        loss_state: of a loss that continues, which the beginning of an epoch would reset; `None` in an epoch from its
-            first batch.
+        order: state at the epoch's start of the generator for order and augmentation.
+        loss_sum: sum of the samples' losses so far, a scalar on the device.
+        batches: number of batches so far.
+        samples: number of samples in these batches.
+        loss_state: state of a loss restored within the epoch, which `begin_epoch` would reset; `None` otherwise.
     """
 
     order: Tensor
@@ -111,36 +110,45 @@ class EpochProgress:
     loss_state: State | None = None
 
     def add(self, value: Tensor, samples: int) -> None:
-        """Count a batch and its mean loss."""
+        """Add a batch with its mean loss."""
         self.loss_sum += value * samples
         self.batches += 1
         self.samples += samples
 
     def state_dict(self) -> State:
-        """Return what to save."""
+        """Return the progress for a checkpoint."""
         return {"loss_sum": self.loss_sum, "batches": self.batches, "samples": self.samples}
 
     @staticmethod
     def from_state(saved: State, device: torch.device) -> EpochProgress | None:
-        """Return the epoch in whose midst a replicate was saved; `None` where it was saved between epochs.
+        """Return the progress of a replicate saved within an epoch, or `None` if it was saved between epochs.
 
         Args:
-            saved: `Replicate.state_dict()`.
-            device: where it continues.
+            saved: result of `Replicate.state_dict()`.
+            device: device on which training continues.
         """
         progress = saved.get("progress")
         if progress is None:
             return None
+        # A copy, because the sum is updated in place and must not change the saved state.
         total = progress["loss_sum"].to(device, copy=True)
         return EpochProgress(saved["order"].cpu(), total, progress["batches"], progress["samples"], saved["loss"])
 
 
 class Replicate:
-    """A network, its optimiser and its loss on their way from epoch 0 to `max_epochs`.
+    """A network with its optimiser and loss, trained from epoch 0 to `max_epochs`.
 
-    All randomness comes from `seed`: the initial weights, the order of the data, dropout. Two replicates in
-    one process do not disturb each other, because each keeps the state of torch's global generator as its own
-    and puts it in place only while it works.
+    All randomness comes from `seed`: initial weights, order of the data, dropout. Replicates in one process do not
+    disturb each other, because each has its own state of torch's global generators and installs it only while it works.
+
+    Example:
+        >>> from trainables.datasets import load_dataset
+        >>> optimizer = {"name": "sgd", "lr": 0.1, "batch_size": 512}
+        >>> configuration = {"loss": {"name": "focal"}, "architecture": {"name": "mlp"}, "optimizer": optimizer}
+        >>> replicate = Replicate(configuration, seed=0, dataset=load_dataset("digits"), max_epochs=2)
+        >>> row = replicate.train_epoch()
+        >>> row["epoch"], row["lr"]
+        (1, 0.1)
     """
 
     def __init__(
@@ -158,12 +166,12 @@ class Replicate:
 
         Args:
             configuration: `loss`, `architecture` and `optimizer`, each with a `name` and its hyperparameters.
-            seed: of everything random in this replicate.
-            dataset: on `device` already.
-            max_epochs: the epoch that schedules run to.
-            device: where the network lives.
-            training: how training steps are computed.
-            bins: of an epoch's calibration error: those of its evaluations, so that both are one number.
+            seed: seed for all randomness in this replicate.
+            dataset: data set, already on `device`.
+            max_epochs: last epoch, which schedules use as their horizon.
+            device: device of the network.
+            training: arithmetic of training steps.
+            bins: bins for the epochs' calibration error, equal to those of evaluations so that both agree.
         """
         self.dataset = dataset
         self.training = training
@@ -178,9 +186,10 @@ class Replicate:
         with self.own_randomness():
             self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)
             self.loss = build_loss(**configuration["loss"])
+        # Losses with probes of their own (`hessian_trace`) draw from a generator that the replicate must seed.
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)
-        if self.device.type != "cpu":  # where it would be copied in each step otherwise
+        if self.device.type != "cpu":  # otherwise every step would copy the loss's tensors to the GPU
             self.loss.load_state_dict(placed(self.loss.state_dict(), self.device))
         self._averaged: AveragedModel | None = None
         self._sharpness: SharpnessAware | None = None
@@ -197,7 +206,8 @@ class Replicate:
         self._progress: EpochProgress | None = None
 
     def _fine_tuned(self) -> torch.optim.Optimizer:
-        """Return the recipe's optimiser; prepare for what the recipe says of layers, averages and sharpness."""
+        """Build the recipe's optimiser, and set up frozen layers, layer-wise rates, averaging and sharpness."""
+        # Freezing comes first, because the optimiser takes only trainable parameters.
         if (frozen := setting(self.recipe, "freeze")) is not None:
             freeze_layers(self.model, frozen)
         optimizer = build_optimizer(self.model, self.recipe)
@@ -211,30 +221,29 @@ class Replicate:
 
     @property
     def measured(self) -> torch.nn.Module:
-        """The network that is measured: the one that trains, or the average of its weights."""
+        """The network to measure: the one in training, or the average of its weights."""
         return self.model if self._averaged is None else self._averaged.module
 
     def train_epoch(self, after_step: Callable[[], None] | None = None) -> EpochRow:
-        """Train one epoch, or the rest of one; return its row of the `epochs` table (without the replicate's number).
+        """Train one epoch, or the rest of one, and return its row of the `epochs` table.
 
         Args:
-            after_step: called after each step; it may ask for `state_dict`.
+            after_step: function called after each step, which may call `state_dict`.
         """
         started = time.perf_counter()
         lr = self.begin_epoch()
         total = self.train_batches(after_step)
         predicted = self.validation_logits()
+        # One transfer per epoch: each one makes the host wait for the GPU.
         loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
         metrics = epoch_metrics(logits, targets, self.bins)
         row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
         return {**row, "seconds": time.perf_counter() - started}
 
     def train_batches(self, after_step: Callable[[], None] | None = None) -> Tensor:
-        """Take every step of the epoch that has begun, or the rest; return the sum of the samples' losses.
-
-        In between the host asks the device for no value.
-        """
-        progress = self._progress = self._begun()
+        """Take all remaining steps of the current epoch; return the sum of the samples' losses."""
+        # No step reads a value from the device, so the host can queue steps ahead of the GPU.
+        progress = self._progress = self._current_progress()
         with self.own_randomness(), training_arithmetic(self.training, self.device):
             for inputs, targets in self.training_batches(progress.batches):
                 if changes_by_step(self.recipe):
@@ -248,72 +257,73 @@ class Replicate:
         return progress.loss_sum
 
     def begin_epoch(self) -> float:
-        """Make network, optimiser and loss ready for the next epoch; return its learning rate."""
+        """Prepare network, optimiser and loss for the next epoch; return its learning rate."""
         lr = learning_rate(self.recipe, self.epoch, self.max_epochs)
         set_learning_rate(self.optimizer, lr)
         self.loss.begin_epoch(self.epoch, self.max_epochs)
-        if not self.model.training:  # lanes are not set back: their predictions are not their networks' own
+        if not self.model.training:  # already set for lanes, whose predictions do not run this network
             self.model.train()
         for module in self._frozen:
             module.eval()
         return lr
 
-    def _begun(self) -> EpochProgress:
-        """Return the epoch that begins, or continues from a checkpoint in its midst."""
+    def _current_progress(self) -> EpochProgress:
+        """Return the progress of a new epoch, or of one restored from a checkpoint."""
         if self._progress is None:
             return EpochProgress(self._order.get_state(), torch.zeros((), device=self.device))
+        # The epoch's order is drawn again from its first state, and the batches already done are skipped.
         self._order.set_state(self._progress.order)
         if self._progress.loss_state is not None:
             self.loss.load_state_dict(placed(self._progress.loss_state, self.device))
         return self._progress
 
     def learning_rate_after(self, samples: int) -> float:
-        """Return the learning rate after so many samples of the next epoch."""
+        """Return the learning rate after `samples` samples of the next epoch."""
         done = samples / len(self.dataset.train) if changes_by_step(self.recipe) else 0
         return learning_rate(self.recipe, self.epoch + done, self.max_epochs)
 
     def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the next epoch's batches but for the first `skip`, in this replicate's order, augmented."""
+        """Yield the next epoch's augmented batches in this replicate's order, without the first `skip`."""
         for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, skip):
             yield laid_out(inputs, self.training), targets
 
     def epoch_order(self) -> Tensor:
-        """Return the order of the next epoch's samples, int64 [N] on the data's device, where nothing is augmented."""
+        """Return the next epoch's order, int64 [N] on the data's device, for a split without augmentation."""
         return epoch_order(self.dataset.train, self._order)
 
     def validation_logits(self) -> Tensor:
-        """Return the validation logits [N, K] of the present weights."""
+        """Return validation logits [N, K] for the current weights."""
         return predict(self.measured, self.dataset.val)
 
     def end_epoch(self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float]) -> EpochRow:
-        """Count an epoch with these validation `logits` [N, K] and `metrics`; return its row, but for its seconds."""
+        """Complete an epoch with validation `logits` [N, K] and `metrics`; return its row without `seconds`."""
         self.loss.end_epoch(logits, self.dataset.val.targets)
         self.epoch += 1
         self._kept.keep_if_better(self.measured, self.epoch, metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
-        """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
+        """Measure the current weights at stage `rung`, or the weights that the recipe keeps at stage `end`."""
         network = self.measured
         with self.weights_of(stage):
             measured = (network, self.loss, self.dataset, settings)
             return evaluate(*measured, stage=stage, seed=self.seed)
 
     def weights_of(self, stage: str) -> AbstractContextManager[None]:
-        """Return a context in which the measured network has the weights that an evaluation at `stage` measures."""
+        """Return a context in which the measured network has the weights for an evaluation at `stage`."""
         return self._kept.in_place(self.measured) if stage == END else nullcontext()
 
     def trajectory_row(self, settings: TrajectorySettings) -> EpochRow:
-        """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""
+        """Return the measurements for curves against the epoch; `{}` if none is due after this epoch."""
         row = trajectory_row(self.measured, self.loss, self.dataset, settings, self.epoch)
         if settings.curvature is not None and self.epoch % settings.curvature.every == 0:
             row |= self._edge.row(self.model, self.loss, self.optimizer, self.dataset.train, settings.curvature)
         return row
 
     def state_dict(self) -> State:
-        """Return everything that decides how training continues: weights, optimiser, loss, random states.
+        """Return all state that determines how training continues: weights, optimiser, loss, random states.
 
-        In the midst of an epoch, where `after_step` may ask for it, also how far it has come.
+        Within an epoch, when `after_step` calls it, the state includes the progress.
         """
         progress = self._progress
         return {
@@ -330,7 +340,7 @@ class Replicate:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`'s result on any device: what follows is what would have followed then."""
+        """Continue from `state_dict()`'s result on any device, exactly as if training had not been interrupted."""
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -345,9 +355,11 @@ class Replicate:
         self._progress = EpochProgress.from_state(state, self.device)
 
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Take one step; return the batch's loss."""
+        """Take one step and return the batch's loss."""
         if self._sharpness is not None:
-            value = self._sharpness(lambda: self._differentiate(inputs.clone(), targets))  # may change them in place
+            value = self._sharpness(
+                lambda: self._differentiate(inputs.clone(), targets)
+            )  # a network can change inputs in place
         else:
             value = self._differentiate(inputs, targets)
         prepare_gradients(self.model.parameters(), self.recipe, len(targets))
@@ -357,7 +369,7 @@ class Replicate:
         return value
 
     def _differentiate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Leave a batch's gradients in the parameters; return its loss."""
+        """Write a batch's gradients to the parameters and return its loss."""
         value = self._loss_of(inputs, targets)
         self.optimizer.zero_grad(set_to_none=True)
         value.backward()
@@ -371,11 +383,11 @@ class Replicate:
         nodes = supervise(inputs) if supervise is not None else None
         if nodes is None:
             return self.loss(outputs, targets) if self._mixing is None else self._mixing.loss(outputs, targets)
-        # the sum over each tree's nodes and the mean over trees, as Tai et al. 2015 train
+        # Sum over each tree's nodes and mean over trees, as in Tai et al. 2015.
         return self.loss(outputs, nodes) * (len(nodes) / len(targets))
 
     def own_randomness(self) -> AbstractContextManager[None]:
-        """Return a context with this replicate's random state in the place of torch's global one."""
+        """Return a context in which torch's global generators have this replicate's state."""
         return self._randomness.in_place()
 
 
@@ -384,5 +396,6 @@ def _averaged_state(averaged: AveragedModel) -> State:
 
 
 def _compact(tensor: Tensor) -> Tensor:
-    """Return a tensor that shares no memory with others, which would be saved with it; itself where it does not."""
+    """Return `tensor`, or a copy if it is a view of a larger storage."""
+    # `torch.save` writes whole storages, and a lane's weights are views into the storage of all lanes.
     return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()

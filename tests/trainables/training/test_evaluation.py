@@ -315,7 +315,7 @@ def test_a_further_split_is_measured_where_it_is_asked_for_and_changes_no_other_
 
 
 def test_an_evaluation_without_validation_data_is_refused():
-    with pytest.raises(ValueError, match=r"splits = \['test'\] must hold val"):
+    with pytest.raises(ValueError, match=r"splits = \['test'\] must include val"):
         EvaluationSettings.from_mapping({"splits": ["test"]})
 
 

@@ -140,7 +140,7 @@ def test_training_continues_from_a_checkpoint_to_the_bit(dataset):
 
 
 def test_a_network_without_enough_layers_is_refused(dataset):
-    with pytest.raises(ValueError, match="freeze = 40 leaves nothing to train of"):
+    with pytest.raises(ValueError, match="freeze = 40 leaves none of"):
         _replicate(dataset, freeze=40)
 
 
