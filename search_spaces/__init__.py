@@ -1,28 +1,33 @@
-"""The search space files that ship with the project, one a question, and the numbers that papers printed.
+"""The shipped search space files, one per question, and the numbers that papers print.
 
-The package itself imports the standard library alone; examples of components of one's own import what they extend.
+The package itself imports only the standard library; the examples import what they extend.
 
-A file's `header` says what it is for: `question`, `source`, `expected`, `cost` and `command` in words, and for the
-experiments of a paper
+>>> from search_spaces import locate, packaged_files
+>>> packaged_files()["quickstart"].name
+'quickstart.yaml'
+>>> locate("examples/own_loop").name
+'own_loop.yaml'
+
+A file's `header` gives `question`, `source`, `expected`, `cost` and `command` in words, and for a paper's experiments
 
     paper: mukhoti                      # curvature, properness, mukhoti, posterior or selective
     tables: [mukhoti-1, mukhoti-4]      # the published tables and figures whose cells this sweep can fill
     claims: [focal_temperature_beats_temperature]   # `sweeper claims NAME` judges them
 
 `rehearsal` holds what `--rehearse` changes beyond its general rules (`sweeper.space.rehearsal`): a mapping written
-like the file itself, laid over the scaled-down values, e.g.
+like the file itself and laid over the scaled-down values, e.g.
 
     rehearsal: {samples: 6, scheduler: {max_epochs: 6, grace_epochs: 2}, evaluation: {curvature: {samples: 64}}}
 
-Mappings are joined key by key; lists, domains, and components of another name replace what was there. It is checked
-with the file, whether or not the sweep is rehearsed.
+Mappings are joined key by key; lists, domains and components with another name replace the old value. It is checked
+with the file, also when the sweep is not rehearsed.
 
-Published numbers lie in `published/<paper>_table_<number>.csv` or `published/<paper>_figure_<number>.csv`, one row a
+Published numbers are in `published/<paper>_table_<number>.csv` or `published/<paper>_figure_<number>.csv`, one row per
 printed number, read by `search_spaces.papers.published_numbers`:
 
-* `table`: as headers write it, e.g. `mukhoti-1`;
-* `dataset`, `architecture`, `loss`: our registries' names; `options`: hyperparameters that tell rows of one loss
-  apart, `gamma=3` or `coverage=0.5;nu=0.1`; `posthoc`: a method's name, empty for the network's own probabilities;
+* `table`: the name that headers use, e.g. `mukhoti-1`;
+* `dataset`, `architecture`, `loss`: names in our registries; `options`: hyperparameters that distinguish rows of one
+  loss, `gamma=3` or `coverage=0.5;nu=0.1`; `posthoc`: a method's name, empty for the network's own probabilities;
 * `split`: `val` or `test`; `metric`: a column of the results, or `error` or `auroc`;
 * `value`: in our unit (shares, not per cent); `printed`: the characters in the paper; `spread`: the printed standard
   deviation in our unit, `n`: over how many runs, both empty where the paper gives none;
@@ -44,9 +49,9 @@ def packaged_files() -> dict[str, Path]:
 
 
 def locate(path: str | Path) -> Path:
-    """Return the file meant by `path`: itself if it exists, else the shipped file of that name, else `path`.
+    """Return `path` if it exists, else the shipped file with that name, else `path`.
 
-    `examples/NAME` is a file of `search_spaces/examples`, whose components lie beside it.
+    `examples/NAME` is a file in `search_spaces/examples`, next to the components that it names.
     """
     given, name = Path(path), str(path).removesuffix(".yaml")
     if _exists(given):
@@ -56,7 +61,7 @@ def locate(path: str | Path) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether there is such a file; a name that is none, for its length or a NUL, has none."""
+    """Return whether the file exists; names that are too long or contain a NUL do not exist."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""Components of one's own, a worked example of each kind, and a search space that uses all five.
+"""Your own components: one worked example of each kind, and search spaces that use them.
 
-`sweeper run examples/own_components` runs them; copy the folder to begin with yours. `trainables.extensions` says what
-each kind has to provide. The files import `trainables` and what is installed, nothing of `sweeper`.
+`sweeper run examples/own_components` runs all five; copy the folder to start with yours. `trainables.extensions` says
+what each kind has to provide. Components import `trainables` and installed packages, nothing from `sweeper`.
 """

@@ -1,4 +1,4 @@
-"""Components of one's own, one of each kind: a loss, a network, a data set, a metric and a post-hoc method."""
+"""Your own components, one of each kind: a loss, a network, a data set, a metric and a post-hoc method."""
 
 import math
 from itertools import pairwise
@@ -42,7 +42,7 @@ class Poly1(Loss):
 
 
 class GatedMlp(nn.Module):
-    """Gated linear units (Dauphin et al. 2017, arXiv:1612.08083) between flattened inputs and logits."""
+    """A perceptron with gated linear units (Dauphin et al. 2017, arXiv:1612.08083)."""
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, width: int = 32, depth: int = 1) -> None:
         super().__init__()
@@ -57,7 +57,8 @@ class GatedMlp(nn.Module):
 
 
 def spirals(samples: int = 1200, classes: int = 3, noise: float = 0.25, seed: int = 0) -> DataSet:
-    """Draw spirals; 60 % of each class are for training, 20 % for validation, 20 % for test."""
+    """Draw spirals, 60 % of each class for training, 20 % for validation and 20 % for test."""
+    # A generator with its own seed: a draw from the global one would depend on what ran before.
     random = np.random.RandomState(seed)
     targets = np.arange(samples) % classes
     along = random.uniform(0.3, 1.0, samples)
@@ -72,6 +73,7 @@ def worst_class_gap(probabilities: Floats, targets: NDArray[np.int64], least: in
     """Return the largest |mean confidence − accuracy| over predicted classes of at least `least` samples."""
     predicted = probabilities.argmax(axis=1)
     confidence, correct = probabilities.max(axis=1), predicted == targets
+    # Small classes are left out: the gap of a few samples is mostly noise, and a maximum would pick it.
     gaps = [
         abs(confidence[predicted == k].mean() - correct[predicted == k].mean())
         for k in range(probabilities.shape[1])
@@ -94,6 +96,7 @@ class BiasCorrected:
             log_p = log_softmax(logits * np.exp(-free[0]) + free[1:], axis=1)
             return -log_p[rows, targets].mean() + penalty * (free[1:] ** 2).sum()
 
+        # exp(-free[0]) keeps the temperature positive without a bounded optimiser.
         self.free = minimize(objective, np.zeros(1 + logits.shape[1]), method="L-BFGS-B").x
         self.parameters = {"temperature": np.exp(self.free[0]), "largest_bias": np.abs(self.free[1:]).max()}
 

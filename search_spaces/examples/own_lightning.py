@@ -1,4 +1,4 @@
-"""A LightningModule and its DataModule, made a sweep by the last class."""
+"""A LightningModule and its DataModule, which the last class turns into a sweep."""
 
 import lightning
 import torch
@@ -28,8 +28,9 @@ class Net(lightning.LightningModule):
 
 class Wine(lightning.LightningDataModule):
     def setup(self, stage):
-        inputs, targets = (torch.tensor(each) for each in load_wine(return_X_y=True))
+        inputs, targets = (torch.tensor(part) for part in load_wine(return_X_y=True))
         data = TensorDataset(((inputs - inputs.mean(0)) / inputs.std(0)).float(), targets)
+        # The split has its own seed, so that every trial and seed sees the same validation samples.
         self.parts = torch.utils.data.random_split(data, [98, 40, 40], torch.Generator().manual_seed(0))
         self.train_dataloader = lambda: DataLoader(self.parts[0], 16, shuffle=True)
         self.val_dataloader, self.test_dataloader = (lambda n=n: DataLoader(self.parts[n], 64) for n in (1, 2))

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop with data of its own, which can train an epoch, predict, save and load its state."""
+"""A plain PyTorch loop with its own data: it trains an epoch, predicts, and saves and loads its state."""
 
 import torch
 from sklearn.datasets import load_breast_cancer

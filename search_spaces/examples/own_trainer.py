@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer, made a sweep by the last class; its model is tiny and built from scratch."""
+"""A Hugging Face Trainer, which the last class turns into a sweep; its model is tiny and built from scratch."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -6,7 +6,7 @@ from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClass
 
 from trainables.training.transformers import TrainerLoop
 
-IMAGES, LABELS = (torch.tensor(each) for each in load_digits(return_X_y=True))
+IMAGES, LABELS = (torch.tensor(part) for part in load_digits(return_X_y=True))
 ORDER = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(0))
 PARTS = dict(zip(("train", "val", "test"), ORDER.split([1000, 397, 400]), strict=True))
 

@@ -24,16 +24,17 @@ import sweeper
 
 @serve.deployment
 class CalibratedModel:
-    """One replica: the model in memory, and answers in calibrated probabilities."""
+    """Answers requests with calibrated probabilities; each replica holds the model in memory."""
 
     def __init__(self, folder: str) -> None:
         self.model = sweeper.load_model(folder)
         self.dtype = getattr(torch, self.model.description["input"]["dtype"])
 
     async def __call__(self, request: Request) -> Response:
-        """Answer one request; what the model cannot take is answered with status 400 and the reason."""
+        """Answer one request; status 400 with the reason for inputs that the model cannot take."""
         body, kind = await request.body(), request.headers.get("content-type", "")
         try:
+            # The network would block the event loop, and with it every other request of this replica.
             probabilities = await run_in_threadpool(self.answer, body, kind)
         except (sweeper.SweeperError, UnidentifiedImageError, KeyError, TypeError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
@@ -47,5 +48,6 @@ class CalibratedModel:
 
 
 def application(arguments: dict[str, str]) -> serve.Application:
-    """Return the application; `model` is the folder that `sweeper export` wrote."""
+    """Return the application for `model`, a folder that `sweeper export` wrote."""
+    # A replica may run in another working directory, so the path is made absolute here.
     return CalibratedModel.bind(str(Path(arguments["model"]).resolve()))

@@ -1,7 +1,7 @@
 """The commands `sweeper paper` and `sweeper claims`, which the entry point group `sweeper.commands` adds.
 
-`paper` runs the missing experiments of a paper, fills its tables and figures and judges its claims; with the name of
-one published table or computed figure it prints that one.
+`paper` runs the missing experiments of a paper, fills its tables and figures and judges its claims. With the name of a
+published table or computed figure, it prints only that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Step:
 
     Attributes:
         recipe: the shipped search space.
-        sweep: the sweep of it that there is; empty where it is missing.
+        sweep: name of its existing sweep, else empty.
         state: `finished`, `unfinished` or `missing`.
     """
 
@@ -55,23 +55,23 @@ class Step:
 
     @property
     def line(self) -> str:
-        """What is to be done, in a line."""
+        """The next action for this experiment, in one line."""
         named = f" as {self.sweep}" if self.sweep and self.sweep != self.recipe.space else ""
         todo = {FINISHED: "is there", UNFINISHED: "will be resumed", MISSING: "will be run"}[self.state]
         return f"{self.recipe.space} {todo}{named}"
 
 
 def steps(paper: str, output: str | Path, *, rehearse: bool = False) -> list[Step]:
-    """Return a paper's experiments and which of them a results folder has.
+    """Return a paper's experiments with their sweeps in a results folder.
 
-    A sweep counts as an experiment's where it follows the recipe, whatever its name; a rehearsal, and an experiment
-    that fills no table, by its name.
+    A sweep belongs to an experiment if it follows the recipe, whatever its name. A rehearsal, and an experiment that
+    fills no table, is recognised by its name.
     """
     from search_spaces.papers.recipes import shipped_recipe
 
     recipes = [recipe for recipe in map(shipped_recipe, packaged_files()) if recipe.spec.header.paper == paper]
-    there = [sweep for sweep in _sweeps(output) if sweep.rehearsed == rehearse]
-    return [_step(recipe, there) for recipe in recipes]
+    sweeps = [sweep for sweep in _sweeps(output) if sweep.rehearsed == rehearse]
+    return [_step(recipe, sweeps) for recipe in recipes]
 
 
 def _sweeps(output: str | Path) -> list[FinishedSweep]:
@@ -82,8 +82,9 @@ def _sweeps(output: str | Path) -> list[FinishedSweep]:
     return [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
 
 
-def _step(recipe: Recipe, there: Sequence[FinishedSweep]) -> Step:
-    own = [sweep for sweep in there if _is_of(recipe, sweep)]
+def _step(recipe: Recipe, sweeps: Sequence[FinishedSweep]) -> Step:
+    own = [sweep for sweep in sweeps if _is_of(recipe, sweep)]
+    # A finished sweep goes before an unfinished one: nothing is trained again that is there.
     for sweep in own:
         if _has_ended(sweep.results):
             return Step(recipe, sweep.name, FINISHED)
@@ -98,7 +99,7 @@ def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
 
 
 def _has_ended(results: Results) -> bool:
-    """Return whether every trial of a sweep has ended and none has failed; failed ones are tried again."""
+    """Return whether all trials of a sweep have ended without a failure; failed ones are retried."""
     (row,) = results.rows(
         "SELECT count(*) AS n, count(*) FILTER (WHERE status NOT IN ('completed', 'early_stopped')) AS open FROM trials"
     )
@@ -106,7 +107,7 @@ def _has_ended(results: Results) -> bool:
 
 
 def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, str]:
-    """Return what is wrong with the data of experiments that will be run: search space → path, rule and remedy."""
+    """Return the data faults of experiments that will be run: search space → path, rule and remedy."""
     from sweeper.planning.preparation import data_of_loop, prepare_dataset
     from sweeper.space.loading import load_spec
 
@@ -115,7 +116,9 @@ def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, s
         try:
             file = packaged_files()[recipe.space]
             spec = load_spec(file, recipe.overrides, rehearse=True) if rehearse else recipe.spec
-            prepare_dataset(spec) if spec.loop is None else data_of_loop(spec)  # a loop is tried when it is run
+            prepare_dataset(spec) if spec.loop is None else data_of_loop(
+                spec
+            )  # a loop's own check trains it, when it is run
         except SweeperError as error:
             faults[recipe.space] = str(error)
     return faults
@@ -142,27 +145,27 @@ def paper(
 ) -> Shown[PaperPage] | Shown[list[Item]] | Shown[ComputedFigure] | str:
     """Reproduce a paper on one page.
 
-    What is missing is run, its tables and figures are filled, its claims judged.
-    Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed. A table
-    (mukhoti-1) is printed, filled in from all sweeps; so are the numbers of a figure that needs no training
-    (mukhoti-fig4a, temperatures).
+    Runs missing experiments, fills the paper's tables and figures, and judges its claims. Sweeps that follow the
+    paper's recipes are used, whatever their names; unfinished ones are resumed. With the name of a table (mukhoti-1),
+    prints it filled in from all sweeps; with the name of a figure that needs no training (mukhoti-fig4a, temperatures),
+    prints its numbers.
 
     Args:
         name: Paper (curvature, properness, mukhoti, posterior, selective), or one of its tables or figures.
-        run: Run what is missing, or write the page from existing sweeps.
-        items: Only list the paper's tables, figures and statements, what stands for each, and deviations.
+        run: Run missing experiments, or write the page from existing sweeps.
+        items: Only list the paper's tables, figures and statements, their counterparts here, and deviations.
         to: File to write: the page, or a figure as .html, .png, .svg or .pdf. (default: paper-NAME.html in the results)
         sweep: Sweeps to fill in a table from; repeatable. (default: all)
         gamma: γ of a figure; repeatable. (default: the paper's)
         classes: Number of classes of a figure. (default: the paper's)
         form: Format of a table (markdown, latex, csv), of numbers (table, json, csv, parquet) or items (table, json).
-        say: is told what happens.
+        say: Receives progress messages.
 
     Returns:
         The page written, the paper's items, a table's text, or a figure's numbers.
 
     Raises:
-        SweeperError: an unknown name; data or packages are missing, all of them named before anything is started; a
+        SweeperError: the name is unknown; data or packages are missing (all are named before anything starts); or a
             sweep cannot be run.
     """
     place = output_folder(output)
@@ -177,6 +180,7 @@ def paper(
         "executor": executor,
     }  # fmt: skip
     plan = steps(name, place, rehearse=rehearse)
+    # All steps are announced, and all data checked, before the first hour of training.
     for step in plan:
         say(step.line)
     if run:
@@ -215,6 +219,7 @@ def _figure(
     from search_spaces.papers.focal_map_figures import FIGURES, map_figure
     from sweeper.reporting.html import write_figure
 
+    # `mukhoti-4a` is also a name of the form of a table: a figure is called `mukhoti-fig4a` on the command line.
     drawn = {named.replace("-", "-fig", 1): named for named in FIGURES}
     if name not in drawn and name not in FIGURES:
         known = [*PAPERS, *published_tables(), *drawn]
@@ -233,7 +238,7 @@ def claims(
 ) -> Shown[list[Verdict]]:
     """Judge claims of papers on a sweep by rules fixed in advance.
 
-    Each holds, does not hold, or is undecided.
+    A claim holds, does not hold, or is undecided.
 
     Args:
         name: Name or path of a sweep. (default: list every claim and its rule)
@@ -272,7 +277,10 @@ def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, A
     else:
         done = commands.run(step.recipe.space, set=step.recipe.overrides, rehearse=rehearse, **options)
     if not isinstance(done, FinishedRun):
-        raise SweeperError("a paper's sweeps are run from here", "give the address of Ray itself, not of a dashboard")
+        raise SweeperError(
+            "a paper's sweeps cannot be submitted to a dashboard",
+            "give the address of the Ray cluster, not of its dashboard",
+        )
     if done.outcome != FINISHED:
         raise SweeperError(
             f"the sweep {done.name!r} was {done.outcome}", f"continue with the same command: {done.name}"
@@ -282,7 +290,7 @@ def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, A
 def write_page(
     paper: str, output: str | Path = "results", *, rehearse: bool = False, page: str | Path | None = None
 ) -> PaperPage:
-    """Write a paper's page from the sweeps that a results folder has. Raises SweeperError."""
+    """Write a paper's page from the sweeps in a results folder. Raises SweeperError."""
     from search_spaces.papers.judging import judge_claims, named_claims
     from search_spaces.papers.page import write_paper_page
     from search_spaces.papers.tables import filled_table
@@ -301,7 +309,7 @@ def write_page(
 
 
 def _computed_tables(paper: str) -> Iterator[str]:
-    """Yield the tables of a paper whose numbers need no training."""
+    """Yield the paper's tables whose numbers need no training."""
     for name in published_tables():
         if name.startswith(f"{paper}-") and not any(number.dataset for number in read_published(name)):
             yield name

@@ -1,13 +1,13 @@
 """The curvature paper's bounds, evaluated on trained networks: Theorem 1, Corollaries 1 and 2, Eq. 28.
 
-Θ is the finite set of a sweep's networks of one architecture, over which every integral is a sum. L_CE is cross-entropy
-on test data, in the place of the population's, and δ_γ the mean over the networks trained with γ. The prior π is
-Theorem 1's distribution at δ_γ; the posterior ς has these networks with equal shares; the n samples of R̂ are the
-validation data, which chose none of the weights. Since ς and π have one mean of L_CE, Corollary 2's divergence
-DKL[ς‖π] is H(π) − H(ς), which Theorem 1 says is no less than 0.
+Θ is the finite set of a sweep's networks of one architecture, so every integral is a sum. L_CE is cross-entropy on test
+data, in place of the population's, and δ_γ its mean over the networks trained with γ. The prior π is Theorem 1's
+distribution at δ_γ. The posterior ς gives these networks equal shares. The n samples of R̂ are the validation data,
+which chose none of the weights. Since ς and π have the same mean of L_CE, Corollary 2's divergence DKL[ς‖π] is H(π) −
+H(ς), which by Theorem 1 is at least 0.
 
-Two misprints: Corollary 1 says "≤ ε" of a probability that its source has at least 1 − ε (Thiemann et al. 2017, Theorem
-3, for 0 < λ < 2), and the proof of Theorem 1 minimises the entropy that the theorem says is largest.
+Two misprints in the paper: Corollary 1 says "≤ ε" for a probability that is at least 1 − ε in its source (Thiemann et
+al. 2017, Theorem 3, for 0 < λ < 2), and the proof of Theorem 1 minimises the entropy that the theorem calls largest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from sweeper.reporting.figures.base import Figure, Panel, curves, quantity
 from sweeper.results import Results
 from trainables.metrics.base import softmax64
 
-#: ε of Corollary 1: what it says holds with a probability of .95.
+#: ε of Corollary 1: its bound holds with a probability of .95.
 EPSILON = 0.05
 
-#: |β| over the deviation of the losses, beyond which a distribution is on the least or the largest of them alone.
+#: Largest |β| in units of 1 / (standard deviation of the losses): beyond it, all mass is on one end of the losses.
 STEEPEST = 1e3
 
 
@@ -56,10 +56,10 @@ def pac_bayes(error: float, divergence: float, samples: int, epsilon: float = EP
     """Return the λ of Eq. 19 and Corollary 1's bound of the expected error with it.
 
     Args:
-        error: the posterior's mean error on the samples.
+        error: mean error of the posterior on the samples.
         divergence: DKL[ς‖π].
-        samples: n.
-        epsilon: the probability with which the bound may fail.
+        samples: number of samples n.
+        epsilon: probability that the bound fails.
     """
     penalty = divergence + math.log(2 * math.sqrt(samples) / epsilon)
     weight = 2 / (math.sqrt(2 * samples * error / penalty + 1) + 1)
@@ -68,17 +68,17 @@ def pac_bayes(error: float, divergence: float, samples: int, epsilon: float = EP
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the theorems say of an architecture's networks that were trained with one γ.
+    """The theorems' values for an architecture's networks that were trained with one γ.
 
     Attributes:
-        gamma: 0 of cross-entropy.
-        networks: how many.
-        largest_entropy: of Theorem 1's distribution.
-        divergence: Corollary 2's.
-        bound: Corollary 1's, of the expected error.
-        validation_error, test_error: means.
-        trace: mean of the training loss's Hessian; None where it was not measured.
-        expected_trace: Eq. 28's in its place, the mean of (1 − p)^γ times the trace of cross-entropy's Hessian.
+        gamma: γ of the networks; 0 is cross-entropy.
+        networks: number of networks.
+        largest_entropy: entropy of Theorem 1's distribution.
+        divergence: divergence of Corollary 2.
+        bound: Corollary 1's bound of the expected error.
+        validation_error, test_error: mean errors.
+        trace: mean trace of the training loss's Hessian; None if it was not measured.
+        expected_trace: Eq. 28's value for it: the mean of (1 − p)^γ times the trace of cross-entropy's Hessian.
     """
 
     gamma: float
@@ -93,27 +93,29 @@ class Evaluated:
 
 
 def evaluated(rows: Rows, samples: int) -> list[Evaluated]:
-    """Return what the theorems say of one architecture, by γ.
+    """Return the theorems' values for one architecture, by γ.
 
     Args:
-        rows: of `final` with their mean focal weights, of networks that were trained to the end.
-        samples: on validation data.
+        rows: rows of `final` with mean focal weights, for networks trained to the end.
+        samples: number of validation samples.
     """
     known = [(gamma, row) for row in rows if (gamma := plain_gamma(row)) is not None and number(row, "nll") is not None]
     losses = np.array([number(row, "nll") for row in of_split([row for _, row in known], "test")], np.float64)
-    found = []
+    by_gamma = []
     for gamma in sorted({gamma for gamma, _ in known}):
         val, test = (of_split([row for at, row in known if at == gamma], split) for split in ("val", "test"))
         if not val or not test:
             continue
         _, prior = maxwell_boltzmann(losses, trial_mean(test, "nll") or 0.0)
+        # Shares can underflow to 0, where p ln p is 0 but ln p is −inf.
         entropy = float(-prior @ np.log(np.maximum(prior, np.finfo(np.float64).tiny)))
         divergence = entropy - math.log(len(test))
         wrong, right = (1 - (trial_mean(held, "accuracy") or 0.0) for held in (val, test))
+        # Rounding can leave a divergence of 0 slightly below it.
         bound = pac_bayes(wrong, max(0.0, divergence), samples)[1]
         traces = trial_mean(val, "hessian_training_trace"), trial_mean(val, _weighted_trace)
-        found.append(Evaluated(gamma, len(test), entropy, divergence, bound, wrong, right, *traces))
-    return found
+        by_gamma.append(Evaluated(gamma, len(test), entropy, divergence, bound, wrong, right, *traces))
+    return by_gamma
 
 
 def _weighted_trace(row: Row) -> float | None:
@@ -121,7 +123,7 @@ def _weighted_trace(row: Row) -> float | None:
     return None if weight is None or trace is None else weight * trace
 
 
-#: What is drawn: of each line the field, and the panel.
+#: Label of each line → its field, and its panel.
 LINES: Mapping[str, tuple[str, str]] = {
     "largest entropy at δ (Theorem 1)": ("largest_entropy", "entropy"),
     "divergence (Corollary 2)": ("divergence", "entropy"),
@@ -134,7 +136,7 @@ LINES: Mapping[str, tuple[str, str]] = {
 
 
 def curvature_bounds(results: Results) -> list[Figure]:
-    """Return a sweep's bounds by γ, three panels for each network; nothing of another paper's."""
+    """Return a sweep's bounds by γ, three panels per network; nothing for other papers' sweeps."""
     if results.specification.get("header", {}).get("paper") != "curvature":
         return []
     counts = results.rows(
@@ -143,30 +145,30 @@ def curvature_bounds(results: Results) -> list[Figure]:
     samples = max((int_of(row, "n") for row in counts), default=0)
     panels, said = [], []
     for network, rows in by_network(trained_to_the_end(claim_rows(results))).items():
-        found = evaluated(rows, samples) if samples else []
-        if len(found) > 1:
-            panels += [_panel(network, found, kind) for kind in dict.fromkeys(kind for _, kind in LINES.values())]
-            said.append(f"{network}: {loose(found)}")
+        by_gamma = evaluated(rows, samples) if samples else []
+        if len(by_gamma) > 1:
+            panels += [_panel(network, by_gamma, kind) for kind in dict.fromkeys(kind for _, kind in LINES.values())]
+            said.append(f"{network}: {loose(by_gamma)}")
     words = f"{results.name}: the paper's bounds by γ, n = {samples} validation samples. {'. '.join(said)}."
     return [Figure("curvature-bounds", "Bounds", words, [], panels, [], legend=[*LINES])] if panels else []
 
 
-def _panel(network: str, found: Sequence[Evaluated], kind: str) -> Panel:
+def _panel(network: str, by_gamma: Sequence[Evaluated], kind: str) -> Panel:
     lines = {
-        label: [(each.gamma, getattr(each, field)) for each in found]
+        label: [(point.gamma, getattr(point, field)) for point in by_gamma]
         for label, (field, of) in LINES.items() if of == kind
     }  # fmt: skip
     return Panel(network, curves(lines, [*LINES]), quantity("x", "γ"), quantity("y", kind, zero=kind != "entropy"))
 
 
-def loose(found: Sequence[Evaluated]) -> str:
-    """Return how loose the bounds are, in words."""
-    above = [each.bound - each.test_error for each in found]
-    off = [e.expected_trace / e.trace for e in found if e.gamma and e.trace and e.expected_trace]
-    gaps = [each.divergence for each in found]
+def loose(by_gamma: Sequence[Evaluated]) -> str:
+    """Return in words how loose the bounds are."""
+    above = [point.bound - point.test_error for point in by_gamma]
+    off = [e.expected_trace / e.trace for e in by_gamma if e.gamma and e.trace and e.expected_trace]
+    gaps = [point.divergence for point in by_gamma]
     traces = f", Eq. 28's trace is {min(off):.2g} to {max(off):.2g} of what is measured" if off else ""
-    vacuous = sum(each.bound >= 1 for each in found)
-    empty = f", at {vacuous} of {len(found)} γ it is at least 1 and says nothing" if vacuous else ""
+    vacuous = sum(point.bound >= 1 for point in by_gamma)
+    empty = f", at {vacuous} of {len(by_gamma)} γ it is at least 1 and says nothing" if vacuous else ""
     return (
         f"the bound lies {min(above):.3f} to {max(above):.3f} above the test error (mean {fmean(above):.3f}){empty}, "
         f"the divergence is {min(gaps):.2f} to {max(gaps):.2f}{traces}"

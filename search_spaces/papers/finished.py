@@ -111,7 +111,7 @@ class FinishedSweep:
     def lacking(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
         """Return how many of a number's candidates have come to an end with all their seeds; None where all have."""
         wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
-        there = sum(self._ended.get(each, 0) >= recipe.spec.replicates.count for each in wanted)
+        there = sum(self._ended.get(settings, 0) >= recipe.spec.replicates.count for settings in wanted)
         noun = "configurations" if number.metric in QUANTITIES else "candidates"
         if there == len(wanted):
             return None
@@ -128,16 +128,16 @@ class FinishedSweep:
         """Return what the rehearsal of a recipe's search space has for a number, on the network that stands in."""
         if not recipe.named(self.name):
             return None
-        found = self._stand_ins(number, recipe)
+        networks = self._stand_ins(number, recipe)
         trials = {
             trial: [_as_if_on(number, row) for row in rows]
             for trial, rows in self._trials.items()
-            if recipes.network_settings(rows[0]) in found
+            if recipes.network_settings(rows[0]) in networks
         }
         # a rehearsal trains the ends of a grid alone
         of_its_loss = replace(number, options={key: value for key, value in number.options.items() if "." in key})
         value = self._found(number, trials, recipe) or self._found(number, trials, recipe, of_its_loss)
-        words = " or ".join(filter(None, found.values()))
+        words = " or ".join(filter(None, networks.values()))
         return replace(value, stand_in=words) if value is not None else None
 
     def _stand_ins(self, number: PublishedNumber, recipe: Recipe) -> Mapping[Settings, str]:
@@ -158,12 +158,12 @@ class FinishedSweep:
         if number.metric in QUANTITIES:
             return Empty(f"{number.metric} needs more values than were measured, or values that are not all equal")
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
-        told = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
-        if label is not None and told:
-            return Empty(min(told), f"{label} unavailable")
+        reasons = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
+        if label is not None and reasons:
+            return Empty(min(reasons), f"{label} unavailable")
         column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
-        found = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
-        undefined = any(isinstance(value, float) and math.isnan(value) for value in found)
+        values = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
+        undefined = any(isinstance(value, float) and math.isnan(value) for value in values)
         how = "undefined: there is no sample of the kind that it counts" if undefined else "not measured"
         return Empty(f"{number.metric} of {number.split or 'any'} data is {how}")
 
@@ -235,9 +235,9 @@ class FinishedSweep:
         unmeasured = []
 
         def values(trial: str, measured: PublishedNumber) -> list[float]:
-            found = self._values(trial, measured, recipe)
-            unmeasured.extend([] if found else [trial])
-            return found
+            numbers = self._values(trial, measured, recipe)
+            unmeasured.extend([] if numbers else [trial])
+            return numbers
 
         ranked = sorted(agreeing, key=self._rank)
         comparison = Comparison(number, compared, ranked, self._rank, values, self._epoch_rows, self._reliability_rows)
@@ -249,8 +249,8 @@ class FinishedSweep:
         return Found(Spread(value, None, replicates), self.name, trial, len(compared))
 
     def _rank(self, trial: str) -> float:
-        found = [float_or_none(row, "objective") for row in self._trials[trial]]
-        values = [value for value in found if value is not None]
+        objectives = [float_or_none(row, "objective") for row in self._trials[trial]]
+        values = [value for value in objectives if value is not None]
         mean = fmean(values) if values else float("inf")
         return -mean if objective(self.results).mode == "max" else mean
 
@@ -275,11 +275,11 @@ class FinishedSweep:
     @cached_property
     def _labels(self) -> dict[Settings, str]:
         """How the columns of the post-hoc methods are called that the sweep's evaluations fit."""
-        found: dict[Settings, str] = {}
+        labels: dict[Settings, str] = {}
         for entry in self.results.posthoc:
             options = {key: value for key, value in entry.items() if key != "name"}
-            found.setdefault(recipes.method_settings(entry["name"], options), entry_label(entry))
-        return found
+            labels.setdefault(recipes.method_settings(entry["name"], options), entry_label(entry))
+        return labels
 
     def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
         """Return whether a row of `recalibrations` has a number's method, options, split and the recipe's bins."""

@@ -88,10 +88,10 @@ def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigure:
     curves: dict[str, tuple[list[float], list[float]]] = {}
     remarks = []
     for label, compute in BOUNDS.items():
-        found = [compute(gamma) for gamma in gammas]
-        rows += [{"bounds": label, "gamma": b.gamma, "lower": b.lower, "upper": b.upper} for b in found]
+        bounds = [compute(gamma) for gamma in gammas]
+        rows += [{"bounds": label, "gamma": b.gamma, "lower": b.lower, "upper": b.upper} for b in bounds]
         for side in ("lower", "upper"):
-            curves[f"{label}, {side}"] = ([b.gamma for b in found], [getattr(b, side) for b in found])
+            curves[f"{label}, {side}"] = ([b.gamma for b in bounds], [getattr(b, side) for b in bounds])
         printed = _printed("properness-fig3", bounds=label)
         low, high = printed["temperature_lower"], printed["temperature_upper"]
         remarks.append(f"published at gamma 4, {label}: T from {low} to {high}")
@@ -122,11 +122,11 @@ def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigu
 
 def _printed(table: str, **options: str) -> dict[str, str]:
     """Return metric → text of the published numbers whose options include these; the first where several do."""
-    found: dict[str, str] = {}
+    printed: dict[str, str] = {}
     for number in read_published(table):
         if options.items() <= number.options.items():
-            found.setdefault(number.metric, number.printed)
-    return found
+            printed.setdefault(number.metric, number.printed)
+    return printed
 
 
 #: The class probabilities whose risk properness Fig. 4 draws.
@@ -185,22 +185,22 @@ def isolines(risk: Callable[[Floats], Floats], mapped: Callable[[Floats], Floats
     areas, order = _areas(mapped, u), np.argsort(values[inside])
     shares = np.cumsum(areas[order]) / areas.sum()
     lines = contour_generator(side, side, np.ma.masked_invalid(values))
-    found = {}
+    by_percentile = {}
     for percentile in PERCENTILES:
         level = values[inside][order][np.searchsorted(shares, percentile / 100)]
         parts = []
         for line in map(np.asarray, lines.lines(float(level))):
             points = np.column_stack([line, 1 - line.sum(1)])
             parts += [mapped(points), np.full((1, 3), np.nan)]
-        found[percentile] = np.concatenate(parts)
-    return found, mapped(u[order[:1]])[0]
+        by_percentile[percentile] = np.concatenate(parts)
+    return by_percentile, mapped(u[order[:1]])[0]
 
 
 def _areas(mapped: Callable[[Floats], Floats], u: Floats) -> Floats:
     """Return what a map makes of equal areas around u [N, 3]: percentiles are of the triangle over q, not over u."""
     step = 0.01 / FINE
-    here = mapped(u)
-    right, up = (mapped(u + step * np.array(way))[:, :2] - here[:, :2] for way in ((1, 0, -1), (0, 1, -1)))
+    centre = mapped(u)
+    right, up = (mapped(u + step * np.array(way))[:, :2] - centre[:, :2] for way in ((1, 0, -1), (0, 1, -1)))
     areas: Floats = np.abs(right[:, 0] * up[:, 1] - right[:, 1] * up[:, 0])
     return areas
 
@@ -221,9 +221,7 @@ def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
     curves, remarks = {}, []
     for label, (risk, mapped) in losses.items():
         lines, least = isolines(risk, mapped)
-        remarks.append(
-            f"{label}: least at q = ({', '.join(f'{each:.3f}' for each in least)}), the truth (.55, .3, .15)"
-        )
+        remarks.append(f"{label}: least at q = ({', '.join(f'{p:.3f}' for p in least)}), the truth (.55, .3, .15)")
         for percentile, points in lines.items():
             curves[f"{label}, {percentile} %"] = projected(points)
             drawn = points[~np.isnan(points[:, 0])]
@@ -257,7 +255,7 @@ def differences(gammas: Sequence[float]) -> ComputedFigure:
         mapped, scaled = _both(q, gamma, fit.temperature).values()
         apart = np.abs(mapped - scaled).max(1)
         shaded[f"γ {gamma:g}"] = (*projected(q), apart.tolist())
-        worst = ", ".join(f"{each:.2f}" for each in q[apart.argmax()])
+        worst = ", ".join(f"{probability:.2f}" for probability in q[apart.argmax()])
         centre = apart[np.abs(q - 1 / 3).max(1).argmin()]
         remarks.append(
             f"γ {gamma:g}, T = {fit.temperature:.3g}: up to {apart.max():.4f} at ({worst}), {centre:.4f} in the centre"

@@ -1,4 +1,4 @@
-"""Judging the claims of a sweep: input rows, verdicts, and their text for the terminal."""
+"""Judge the claims of a sweep: input rows, verdicts, and their text for the terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from sweeper.results import Results
 from trainables.registry import entry_label
 from trainables.registry.names import hint
 
-#: The focal networks that were trained to their end.
+#: The focal networks that were trained to the end.
 FOCAL_SQL = """
 SELECT trial, replicate, epoch, config_loss_gamma FROM final
           WHERE split = 'val' AND stage = 'end' AND config_loss_name = 'focal'"""
 
-#: The mean of (1 − p_y)^γ over the validation samples of each focal network at its last evaluation.
+#: The mean of (1 − p_y)^γ over the validation samples of each focal network at its last evaluation. Computed in SQL,
+#: since logits of large sweeps do not fit in memory; the largest logit is subtracted so that exp does not overflow, and
+#: rounding below 0 is cut off so that a fractional power is no NaN.
 WEIGHTS_SQL = f"""
 SELECT trial, replicate, avg(pow(greatest(0, 1 - exp(z[target + 1]) / list_sum(list_transform(z, lambda x: exp(x)))),
   gamma)) AS weight
@@ -39,16 +41,16 @@ GROUP BY trial, replicate
 
 
 def named_claims(results: Results) -> list[str]:
-    """Return the claims that the sweep's header names and that exist."""
+    """Return the existing claims that the sweep's header names."""
     header = results.specification.get("header") or {}
     return [name for name in header.get("claims") or () if name in CLAIMS]
 
 
 def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[Verdict]:
-    """Judge claims on a sweep's tables: those of its header, or those that are named.
+    """Judge claims on a sweep's tables: the claims of its header, or those in `names`.
 
     Raises:
-        SweeperError: a name is no claim's, or the sweep names none.
+        SweeperError: a claim is unknown, or the sweep names none.
         QueryError: the tables cannot be read.
     """
     chosen = list(names) if names else named_claims(results)
@@ -60,6 +62,7 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
             f"the search space of {results.name!r} does not name a claim", f"give one with --claim: {', '.join(CLAIMS)}"
         )
     wanted = {CLAIMS[name].table for name in chosen}
+    # Mean focal weights read every stored logit, so they are computed only for a claim that needs them.
     rows = {"final": claim_rows(results, weights=any(CLAIMS[name].weights for name in chosen))}
     if "epochs" in wanted:
         rows["epochs"] = trajectory_rows(results)
@@ -69,32 +72,33 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
 
 
 def claim_rows(results: Results, *, weights: bool = True) -> Sequence[Row]:
-    """Return the rows of `final`, and in each what its post-hoc methods were fitted by (`posthoc_<label>_fitted_by`).
+    """Return the rows of `final` with the objective of each post-hoc method (`posthoc_<label>_fitted_by`).
 
-    With `weights`, each focal row's `mean_focal_weight` on validation data besides.
+    With `weights`, focal rows also have their `mean_focal_weight` on validation data.
     """
     rows: list[dict[str, Value]] = results.table("final").to_pylist()
     fitted = _fitting_objectives(results)
-    found = _mean_focal_weights(results) if weights and "config_loss_gamma" in results.columns("final") else {}
+    weight_of = _mean_focal_weights(results) if weights and "config_loss_gamma" in results.columns("final") else {}
     for row in rows:
+        # Cross-entropy is focal loss with γ = 0, whose weights are all 1.
         plain = 1.0 if row["config_loss_name"] == "cross_entropy" else None
-        row["mean_focal_weight"] = found.get((row["trial"], row["replicate"]), plain)
+        row["mean_focal_weight"] = weight_of.get((row["trial"], row["replicate"]), plain)
         row.update(fitted)
     return rows
 
 
 def layer_rows(results: Results) -> Sequence[Row]:
-    """Return the rows of `final`, each with the trace of every layer of cross-entropy's Hessian by its name."""
-    found: dict[tuple[Value, ...], dict[str, Value]] = {}
+    """Return the rows of `final`, each with a column for every layer's trace of cross-entropy's Hessian."""
+    traces: dict[tuple[Value, ...], dict[str, Value]] = {}
     for row in results.rows("SELECT * FROM blocks WHERE loss = 'cross_entropy'"):
         key = row["trial"], row["replicate"], row["epoch"]
-        found.setdefault(key, {})[f"{LAYER_TRACE}{row['block']}"] = row["trace"]
+        traces.setdefault(key, {})[f"{LAYER_TRACE}{row['block']}"] = row["trace"]
     rows: list[dict[str, Value]] = results.table("final").to_pylist()
-    return [{**row, **found.get((row["trial"], row["replicate"], row["epoch"]), {})} for row in rows]
+    return [{**row, **traces.get((row["trial"], row["replicate"], row["epoch"]), {})} for row in rows]
 
 
 def trajectory_rows(results: Results) -> Sequence[Row]:
-    """Return the rows of `epochs`, each with its configuration and whether its replicate ran to the end."""
+    """Return the rows of `epochs` with their configuration; `stage` is `end` for replicates trained to the end."""
     return results.rows(
         "SELECT epochs.*, COLUMNS('^config_'), if(status = 'completed', 'end', 'rung') AS stage, '' AS split\n"
         "FROM epochs JOIN trials USING (trial, replicate)"
@@ -103,13 +107,14 @@ def trajectory_rows(results: Results) -> Sequence[Row]:
 
 def _fitting_objectives(results: Results) -> dict[str, Value]:
     """Return a column for each post-hoc method of the sweep: the metric that it was fitted by."""
-    found: dict[str, Value] = {}
+    # A grid searched by NLL and an optimiser of NLL have one objective: claims compare methods with equal ones.
+    columns: dict[str, Value] = {}
     for method in results.posthoc:
         objective = "nll" if method.get("objective") == "nll_on_grid" else method.get("objective")
         if objective == "ece" and method.get("scheme") == "equal_mass":
             objective = "ada_ece"
-        found[f"posthoc_{entry_label(method)}_fitted_by"] = objective
-    return found
+        columns[f"posthoc_{entry_label(method)}_fitted_by"] = objective
+    return columns
 
 
 def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
@@ -118,13 +123,13 @@ def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False) -> list[str]:
-    """Return each verdict in one paragraph; a rehearsal's says so."""
+    """Return each verdict as one paragraph; those of a rehearsal are marked."""
     mark = "REHEARSAL, no evidence for or against the claim: " if rehearsal else ""
     return [f"{mark}{CLAIMS[v.claim].statement} {v.verdict.capitalize()}: {v.sentence}." for v in verdicts]
 
 
 def claims_table() -> Table:
-    """Return every claim with its paper, statement and rule, for a terminal."""
+    """Return a table of all claims with paper, statement and rule, for a terminal."""
     table = Table("claim", "paper", "statement", "rule", box=None, pad_edge=False)
     for claim in CLAIMS.values():
         table.add_row(claim.name, claim.paper, claim.statement, claim.rule)

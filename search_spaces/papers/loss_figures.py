@@ -252,9 +252,9 @@ def _smoothed_counts(_: Sequence[float]) -> ComputedFigure:
     from scipy.stats import beta
 
     scores, x = beta.ppf(probabilities(500), 5, 2), np.linspace(0, 1, POINTS)
-    lines: dict[str, Line] = {"exact": (x, np.array([(scores <= each).mean() for each in x]))}
+    lines: dict[str, Line] = {"exact": (x, np.array([(scores <= place).mean() for place in x]))}
     for nu in SMOOTHING:
-        smooth = np.array([(1 / (1 + np.exp(-(each - scores) / nu))).mean() for each in x])
+        smooth = np.array([(1 / (1 + np.exp(-(place - scores) / nu))).mean() for place in x])
         lines[f"ν {nu:g}"] = (x, smooth)
     return _figure(lines, ["the scores' distribution is ours"], ("score", "share of scores below"))
 
@@ -287,14 +287,14 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
     p = known[truth].exp().clip(1e-3, 1 - 1e-6)
     shares = known.masked_fill(truth, -torch.inf)
     shares = shares - shares.logsumexp(1, keepdim=True)
-    found = {}
+    gradients = {}
     for label, (name, options) in losses.items():
         of_true = p.clone().requires_grad_()
         logits = torch.where(truth, of_true.log()[:, None], torch.log1p(-of_true)[:, None] + shares.nan_to_num())
         value = build_loss(name, **options)(logits, classes)
         (gradient,) = torch.autograd.grad(len(p) * value, of_true)
-        found[label] = gradient.numpy()
-    return p.numpy(), found
+        gradients[label] = gradient.numpy()
+    return p.numpy(), gradients
 
 
 def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
@@ -305,8 +305,8 @@ def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
     for stage, shape in STAGES.items():
         drawn = np.clip(beta.ppf(probabilities(STAGE_SAMPLES), *shape), 1e-3, 1 - 1e-6)
         logs = np.log(np.stack([drawn, 1 - drawn], 1))
-        p, found = gradients_by_true_class(logs, np.zeros(len(drawn), np.int64), gammas)
-        lines |= {f"{label}, {stage}": (p, values) for label, values in found.items()}
+        p, gradients = gradients_by_true_class(logs, np.zeros(len(drawn), np.int64), gammas)
+        lines |= {f"{label}, {stage}": (p, values) for label, values in gradients.items()}
     remark = "two classes; the samples' p_y are drawn, ours: early, later and late stand for epochs 40, 120 and 200"
     return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
 

@@ -63,9 +63,9 @@ class PaperPage:
         """Return the page in a few lines: cells by table, verdicts by claim."""
         filled, cells = self.filled
         said = [f"{table.name}: {table.filled} of {len(table.cells)} cells" for table in self.tables]
-        for sweep, found in self.verdicts.items():
+        for sweep, verdicts in self.verdicts.items():
             word = "no verdict, a rehearsal" if sweep in self.scaled else None
-            said += [f"{v.claim} on {sweep}: {word or v.verdict}" for v in found]
+            said += [f"{v.claim} on {sweep}: {word or v.verdict}" for v in verdicts]
         return [*said, f"{filled} of {cells} cells filled; {self.path}"]
 
 
@@ -91,8 +91,8 @@ def write_paper_page(
     held = list(sweeps)
     scaled = {results.name: results.rehearsed for results in held if results.rehearsed}
     page = PaperPage(path, paper, tables, verdicts, scaled)
-    pictures = [found for results in held for found in trained_pictures(results)]
-    curves = [found for results in held for found in trajectories(results)]
+    pictures = [figure for results in held for figure in trained_pictures(results)]
+    curves = [figure for results in held for figure in trajectories(results)]
     with writing_to(path, "give --to another path"):
         write_text(path, _html(page, {"Pictures": pictures, "Trajectories": curves}))
     return page
@@ -152,15 +152,15 @@ class Item:
 def items(paper: str = "") -> list[Item]:
     """Return the items of a paper, of all of them by default."""
     departures = grouped(_rows("deviations.csv"), itemgetter("paper", "item"))
-    found = []
+    listed = []
     for row in _rows("items.csv"):
         if paper in ("", row["paper"]):
-            parts = [each.partition(":") for each in row["counterpart"].split() if each != "none"]
-            told = departures.get((row["paper"], row["item"]), ())
-            deviations = tuple({key: each[key] for key in DEVIATION} for each in told)
+            parts = [counterpart.partition(":") for counterpart in row["counterpart"].split() if counterpart != "none"]
+            quoted = departures.get((row["paper"], row["item"]), ())
+            deviations = tuple({key: departure[key] for key in DEVIATION} for departure in quoted)
             pairs = tuple((kind, name) for kind, _, name in parts)
-            found.append(Item(row["paper"], row["item"], pairs, row["note"], deviations))
-    return found
+            listed.append(Item(row["paper"], row["item"], pairs, row["note"], deviations))
+    return listed
 
 
 def _rows(name: str) -> list[dict[str, str]]:
@@ -172,10 +172,10 @@ def items_table(held: Sequence[Item]) -> Group:
     """Return the items for a terminal, and below them what departs from the papers' words."""
     table = Table("item", "status", "note", box=None, pad_edge=False)
     departures = Table("item", "the paper", "here", "why", box=None, pad_edge=False)
-    for each in held:
-        table.add_row(each.item, each.status, each.note)
-        for told in each.deviations:
-            departures.add_row(each.item, f"“{told['quote']}”", told["ours"], told["decision"])
+    for item in held:
+        table.add_row(item.item, item.status, item.note)
+        for departure in item.deviations:
+            departures.add_row(item.item, f"“{departure['quote']}”", departure["ours"], departure["decision"])
     return Group(table, "", departures)
 
 

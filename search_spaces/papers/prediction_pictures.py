@@ -59,10 +59,10 @@ def networks(results: Results, condition: str = "true") -> list[tuple[Row, Store
     )
     trials = [text_of(row, "trial") for row in rows]
     try:
-        found = {each.trial: each for each in members_of(results, trials) if each.replicate == 0}
+        members = {member.trial: member for member in members_of(results, trials) if member.replicate == 0}
     except SweeperError:
         return []
-    return [(row, found[trial]) for row, trial in zip(rows, trials, strict=True) if trial in found]
+    return [(row, members[trial]) for row, trial in zip(rows, trials, strict=True) if trial in members]
 
 
 def data_of(results: Results) -> DataSet:
@@ -99,7 +99,7 @@ def posterior_scores(results: Results) -> list[Figure]:
             if len(member.targets[MEASURED_ON]) != len(x) or (method and not gamma):
                 continue
             q = member.probabilities(MEASURED_ON, method, **({"gamma": gamma} if method == "focal_map" else {}))
-            found = evaluate_probabilities(q, member.targets[MEASURED_ON], 10, ("accuracy", "ece"))
+            metrics = evaluate_probabilities(q, member.targets[MEASURED_ON], 10, ("accuracy", "ece"))
             away = float((truth * np.log(truth / q)).sum(1).mean())
             classes = [f"class {place}" for place in range(q.shape[1])]
             layers = []
@@ -109,7 +109,7 @@ def posterior_scores(results: Results) -> list[Figure]:
                     for at, name in enumerate(classes)
                 }
                 layers += curves(lines, classes, dashed=dashed)
-            said = f"γ {gamma:g}, {words}: ERR {1 - found['accuracy']:.3f}, KLD {away:.4f}, ECE {found['ece']:.3f}"
+            said = f"γ {gamma:g}, {words}: ERR {1 - metrics['accuracy']:.3f}, KLD {away:.4f}, ECE {metrics['ece']:.3f}"
             panels.append(Panel(said, layers, quantity("x", "x"), quantity("y", "score", limits=(0, 1))))
     words = "scores of three classes by the input, true probabilities dashed"
     return picture(results, "posterior-scores", "Scores", words, panels)
@@ -155,29 +155,29 @@ def confidences_of_images(results: Results) -> list[Figure]:
     if not _fills(results, "mukhoti-fig9"):
         return []
     losses = ", ".join(f"'{name}'" for name in FOUR)
-    found: dict[str, StoredPredictions] = {}
+    by_loss: dict[str, StoredPredictions] = {}
     for row, member in networks(results, f"config_loss_name IN ({losses})"):
-        found.setdefault(FOUR[text_of(row, "config_loss_name")], member)
-    if len(found) < len(FOUR):
+        by_loss.setdefault(FOUR[text_of(row, "config_loss_name")], member)
+    if len(by_loss) < len(FOUR):
         return []
-    raw = {loss: member.probabilities(MEASURED_ON) for loss, member in found.items()}
-    targets = next(iter(found.values())).targets[MEASURED_ON]
+    raw = {loss: member.probabilities(MEASURED_ON) for loss, member in by_loss.items()}
+    targets = next(iter(by_loss.values())).targets[MEASURED_ON]
     right = np.array([q.argmax(1) == targets for q in raw.values()])
     kinds = {"right": np.flatnonzero(right.all(0))[:IMAGES], "wrong": np.flatnonzero(~right.any(0))[:IMAGES]}
     panels = []
     for words, places in kinds.items():
         rows: list[Json] = []
-        for loss, member in found.items():
+        for loss, member in by_loss.items():
             scaled = member.probabilities(MEASURED_ON, "temperature", objective="ece", grid="mukhoti")
             for q in (raw[loss], scaled):
                 held = {"loss": loss, "scaled": q is scaled}
                 rows += [{**held, "sample": f"{at} ({targets[at]})", "confidence": float(q[at].max())} for at in places]
         if rows:
-            by = colour("loss", [*found])
+            by = colour("loss", [*by_loss])
             axes = names("sample", "test sample (class)"), quantity("confidence", "confidence", limits=(0, 1.03))
             panels.append(Panel(f"{words} by all", [points(rows, color=by, shape=full_where("!datum.scaled"))], *axes))
     words = "confidence before (full) and after temperature scaling (open); the samples are ours"
-    return picture(results, "image-confidences", "Confidences", words, panels, [*found])
+    return picture(results, "image-confidences", "Confidences", words, panels, [*by_loss])
 
 
 def gradients_in_training(results: Results) -> list[Figure]:
@@ -198,12 +198,12 @@ def gradients_in_training(results: Results) -> list[Figure]:
             f"LIMIT {STAGE_SAMPLES}"
         )
         logs = log_softmax64(np.stack(table["logits"].to_numpy()))
-        p, found = gradients_by_true_class(logs, table["target"].to_numpy(), (2,))
+        p, gradients = gradients_by_true_class(logs, table["target"].to_numpy(), (2,))
         some = np.argsort(p)[np.linspace(0, len(p) - 1, min(len(p), MOST_POINTS)).astype(int)]
-        legend = [*found]
+        legend = [*gradients]
         rows: list[Json] = [
             {"x": x, "y": y, "loss": loss}
-            for loss, values in found.items()
+            for loss, values in gradients.items()
             for x, y in zip(p[some].tolist(), np.clip(values[some], -12, 2).tolist(), strict=True)
         ]
         drawn = points(rows, size=6, color=colour("loss", legend), opacity={"value": 0.7})
@@ -230,16 +230,16 @@ def gamma_selection(results: Results) -> list[Figure]:
             for network, mine in grouped(of_it, lambda row: text_of(row, "network")).items()
         }
         panels.append(Panel(loss, curves(lines, legend), quantity("x", "γ"), quantity("y", "validation NLL")))
-    found = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", panels, legend)
-    return [*found, *filter(None, [coverage_nu_map.draw(results)])]
+    figures = picture(results, "gamma-selection", "Selection of γ", "what selects γ, by γ", panels, legend)
+    return [*figures, *filter(None, [coverage_nu_map.draw(results)])]
 
 
 def prediction_pictures(results: Results) -> list[Figure]:
     """Return a sweep's pictures, those that its tables hold. Raises QueryError."""
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for draw in (posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection):
         try:
-            found += draw(results)
+            figures += draw(results)
         except PosthocUnavailable:  # as where a rehearsal's validation data are of one class
             continue
-    return found
+    return figures

@@ -1,13 +1,17 @@
-"""The numbers that the papers print, as data: one tidy CSV a table or figure in `search_spaces/papers/published/`.
+"""The numbers that the papers print: one tidy CSV per table or figure in `search_spaces/papers/published/`.
+
+>>> from search_spaces.papers.published_numbers import read_published
+>>> first = read_published("mukhoti-1")[0]
+>>> first.dataset, first.metric, first.printed
+('cifar10', 'ece', '4.35')
 
 A row is one printed number. `dataset`, `architecture`, `loss` and `posthoc` are names that a search space file uses;
 `options` refines them (`gamma=3` of the loss, `architecture.width=2`, `dataset.class_fraction=0.1`,
 `posthoc.objective=ece`; `epoch` and `after_epoch` say where a figure is read); `metric` is a column of the results or
 one of the quantities that a figure shows (`search_spaces.papers.figures`) or a formula gives (`tables.formula_value`
-there). `value` is in this project's unit, shares instead of percents, `printed` is what stands in the paper, `spread`
-one standard deviation over `n` runs. `source` names table, row and column, and says so where a cell is doubtful. The
-recipe behind a number is that of the search space that names its table and trains its configuration
-(`search_spaces.papers.recipes`).
+there). `value` is in this project's unit (shares, not per cent), `printed` the characters in the paper, `spread` one
+standard deviation over `n` runs. `source` names table, row and column, and marks doubtful cells. The recipe behind a
+number is the search space that names its table and trains its configuration (`search_spaces.papers.recipes`).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ FOLDER = Path(__file__).resolve().parent / "published"
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """One number that a paper prints; the module says what the fields hold. Absent numbers are `None`."""
+    """One number that a paper prints; the module describes the fields. Absent numbers are `None`."""
 
     table: str
     dataset: str
@@ -39,7 +43,7 @@ class PublishedNumber:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the paper contradicts itself about this number, as `source` explains."""
+        """Whether the paper contradicts itself about this number; `source` explains how."""
         return "doubtful" in self.source
 
 
@@ -49,8 +53,8 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(PublishedNumber)
 def published_tables() -> dict[str, Path]:
     """Return the files by the name that a search space's header uses: `{"mukhoti-1": …/mukhoti_table_1.csv}`.
 
-    A figure's number has `fig` before it (`curvature-fig2`), an appendix's table `a` (`selective-a4`), that of a
-    section, whose text has the numbers, `section`.
+    Figures have the prefix `fig` (`curvature-fig2`), an appendix's tables `a` (`selective-a4`), and numbers in a
+    section's text `section`.
     """
     return {table_name(path): path for path in sorted(FOLDER.glob("*.csv"))}
 
@@ -66,10 +70,10 @@ def read_published(table: str) -> list[PublishedNumber]:
     """Return the numbers of one table, in the paper's order.
 
     Args:
-        table: its name, e.g. `mukhoti-1`.
+        table: name of the table, e.g. `mukhoti-1`.
 
     Raises:
-        KeyError: no such table; the message lists those there are.
+        KeyError: there is no such table; the message lists the known ones.
     """
     known = published_tables()
     if table not in known:

@@ -1,9 +1,8 @@
 """The recipe of a published number: the shipped search space that names its table and trains its configuration.
 
-A sweep's numbers stand in the paper's place only where the sweep followed that recipe: the same data, split and share
-of it, epochs, bins, precision, objective, measurements and at least as many seeds, and the same network, loss and
-optimiser to every hyperparameter.
-Values are compared in one way of writing, whatever a table's column type has made of them (`3`, `3.0`, `"3"`), and a
+A sweep's numbers fill the paper's cells only if the sweep followed that recipe: the same data, split and share of it,
+epochs, bins, precision, objective and measurements, at least as many seeds, and the same network, loss and optimiser to
+every hyperparameter. Values are compared as normalised text, because column types change them (`3`, `3.0`, `"3"`). A
 hyperparameter at its default counts as not given.
 """
 
@@ -42,29 +41,29 @@ from trainables.training.recipe import OPTIMIZERS
 #: The parts of a configuration.
 REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "optimizer": OPTIMIZERS}
 
-#: What columns of a configuration begin with, and those of its network.
+#: Prefixes of a configuration's columns, and of its network's.
 CONFIGURATION = "config_"
 NETWORK = "config_architecture_"
 
-#: Options of a data set that say where its files are and nothing of what is in them.
+#: Options of a data set that locate its files and do not change their content.
 PLACES = ("folder", "download")
 
-#: The option of a data set that a number without it takes for its default: all of the data.
+#: The data set's option for a share of the data; a number without it means all of the data.
 SHARE = "class_fraction"
 
-#: Epochs besides the last after which a sweep evaluates.
+#: Setting of the scheduler: epochs besides the last at which a sweep evaluates.
 EVALUATE_EPOCHS = "evaluate_epochs"
 
-#: Options of a figure's number that no component takes: the epoch that it is read at, or after which it holds.
+#: Options of a figure's number that belong to no component: the epoch at which it is read, or after which it holds.
 OF_FIGURES = ("epoch", "after_epoch")
 
 #: A component's name and options that are not at their defaults, as text.
 Settings = frozenset[tuple[str, str]]
 
-#: Settings of a curvature measurement that change none of the columns that papers print.
+#: Curvature settings that do not change the columns that papers print.
 HOW_CURVATURE_IS_COMPUTED = ("spectrum", "spectrum_steps", "vectors_per_pass", "weights")
 
-#: The options that each objective of temperature scaling reads; the others say nothing.
+#: The options that each objective of temperature scaling reads; others are ignored when methods are compared.
 OF_OBJECTIVES = {
     "nll": (),
     "nll_on_grid": ("grid",),
@@ -74,22 +73,26 @@ OF_OBJECTIVES = {
 
 
 def written(value: object) -> str:
-    """Return a value in the one way that values are compared in."""
+    """Return a value as the normalised text in which values are compared.
+
+    >>> written("3.0"), written(3), written(True), written([1, 2.5])
+    ('3', '3', 'true', '[1.0, 2.5]')
+    """
     if isinstance(value, (list, tuple)):
-        return json.dumps([float(each) if isinstance(each, int) else each for each in value])
-    if isinstance(value, bool):
+        return json.dumps([float(member) if isinstance(member, int) else member for member in value])
+    if isinstance(value, bool):  # before float(): True would become 1
         return str(value).lower()
     text = str(value).strip()
     if text.startswith("["):
         return written(json.loads(text))
     try:
-        return f"{float(text):.10g}"
+        return f"{float(text):.10g}"  # not every digit: a value may have passed through another text
     except ValueError:
         return text.lower() if text in ("True", "False") else text
 
 
 def settings_of(component: Component | None, given: Mapping[str, object], leave_out: Iterable[str] = ()) -> Settings:
-    """Return a component's settings that are not at their defaults; those of an unknown one as they are given."""
+    """Return a component's settings that are not at their defaults; an unknown component's as given."""
     defaults = {h.name: h.default for h in component.hyperparameters} if component is not None else {}
     kept = {key: value for key, value in given.items() if value is not None and key not in leave_out}
     return frozenset(
@@ -100,36 +103,37 @@ def settings_of(component: Component | None, given: Mapping[str, object], leave_
 
 
 def configuration_settings(row: Row) -> Settings:
-    """Return what the `config_…` columns of a row say of loss, architecture and optimiser, and of a loop's own."""
-    found: set[tuple[str, str]] = set()
+    """Return the settings in a row's `config_…` columns: loss, architecture, optimiser, and a loop's own."""
+    settings: set[tuple[str, str]] = set()
     for part, registry in REGISTRIES.items():
         prefix = f"config_{part}_"
         given = {key.removeprefix(prefix): value for key, value in row.items() if key.startswith(prefix)}
         name = str(given.get("name"))
         component = None if registry.is_own(name) else registry[name]
-        found |= {(f"{part}.{key}", value) for key, value in settings_of(component, given)}
+        settings |= {(f"{part}.{key}", value) for key, value in settings_of(component, given)}
     others = ("config_hash", *(f"{CONFIGURATION}{part}_" for part in (*REGISTRIES, "dataset")))
     of_loop = {k: value for k, value in row.items() if k.startswith(CONFIGURATION) and not k.startswith(others)}
-    found |= {(k.removeprefix(CONFIGURATION), written(value)) for k, value in of_loop.items() if value is not None}
-    return frozenset(found)
+    settings |= {(k.removeprefix(CONFIGURATION), written(value)) for k, value in of_loop.items() if value is not None}
+    return frozenset(settings)
 
 
 def network_settings(row: Row) -> Settings:
-    """Return what the `config_architecture_…` columns of a row say."""
-    return frozenset(each for each in configuration_settings(row) if each[0].startswith("architecture."))
+    """Return the settings in a row's `config_architecture_…` columns."""
+    return frozenset(setting for setting in configuration_settings(row) if setting[0].startswith("architecture."))
 
 
 def dataset_settings(dataset: Mapping[str, object]) -> Settings:
-    """Return what a search space says of its data set, but for where it lies; of word vectors the file's name."""
+    """Return the data set's settings without its location; word vectors by their file's name."""
     given = dict(dataset)
     if given.get("word_vectors"):
+        # A path is local, but the file's name says which vectors they are.
         given["word_vectors"] = Path(str(given["word_vectors"])).name
     name = str(given.get("name"))
     return settings_of(None if DATASETS.is_own(name) else DATASETS[name], given, PLACES)
 
 
 def method_settings(method: str, options: Mapping[str, object]) -> Settings:
-    """Return what is said of a post-hoc method, but for its label and the options that its objective never reads."""
+    """Return a post-hoc method's settings without its label and the options that its objective never reads."""
     given = {"name": method, FITTED_ON: "val", **options}
     unread: tuple[str, ...] = (LABEL,)
     if method == "temperature":
@@ -139,7 +143,7 @@ def method_settings(method: str, options: Mapping[str, object]) -> Settings:
 
 
 def trains(row: Row, number: PublishedNumber) -> bool:
-    """Return whether a configuration has the loss, the network and every option of them that a number names."""
+    """Return whether a configuration has the loss and network of a number, with all of its options for them."""
     named = (("loss", number.loss), ("architecture", number.architecture))
     if any(column_label(str(row.get(f"config_{part}_name"))) != name for part, name in named):
         return False
@@ -153,13 +157,13 @@ def trains(row: Row, number: PublishedNumber) -> bool:
 
 
 def of_network(row: Row, number: PublishedNumber) -> bool:
-    """Return whether a configuration has the network that a number names, whatever its loss."""
+    """Return whether a configuration has the network of a number, with any loss."""
     own = {key: value for key, value in number.options.items() if key.startswith("architecture.")}
     return trains({**row, "config_loss_name": number.loss}, replace(number, options=own))
 
 
 def on_dataset(dataset: Mapping[str, object], number: PublishedNumber) -> bool:
-    """Return whether a data set has a number's name and options, and is whole where the number names no share."""
+    """Return whether a data set has a number's name and options; it must be whole unless the number names a share."""
     name = str(dataset.get("name"))
     if column_label(name) != number.dataset:
         return False
@@ -170,12 +174,12 @@ def on_dataset(dataset: Mapping[str, object], number: PublishedNumber) -> bool:
 
 
 def is_method_of(number: PublishedNumber, method: str, options: Mapping[str, object]) -> bool:
-    """Return whether a post-hoc method with options is the one that a number names."""
+    """Return whether a post-hoc method with these options is the number's."""
     return method == number.posthoc and _has(POSTHOC[method], options, options_of(number, "posthoc"))
 
 
 def options_of(number: PublishedNumber, part: str) -> dict[str, str]:
-    """Return a number's options of one part of an experiment; an option that names no part is the loss's."""
+    """Return a number's options for one part of an experiment; options without a part belong to the loss."""
     split = [(*key.rpartition(".")[::2], value) for key, value in number.options.items() if key not in OF_FIGURES]
     return {option: value for of, option, value in split if (of or "loss") == part}
 
@@ -190,9 +194,9 @@ class Recipe:
     """A shipped search space as the recipe of the numbers in the tables that it names.
 
     Attributes:
-        space: the file's name, without `.yaml`.
-        spec: what it says, with the overrides.
-        overrides: the `--set` of its own command.
+        space: name of the file, without `.yaml`.
+        spec: checked search space, with the overrides.
+        overrides: the `--set` options of its own command.
     """
 
     space: str
@@ -202,23 +206,23 @@ class Recipe:
     @cached_property
     def configurations(self) -> list[Row]:
         """Every configuration as a row of `config_…` columns."""
-        return [flatten_configuration(each) for each in configurations(self.spec)]
+        return [flatten_configuration(configuration) for configuration in configurations(self.spec)]
 
     @cached_property
     def settings(self) -> frozenset[Settings]:
-        """Every configuration as it is compared."""
+        """Every configuration's settings, as they are compared."""
         return frozenset(map(configuration_settings, self.configurations))
 
     def holds(self, number: PublishedNumber) -> bool:
-        """Return whether a number's configuration is one of these, on its data."""
+        """Return whether this recipe trains a number's configuration on its data set."""
         return on_dataset(self.spec.dataset, number) and any(trains(row, number) for row in self.configurations)
 
     def stand_ins(self, number: PublishedNumber) -> dict[Settings, str]:
-        """Return the networks that a rehearsal trains in place of a number's: settings → in words.
+        """Return the networks that a rehearsal trains instead of a number's: settings → their name in words.
 
-        These are empty where it is the number's own.
+        The words are empty for the number's own network.
         """
-        data, found = rehearsed_dataset(self.spec.dataset, []), {}
+        data, stand_ins = rehearsed_dataset(self.spec.dataset, []), {}
         for row in self.configurations:
             if of_network(row, number):
                 given = {k.removeprefix(NETWORK): v for k, v in row.items() if k.startswith(NETWORK) and v is not None}
@@ -226,20 +230,20 @@ class Recipe:
                 settings = network_settings({f"{NETWORK}{key}": value for key, value in small.items()})
                 options = [f"{key.partition('.')[2]} {v}" for key, v in sorted(settings) if key != "architecture.name"]
                 words = " ".join([column_label(str(small["name"])), *options])
-                found[settings] = "" if settings == network_settings(row) else words
-        return found
+                stand_ins[settings] = "" if settings == network_settings(row) else words
+        return stand_ins
 
     @property
     def _rehearsed_network(self) -> Mapping[str, object]:
-        """What the file's own rehearsal says of the network."""
+        """The network settings in the file's own `rehearsal`."""
         return part_of(self.spec.rehearsal or {}, "space", "architecture") or {}
 
     def named(self, sweep: str) -> bool:
-        """Return whether a sweep has the name that a run or a rehearsal of this search space gets by itself."""
+        """Return whether a sweep has the default name of a run or rehearsal of this search space."""
         return re.fullmatch(rf"{re.escape(self.space)}({REHEARSAL_SUFFIX})?(-\d+)?", sweep) is not None
 
     def method(self, number: PublishedNumber) -> Settings:
-        """Return the post-hoc method behind a number: the evaluation's, or as printed where that has none."""
+        """Return the settings of a number's post-hoc method: the evaluation's, else those printed."""
         for entry in self.spec.evaluation.posthoc:
             options = {key: value for key, value in entry.items() if key != "name"}
             if is_method_of(number, entry["name"], options):
@@ -247,31 +251,34 @@ class Recipe:
         return method_settings(number.posthoc, options_of(number, "posthoc"))
 
     def departures(self, specification: Mapping[str, object], table: str) -> tuple[str, ...]:
-        """Return how a sweep's specification departs from the recipe, a few words each; empty where it does not.
+        """Return how a sweep's specification departs from the recipe, a few words each; empty if it does not.
 
         Args:
-            specification: the resolved search space, from `sweep.yaml`.
-            table: the table that the sweep's header has to name.
+            specification: resolved search space, from `sweep.yaml`.
+            table: table that the sweep's header must name.
         """
         header, dataset = _part(specification, "header"), _part(specification, "dataset")
         counts = (
             ("epochs", _part(specification, "scheduler").get("max_epochs"), self.spec.scheduler.max_epochs),
             ("bins", _part(specification, "evaluation").get("bins", 15), self.spec.evaluation.bins),
         )
-        found = [f"{ours} {noun} for {theirs}" for noun, ours, theirs in counts if ours != theirs]
-        found += [f"{what} {ours} for {theirs}" for what, ours, theirs in self._chosen(specification) if ours != theirs]
-        found += self._measurements(_part(specification, "evaluation"))
+        departures = [f"{ours} {noun} for {theirs}" for noun, ours, theirs in counts if ours != theirs]
+        departures += [
+            f"{what} {ours} for {theirs}" for what, ours, theirs in self._chosen(specification) if ours != theirs
+        ]
+        departures += self._measurements(_part(specification, "evaluation"))
+        # More seeds than the recipe's are no departure: they only make the number more certain.
         seeds = _part(specification, "replicates").get("count", 1)
         if not isinstance(seeds, int) or seeds < self.spec.replicates.count:
-            found.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'} for {self.spec.replicates.count}")
-        found += _differences("data set", dataset_settings(dataset), dataset_settings(self.spec.dataset))
+            departures.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'} for {self.spec.replicates.count}")
+        departures += _differences("data set", dataset_settings(dataset), dataset_settings(self.spec.dataset))
         named = header.get("tables") or ()
         if not isinstance(named, (list, tuple)) or table not in named:
-            found.append(f"its header does not name {table}")
-        return tuple(found)
+            departures.append(f"its header does not name {table}")
+        return tuple(departures)
 
     def _chosen(self, specification: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
-        """Yield what selects, what trains in which precision and when is evaluated: its name, a sweep's and ours."""
+        """Yield loop, objective, precision and evaluated epochs, each as (name, the sweep's, the recipe's)."""
         yield "loop", specification.get("loop"), self.spec.loop
         objective = {**Objective().model_dump(), **_part(specification, "objective")}
         ours = self.spec.objective
@@ -283,7 +290,7 @@ class Recipe:
             yield EVALUATE_EPOCHS, written(evaluated), written(rungs)
 
     def _measurements(self, evaluation: Mapping[str, object]) -> Iterator[str]:
-        """Yield how a sweep's evaluation departs in curvature, metrics and trajectory, if the recipe has them."""
+        """Yield how a sweep's evaluation departs in curvature, metrics and trajectory, where the recipe has them."""
         ours, given = self.spec.evaluation, evaluation.get("curvature", {})
         if isinstance(ours.curvature, dict):
             if not isinstance(given, Mapping):
@@ -291,20 +298,20 @@ class Recipe:
             else:
                 yield from _differences("curvature", _curvature(given), _curvature(ours.curvature))
         entries: Any = evaluation.get("metrics")
-        held = [{"name": each} if isinstance(each, str) else each for each in entries or ()]
-        there = {each["name"]: _metric(each) for each in held}
+        written_out = [{"name": entry} if isinstance(entry, str) else entry for entry in entries or ()]
+        metrics = {entry["name"]: _metric(entry) for entry in written_out}
         for entry in ours.metrics:
             name = entry["name"]
-            if name not in there:
+            if name not in metrics:
                 yield f"no metric {name}"
             else:
-                yield from _differences(f"metric {name}", there[name], _metric(entry))
+                yield from _differences(f"metric {name}", metrics[name], _metric(entry))
         if ours.trajectory is not None:
             theirs = settings_of(None, ours.trajectory.model_dump())
             yield from _differences("trajectory", settings_of(None, _part(evaluation, "trajectory")), theirs)
 
     def departures_of(self, row: Row) -> tuple[str, ...]:
-        """Return how a configuration departs from the most similar one of the recipe."""
+        """Return how a configuration departs from the recipe's most similar one."""
         ours = configuration_settings(row)
         if ours in self.settings:
             return ()
@@ -314,14 +321,15 @@ class Recipe:
 
 @cache
 def recipes_of(table: str) -> tuple[Recipe, ...]:
-    """Return the recipes of a published table: the shipped search spaces whose headers name it, by name."""
+    """Return the recipes of a published table: the shipped search spaces whose headers name it."""
+    # The text is searched first: checking every shipped file takes seconds.
     mentioning = [name for name, path in packaged_files().items() if table in path.read_text(encoding="utf-8")]
     return tuple(recipe for recipe in map(shipped_recipe, mentioning) if table in recipe.spec.header.tables)
 
 
 @cache
 def shipped_recipe(space: str) -> Recipe:
-    """Return a shipped search space as a recipe, with what its header's command sets."""
+    """Return a shipped search space as a recipe, with the overrides of its header's command."""
     path = packaged_files()[space]
     spec = load_spec(path)
     words = shlex.split(spec.header.command.partition(", then ")[0])
@@ -330,7 +338,7 @@ def shipped_recipe(space: str) -> Recipe:
 
 
 def recipe_of(number: PublishedNumber) -> Recipe | None:
-    """Return the recipe of a number; `None` where no shipped search space trains it: it is computed, not trained."""
+    """Return the recipe of a number; `None` if no shipped search space trains it, as for computed numbers."""
     return next((recipe for recipe in recipes_of(number.table) if recipe.holds(number)), None) if number.loss else None
 
 
@@ -351,10 +359,12 @@ def _part(specification: Mapping[str, object], key: str) -> Mapping[str, object]
 
 
 def _differences(what: str, ours: Settings, theirs: Settings) -> list[str]:
-    """Return the settings in which two differ, e.g. `data set split shuffled for stratified`."""
-    here, there = dict(ours), dict(theirs)
-    keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
-    return [" ".join(filter(None, (what, key, _or_default(here, key), "for", _or_default(there, key)))) for key in keys]
+    """Return in words the settings in which two differ, e.g. `data set split shuffled for stratified`."""
+    sweep, recipe = dict(ours), dict(theirs)
+    keys = sorted(key for key in sweep.keys() | recipe.keys() if sweep.get(key) != recipe.get(key))
+    return [
+        " ".join(filter(None, (what, key, _or_default(sweep, key), "for", _or_default(recipe, key)))) for key in keys
+    ]
 
 
 def _or_default(settings: Mapping[str, str], key: str) -> str:

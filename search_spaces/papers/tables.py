@@ -1,9 +1,9 @@
 """A paper's table or figure filled in from the sweeps that have its rows, next to the published numbers.
 
-A cell takes the configurations that its recipe trains for it (`recipes`), and of these the best by the sweep's own
-objective on validation data, as papers select; it stays empty until all of them ran to the end. What sweeps of another
-recipe have is given beside it, with how they depart. Rehearsals never fill a cell, and a cell that no sweep can fill
-stays missing.
+Of the configurations that a cell's recipe trains for it (`recipes`), the cell takes the best by the sweep's own
+objective on validation data, as papers select. It stays empty until all of them have run to the end. Numbers of sweeps
+with another recipe stand beside it, with their departures. Rehearsals never fill a cell, and a cell that no sweep can
+fill stays missing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sweeper.results import Results
 from trainables.posthoc import confidence_regions as regions
 from trainables.registry.names import nearest
 
-#: Placeholder for a number that no sweep, or the paper, has.
+#: Placeholder for a number that neither a sweep nor the paper has.
 MISSING = "–"
 
-#: How many of a recipe's differences a caption names; the CSV names all.
+#: Most departures that a caption names; the CSV names all.
 MOST_DEPARTURES = 4
 
 CSV_COLUMNS = (
@@ -43,24 +43,24 @@ HOW_FILLED = (
     "figure's rank or sign, over all the configurations that it compares."
 )
 
-#: Stands for the sweep where a number is computed and not trained.
+#: In place of the sweep's name for a number that is computed, not trained.
 FORMULA = "formula"
 
 
 @dataclass(frozen=True)
 class PaperCell:
-    """A published number and what ours is.
+    """A published number and ours.
 
     Attributes:
-        published: the number in the paper.
-        recipe: the search space that trains it; empty where it is computed.
-        ours: over replicates; None where no sweep of the recipe holds it.
-        sweep, trial: where ours comes from.
-        candidates: of how many configurations the best was taken, or how many its figure compares.
-        beside: what sweeps of other recipes have, and how these depart from the paper's.
-        reason: why it is empty although a sweep of its recipe is there.
-        stand_in: in a rehearsal, the network in place of the number's, in words.
-        repeats: the network of an earlier cell that is filled from the same stand-in.
+        published: number in the paper.
+        recipe: search space that trains it; empty for a computed number.
+        ours: our number over replicates; None if no sweep of the recipe has it.
+        sweep, trial: source of our number.
+        candidates: number of configurations from which the best was taken, or that the figure compares.
+        beside: numbers of sweeps with other recipes, with their departures.
+        reason: why the cell is empty although a sweep of its recipe exists.
+        stand_in: network that a rehearsal trained instead of the number's, in words.
+        repeats: network of an earlier cell that is filled from the same stand-in.
     """
 
     published: PublishedNumber
@@ -83,13 +83,13 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A published table with ours next to it.
+    """A published table with our numbers.
 
     Attributes:
-        name: e.g. `mukhoti-1`.
-        cells: in the order of the paper.
-        sweeps: names of the sweeps that were looked into.
-        rehearsals: names of those left out because they are rehearsals, or that alone were looked into.
+        name: name of the table, e.g. `mukhoti-1`.
+        cells: cells in the paper's order.
+        sweeps: names of the sweeps that were read.
+        rehearsals: names of the rehearsals; left out, or the only ones read if `rehearsed`.
         rehearsed: whether the cells hold rehearsals' numbers, which are no results.
     """
 
@@ -101,39 +101,39 @@ class PaperTable:
 
     @property
     def filled(self) -> int:
-        """How many cells have a number of ours."""
+        """Number of cells with a number of ours."""
         return sum(cell.ours is not None for cell in self.cells)
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Why cells are empty whose experiments have been run, in words, and how many are for each."""
+        """Reasons for empty cells whose experiments have been run, and the number of cells with each."""
         empty = [cell.reason for cell in self.cells if cell.ours is None and cell.reason]
         alike = grouped(empty, lambda reason: reason.kind or reason.text)
         return {first.text: 1 + len(others) for first, *others in alike.values()}
 
     @property
     def stand_ins(self) -> dict[str, list[str]]:
-        """In a rehearsal: each small network, and those of the paper that it stands in for."""
+        """In a rehearsal: small network → the paper's networks that it stands in for."""
         pairs = dict.fromkeys((cell.stand_in, cell.network) for cell in self.cells if cell.stand_in)
         return {small: [of for _, of in held] for small, held in grouped(pairs, itemgetter(0)).items()}
 
     @property
     def departures(self) -> dict[str, tuple[str, ...]]:
-        """How each sweep whose numbers stand beside departs from the recipe of its first cell."""
-        found: dict[str, tuple[str, ...]] = {}
+        """Sweep whose numbers stand beside → its departures from the recipe of its first cell."""
+        departures: dict[str, tuple[str, ...]] = {}
         for cell in self.cells:
-            for each in cell.beside:
-                found.setdefault(each.sweep, each.departures)
-        return found
+            for other in cell.beside:
+                departures.setdefault(other.sweep, other.departures)
+        return departures
 
 
 def paper_table(name: str, sweeps: Iterable[Results], *, rehearsed: bool = False) -> PaperTable:
-    """Return a published table filled in from `sweeps`; of several that follow a cell's recipe, the first fills it.
+    """Return a published table filled in from `sweeps`; the first that follows a cell's recipe fills it.
 
     Args:
-        name: of the table.
-        sweeps: to look into.
-        rehearsed: fill cells from rehearsals alone, by loss and method, to show that each can be filled.
+        name: name of the table.
+        sweeps: sweeps to read.
+        rehearsed: fill cells only from rehearsals, by loss and method, to show that each can be filled.
 
     Raises:
         SweeperError: there is no published table of that name.
@@ -146,7 +146,7 @@ def paper_table(name: str, sweeps: Iterable[Results], *, rehearsed: bool = False
 
 
 def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool = False) -> PaperTable:
-    """Return a published table filled in from sweeps that may have been read for another table. Raises QueryError."""
+    """Return a published table filled in from sweeps whose tables may be cached already. Raises QueryError."""
     chosen = [sweep for sweep in sweeps if sweep.rehearsed == rehearsed]
     rehearsals = [sweep.name for sweep in sweeps if sweep.rehearsed]
     cells = [_cell(number, chosen, rehearsed=rehearsed) for number in read_published(name)]
@@ -156,16 +156,16 @@ def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool 
 
 
 def _said_once(cells: Sequence[PaperCell]) -> list[PaperCell]:
-    """Return a rehearsal's cells; of several networks with one stand-in, the first's have the numbers."""
+    """Return a rehearsal's cells; if several networks share a stand-in, only the first has the numbers."""
     first: dict[tuple[object, ...], str] = {}
-    found = []
+    cells_once = []
     for cell in cells:
         n = cell.published
         others = tuple(item for item in n.options.items() if not item[0].startswith("architecture."))
         key = (cell.sweep, cell.stand_in, n.loss, others, n.posthoc, n.split, n.metric)
         earlier = first.setdefault(key, cell.network) if cell.stand_in else cell.network
-        found.append(replace(cell, repeats=earlier) if earlier != cell.network else cell)
-    return found
+        cells_once.append(replace(cell, repeats=earlier) if earlier != cell.network else cell)
+    return cells_once
 
 
 def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> PaperCell:
@@ -175,22 +175,29 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
     if recipe is None:
         return PaperCell(number)
     if rehearsed:
-        found = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
+        measured = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
         beside: tuple[Found, ...] = ()
     else:
-        found, beside = _own_and_beside(number, recipe, sweeps)
-    if found is None:
+        measured, beside = _own_and_beside(number, recipe, sweeps)
+    if measured is None:
         reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), None)
         return PaperCell(number, recipe.space, beside=beside, reason=reason)
     return PaperCell(
-        number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside, stand_in=found.stand_in
+        number,
+        recipe.space,
+        measured.ours,
+        measured.sweep,
+        measured.trial,
+        measured.candidates,
+        beside,
+        stand_in=measured.stand_in,
     )
 
 
 def _own_and_beside(
     number: PublishedNumber, recipe: Recipe, sweeps: Sequence[FinishedSweep]
 ) -> tuple[Found | None, tuple[Found, ...]]:
-    """Return what the first sweep that follows a recipe has for a number, and what all others have."""
+    """Return the number of the first sweep that follows a recipe, and the numbers of all others."""
     own, beside = None, []
     for sweep in sweeps:
         departures = sweep.departures(recipe, number.table)
@@ -209,7 +216,7 @@ def _own_and_beside(
 def formula_value(number: PublishedNumber) -> float:
     """Return the value of a published number that no data set is named for.
 
-    Its options name the classes, and the γ or the kind of bounds where it is of one alone. NaN where the quantity does
+    Its options name the number of classes and, if it needs one, the γ or the kind of bounds. NaN if the quantity does
     not exist.
 
     Raises:
@@ -223,7 +230,7 @@ def formula_value(number: PublishedNumber) -> float:
     if gamma is not None and "bounds" in number.options:
         bounds = BOUNDS[number.options["bounds"]](gamma)
         return {"temperature_lower": bounds.lower, "temperature_upper": bounds.upper}[number.metric]
-    fits = [_fit(classes, each) for each in (WHOLE_GAMMAS if gamma is None else (gamma,))]
+    fits = [_fit(classes, value) for value in (WHOLE_GAMMAS if gamma is None else (gamma,))]
     if number.metric == "temperature":
         return fits[0].temperature
     if number.metric == "max_error":
@@ -246,12 +253,12 @@ def format_paper_table(table: PaperTable, form: str) -> str:
 
 
 def caption(table: PaperTable) -> str:
-    """Return in a sentence what the table holds."""
+    """Return the table's caption: what fills it, and why cells are empty."""
     filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)] or ["no sweep"]
     sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {', '.join(filling)}"
     if table.rehearsed:
         sentence += ", rehearsals and no results"
-        small = "; ".join(f"{each} stands in for {', '.join(of)}" for each, of in table.stand_ins.items())
+        small = "; ".join(f"{network} stands in for {', '.join(of)}" for network, of in table.stand_ins.items())
         sentence += f". Networks: {small}" if small else ""
     elif table.rehearsals:
         sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
@@ -265,11 +272,12 @@ def caption(table: PaperTable) -> str:
 
 
 def grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows for every network, method and metric: the paper's, ours, and another recipe's if any."""
+    """Return header and rows: for each network, metric and method the paper's, ours and another recipe's numbers."""
     columns = list(dict.fromkeys(_loss(cell.published) for cell in table.cells))
     keys = list(dict.fromkeys(_row_key(cell.published) for cell in table.cells))
     by_place = {(_row_key(cell.published), _loss(cell.published)): cell for cell in table.cells}
     rows = []
+    # The row of other recipes appears only where it has a number: most tables have none.
     for key in keys:
         cells = [by_place.get((key, column)) for column in columns]
         rows.append([*key, "paper", *(cell.published.printed if cell else MISSING for cell in cells)])
@@ -307,7 +315,7 @@ def _beside(cell: PaperCell | None) -> str:
 
 
 def _in_print(number: PublishedNumber, ours: Spread, candidates: int) -> str:
-    """Return a value of ours as the paper prints its own, over how many replicates, and of how many candidates."""
+    """Return our value in the paper's unit, with the numbers of replicates and candidates."""
     mean = 1 - ours.mean if printed_as_error(number) else ours.mean
     one = f"{candidates} configurations" if number.metric in QUANTITIES else f"best of {candidates}"
     many = f"; {one}" if candidates > 1 else ""
@@ -315,7 +323,10 @@ def _in_print(number: PublishedNumber, ours: Spread, candidates: int) -> str:
 
 
 def scale_in_print(number: PublishedNumber) -> float:
-    """Return the printed scale of our unit: 100 if the paper prints per cent."""
+    """Return the printed scale of our unit: 100 if the paper prints per cent.
+
+    It is inferred from the number itself, because papers mix units within a table.
+    """
     value = 1 - number.value if printed_as_error(number) else number.value
     try:
         return 100.0 if value and abs(float(number.printed) / value - 100) < 1 else 1.0
@@ -332,7 +343,7 @@ def printed_as_error(number: PublishedNumber) -> bool:
 
 
 def _records(table: PaperTable) -> list[list[object]]:
-    """Return all that is known of every cell, header first."""
+    """Return the CSV's rows with everything about each cell, header first."""
     records: list[list[object]] = [[*CSV_COLUMNS]]
     for cell in table.cells:
         number, other = cell.published, cell.beside[0] if cell.beside else None
@@ -348,5 +359,5 @@ def _records(table: PaperTable) -> list[list[object]]:
     return records
 
 
-def _measured(found: Spread | None) -> list[object]:
-    return [found.mean, found.deviation, found.n] if found else [None, None, 0]
+def _measured(measured: Spread | None) -> list[object]:
+    return [measured.mean, measured.deviation, measured.n] if measured else [None, None, 0]

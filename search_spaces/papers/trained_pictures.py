@@ -35,7 +35,7 @@ Line = Sequence[tuple[float, float | None]]
 
 def trained_pictures(results: Results) -> list[Figure]:
     """Return the pictures that a sweep's tables hold. Raises QueryError."""
-    found = [
+    figures = [
         *_reliability_by_epoch(results),
         *temperature_curves(results),
         *gradient_norms(results),
@@ -44,8 +44,8 @@ def trained_pictures(results: Results) -> list[Figure]:
         *prediction_pictures(results),
     ]
     if results.specification.get("dataset", {}).get("name") == LINEAR:
-        found += _linear_networks(results)
-    return found
+        figures += _linear_networks(results)
+    return figures
 
 
 def trajectories(results: Results) -> list[Figure]:
@@ -66,14 +66,14 @@ def trajectories(results: Results) -> list[Figure]:
         "FROM epochs JOIN trials USING (trial, replicate) WHERE status = 'completed' GROUP BY ALL ORDER BY loss, epoch"
     )
     by_loss = grouped(rows, lambda row: text_of(row, "loss"))
-    found = []
+    figures = []
     for column in columns:
         lines = {
             loss: [(int_of(row, "epoch"), measured_or_none(row, column)) for row in held]
             for loss, held in by_loss.items()
         }
-        found += _curves(results.name, column, lines, "epoch")
-    return found
+        figures += _curves(results.name, column, lines, "epoch")
+    return figures
 
 
 def temperature_curves(results: Results) -> list[Figure]:
@@ -216,13 +216,13 @@ def _linear_networks(results: Results) -> list[Figure]:
     confidences = {
         loss: softmax64(values)[values.argmax(1) != targets].max(1) for loss, (values, targets) in logits.items()
     }
-    found = [_histogram(results.name, confidences)]
+    figures = [_histogram(results.name, confidences)]
     test = data_of(results).test
     inputs, targets = test.inputs.double().flatten(1).numpy(), test.targets.numpy()
     panels, directions = [], []
     for loss, (values, held) in logits.items():
         if len(held) != len(inputs) or not np.array_equal(held, targets):
-            return found  # other data lie here now than the sweep was trained on
+            return figures  # other data lie here now than the sweep was trained on
         solved, *_ = np.linalg.lstsq(inputs, values[:, 1] - values[:, 0], rcond=None)
         weights = np.asarray(solved, np.float64)
         directions.append(weights / np.linalg.norm(weights))
@@ -230,7 +230,7 @@ def _linear_networks(results: Results) -> list[Figure]:
     first, *others = directions
     angles = [f"{np.degrees(np.arccos(np.clip(first @ other, -1, 1))):.2f}°" for other in others]
     words = f"test points by class and decision boundary; boundaries {', '.join(angles)} apart" if angles else ""
-    return [*found, Figure("boundaries", "Decision boundaries", f"{results.name}: {words}", [], panels, [])]
+    return [*figures, Figure("boundaries", "Decision boundaries", f"{results.name}: {words}", [], panels, [])]
 
 
 def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Figure:

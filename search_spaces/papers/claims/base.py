@@ -14,9 +14,9 @@ To add one, write a judge in the file of its subject; its name is the claim's, i
         '''
         return differences(test, "ece", is_loss("focal"), losses(["cross_entropy"]))
 
-A judge is given networks that were trained to the end. Claims are judged network by network; `verdict_of` makes one
-verdict of several estimates, with the last two texts. A judge whose words depend on what it finds makes its own. A new
-file is imported by the package.
+A judge receives networks that were trained to the end, and judges network by network. `verdict_of` turns its estimates
+into one verdict, with the last two texts. A judge whose sentence depends on its estimates returns a whole verdict. The
+package imports every file of claims.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one sweep says about one claim.
+    """The verdict of one sweep on one claim.
 
     Attributes:
         verdict: `holds`, `does not hold` or `undecided`.
-        statistic: what the rule looks at, e.g. a rank correlation; `None` where it could not be formed.
-        interval: its 95 % interval; `None` where there is none.
-        n: how many independent values there were.
-        unit: what `n` counts: configurations, settings, replicates of one configuration …
-        sentence: statistic, interval and n in words, and what they do not show.
-        details: further figures, by name, which the verdict does not rest on.
-        claim: its name.
+        statistic: the rule's statistic, e.g. a rank correlation; `None` where it cannot be formed.
+        interval: 95 % interval of the statistic, if it has one.
+        n: number of independent values.
+        unit: the things that `n` counts: configurations, settings, replicates of one configuration …
+        sentence: statistic, interval and n in words, and their limits.
+        details: further numbers, by name, on which the verdict does not rest.
+        claim: the claim's name.
     """
 
     verdict: str
@@ -63,28 +63,28 @@ class Verdict:
         return {"claim": self.claim, **asdict(self)}
 
 
-#: With further figures, by name, which the verdict does not rest on.
+#: Estimates with further numbers, by name, on which the verdict does not rest.
 Detailed = tuple[Estimates, Mapping[str, object]]
 
-#: Rows that were trained to the end → what is estimated from them, or a whole verdict, which need not name the claim.
+#: Rows of trials trained to the end → estimates from them, or a whole verdict, which need not name the claim.
 Judge = Callable[[Rows], Estimates | Detailed | Verdict]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper that a sweep's tables can speak for or against.
+    """A claim of a paper that a sweep's tables can support or refute.
 
     Attributes:
-        name: as headers and the command line write it.
+        name: name in headers and on the command line.
         paper: short name of the paper.
-        decide: the judge; pure. Its docstring states the claim, its rule, what is estimated, and what is missing where
-            nothing can be.
-        split: whose rows the judge takes; of all where empty.
-        form: of the numbers.
-        positive_holds: whether the claim's side of 0 is above it.
-        weights: the judge needs the mean focal weights, which are computed from stored predictions.
-        table: whose rows the judge takes: those of the view `final`; with traces of `blocks` by layer; or of `epochs`
-            with their configuration.
+        decide: pure function that judges. Its docstring states the claim, its rule, the estimate, and what is missing
+            where nothing can be estimated.
+        split: split of the rows that the judge receives; all splits where empty.
+        form: format of the numbers.
+        positive_holds: whether positive estimates support the claim.
+        weights: whether the judge needs mean focal weights, which are computed from stored predictions.
+        table: source of the rows: the view `final`; `final` with the layers' traces from `blocks`; or `epochs` with
+            their configuration.
     """
 
     name: str
@@ -97,16 +97,16 @@ class Claim:
     table: Literal["final", "epochs", "blocks"] = "final"
 
     def judge(self, rows: Rows) -> Verdict:
-        """Return what the rows of its table say."""
+        """Return the verdict of the rows of its table."""
         held = trained_to_the_end(rows)
-        found = self.decide(of_split(held, self.split) if self.split else held)
-        if not isinstance(found, Verdict):
-            estimates, details = found if isinstance(found, tuple) else (found, {})
+        outcome = self.decide(of_split(held, self.split) if self.split else held)
+        if not isinstance(outcome, Verdict):
+            estimates, details = outcome if isinstance(outcome, tuple) else (outcome, {})
             what, missing = self._texts["Estimated"], self._texts["Missing"]
-            found = verdict_of(
+            outcome = verdict_of(
                 estimates, what, missing=missing, form=self.form, positive_holds=self.positive_holds, details=details
             )
-        return replace(found, claim=self.name)
+        return replace(outcome, claim=self.name)
 
     @property
     def statement(self) -> str:
@@ -115,18 +115,21 @@ class Claim:
 
     @property
     def rule(self) -> str:
-        """When it holds and when it does not, decided before looking; as one line."""
+        """When it holds and when it does not, fixed in advance; one line."""
         return self._texts["Rule"]
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        """The paragraphs of the judge's docstring by their first word; the first has none."""
-        first, *others = (" ".join(each.split()) for each in inspect.cleandoc(self.decide.__doc__ or "").split("\n\n"))
-        return {"": first, **{word: text for word, _, text in (each.partition(": ") for each in others)}}
+        """The paragraphs of the judge's docstring by first word; the first paragraph by the empty string."""
+        # The docstring is the only source of the rule, so the printed rule cannot differ from the documented one.
+        first, *others = (
+            " ".join(paragraph.split()) for paragraph in inspect.cleandoc(self.decide.__doc__ or "").split("\n\n")
+        )
+        return {"": first, **{word: text for word, _, text in (paragraph.partition(": ") for paragraph in others)}}
 
 
 def undecided(sentence: str, n: int = 0) -> Verdict:
-    """Return the verdict where the tables do not have what the claim is about."""
+    """Return the verdict for tables that lack what the claim is about."""
     return Verdict(UNDECIDED, None, None, n, "configurations", sentence, {})
 
 
@@ -135,7 +138,7 @@ CLAIMS: dict[str, Claim] = {}
 
 
 def claim(paper: str, split: str = "", **options: Any) -> Callable[[Judge], Judge]:
-    """Register the function below as the judge of a claim, which is called like it; options as of a `Claim`."""
+    """Register the decorated judge under its own name; the options are fields of `Claim`."""
 
     def register(decide: Judge) -> Judge:
         CLAIMS[decide.__name__] = Claim(decide.__name__, paper, decide, split, **options)
@@ -145,7 +148,7 @@ def claim(paper: str, split: str = "", **options: Any) -> Callable[[Judge], Judg
 
 
 def verdict_of(
-    found: Estimates,
+    estimates: Estimates,
     what: str,
     *,
     missing: str,
@@ -155,50 +158,51 @@ def verdict_of(
 ) -> Verdict:
     """Return one verdict from an estimate for each comparison, or each network.
 
-    It holds where every 95 % interval lies on the claim's side of 0: where the claim is true but of one, that one's
-    interval errs in 2.5 %, however many there are. It does not hold where one lies on the other side even at 95 % for
-    all together (Bonferroni), since of many some err. It is undecided otherwise. The verdict's statistic is that which
-    is worst for the claim.
+    It holds where every 95 % interval lies on the claim's side of 0. If the claim is false for only one comparison,
+    that interval errs in 2.5 %, however many comparisons there are. It does not hold where one interval lies on the
+    other side even at 95 % for all together (Bonferroni), since some of many err. Otherwise it is undecided. The
+    verdict's statistic is the one that is worst for the claim.
 
     Args:
-        found: what was estimated, by network or comparison.
-        what: the estimate in words, before the numbers.
-        missing: the sentence where nothing could be estimated.
-        form: of the numbers.
-        positive_holds: whether the claim's side of 0 is above it.
-        details: further ones.
+        estimates: estimates by network or comparison.
+        what: name of the estimate, printed before the numbers.
+        missing: sentence for the case that nothing could be estimated.
+        form: format of the numbers.
+        positive_holds: whether positive estimates support the claim.
+        details: further numbers for the verdict's details.
     """
-    known = {name: each for name, each in found.items() if each.value is not None}
+    known = {name: estimate for name, estimate in estimates.items() if estimate.value is not None}
     if not known:
         return undecided(missing)
     sign = 1 if positive_holds else -1
-    verdicts = {name: _side(each, sign, len(known)) for name, each in found.items()}
+    verdicts = {name: _side(estimate, sign, len(known)) for name, estimate in estimates.items()}
     kinds = set(verdicts.values())
     verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
-    worst = min(known.values(), key=lambda each: sign * (each.value or 0.0))
-    words = "; ".join(f"{name} {each.text(form)}" for name, each in found.items())
+    worst = min(known.values(), key=lambda estimate: sign * (estimate.value or 0.0))
+    words = "; ".join(f"{name} {estimate.text(form)}" for name, estimate in estimates.items())
     sentence = f"{what}: {words}; n = {_counts(known)}"
-    if any(each.unit == REPLICATES for each in known.values()):
+    if any(estimate.unit == REPLICATES for estimate in known.values()):
         sentence += ", so of these settings alone"
-    more = {"verdicts": verdicts, "estimates": {name: each.value for name, each in found.items()}}
+    more = {"verdicts": verdicts, "estimates": {name: estimate.value for name, estimate in estimates.items()}}
     whole = {**more, **(details or {})}
     return Verdict(verdict, worst.value, worst.interval, worst.n, worst.unit, sentence, whole)
 
 
-def _side(found: Estimate, sign: int, among: int) -> str:
-    """Return what one of several estimates says by itself."""
-    if found.value is None or found.p >= SIGNIFICANT:
+def _side(estimate: Estimate, sign: int, among: int) -> str:
+    """Return the verdict of one of several estimates by itself."""
+    if estimate.value is None or estimate.p >= SIGNIFICANT:
         return UNDECIDED
-    if sign * found.value > 0:
+    # Only refuting is corrected for the number of comparisons: holding requires all of them at once.
+    if sign * estimate.value > 0:
         return HOLDS
-    return FAILS if found.p * among < SIGNIFICANT else UNDECIDED
+    return FAILS if estimate.p * among < SIGNIFICANT else UNDECIDED
 
 
-def _counts(found: Estimates) -> str:
-    """Return how many of what were compared each time: `16 settings`, or `12 to 16 configurations`."""
+def _counts(estimates: Estimates) -> str:
+    """Return the numbers of compared units in words: `16 settings`, or `12 to 16 configurations`."""
     parts = []
-    for unit in dict.fromkeys(each.unit for each in found.values()):
-        sizes = [each.n for each in found.values() if each.unit == unit]
+    for unit in dict.fromkeys(estimate.unit for estimate in estimates.values()):
+        sizes = [estimate.n for estimate in estimates.values() if estimate.unit == unit]
         count = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
         parts.append(f"{count} {unit}")
     return ", ".join(parts)

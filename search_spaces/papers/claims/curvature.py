@@ -29,7 +29,7 @@ from sweeper.core.cells import Row, Rows, by_trial, grouped
 from sweeper.core.statistics.basics import PERMUTATIONS
 from sweeper.core.statistics.differences import SIGNIFICANT
 
-#: How columns of layers' traces of cross-entropy's Hessian begin in rows of the table `blocks`.
+#: Prefix of the columns with layers' traces of cross-entropy's Hessian, in rows of the table `blocks`.
 LAYER_TRACE = "trace of "
 
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
@@ -52,18 +52,21 @@ def curvature_falls_with_gamma(val: Rows) -> Verdict:
         correlations(held, plain_gamma, reading, pool=False) for reading in (CROSS_ENTROPY, _per_weight, TRAINING)
     )
     readings = {"cross-entropy's Hessian": cross, "the training loss's over the mean focal weight": scaled}
-    found = {f"{network}, {label}": each for label, of_it in readings.items() for network, each in of_it.items()}
+    estimates = {
+        f"{network}, {label}": estimate for label, of_it in readings.items() for network, estimate in of_it.items()
+    }
     missing = (
         "ρ needs at least four γ of the focal loss (cross-entropy counts as γ 0) that differ in nothing else, "
         "with the Hessians of both losses and stored predictions"
     )
-    if not all(any(each.value is not None for each in of_it.values()) for of_it in (cross, scaled)):
-        found = {}
-    details = {"rho_training": {network: each.value for network, each in mechanical.items()}}
-    verdict = verdict_of(found, "ρ(γ, λ_max)", missing=missing, form=".2f", positive_holds=False, details=details)
-    if not found:
+    if not all(any(estimate.value is not None for estimate in of_it.values()) for of_it in (cross, scaled)):
+        estimates = {}
+    # No verdict rests on the training loss's own Hessian: weights below 1 make it fall with γ by themselves.
+    details = {"rho_training": {network: estimate.value for network, estimate in mechanical.items()}}
+    verdict = verdict_of(estimates, "ρ(γ, λ_max)", missing=missing, form=".2f", positive_holds=False, details=details)
+    if not estimates:
         return verdict
-    words = ", ".join(f"{each.text('.2f')} on {network}" for network, each in mechanical.items())
+    words = ", ".join(f"{estimate.text('.2f')} on {network}" for network, estimate in mechanical.items())
     return replace(
         verdict, sentence=f"{verdict.sentence}. Of the training loss's Hessian itself, partly mechanical: {words}"
     )
@@ -100,17 +103,17 @@ TRACE = "hessian_cross_entropy_trace"
 #: The curvature paper's Fig. 3 fits a cubic in log–log.
 DEGREE = 3
 
-#: Fewer leave a cubic's ends to single configurations.
+#: With fewer, single configurations would determine the cubic's ends.
 CONFIGURATIONS = 12
 
-#: The share of the fitted range at each end that does not count as its inside.
+#: Share of the fitted range at each end that does not count as inside.
 EDGE = 0.1
 
 
-#: Random orders drawn at a time: of 10,000 configurations, all would take 160 MB.
+#: Random orders drawn at once: for 10,000 configurations, all of them would take 160 MB.
 AT_ONCE = 500
 
-#: Level of each of the two verdicts, so that together they err in 5 % where the curve is flat.
+#: Level of each of the two verdicts: together they err in 5 % if the curve is flat.
 ONE_SIDED = 0.025
 
 
@@ -133,17 +136,23 @@ def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
             f"{len(data)} configurations have a positive trace and ECE; {CONFIGURATIONS} are needed", len(data)
         )
     labels = [p.stratum for p in points]
-    networks = [np.array([at for at, each in enumerate(labels) if each == label]) for label in dict.fromkeys(labels)]
+    networks = [
+        np.array([at for at, label in enumerate(labels) if label == network]) for network in dict.fromkeys(labels)
+    ]
     shift = data[:, 0].mean()
-    for here in networks:
-        data[here] -= data[here].mean(axis=0)
+    # Networks of different sizes have different traces: their means would make a curve where none is.
+    for members in networks:
+        data[members] -= data[members].mean(axis=0)
     data[:, 0] += shift  # so that traces keep their order of magnitude
     curve = _Cubic(data[:, 0])
     value = float(curve.depth(data[:, 1]))
+    # Noise alone has a depth above 0, so it is compared with random orders and not with 0.
     p = _depth_p(curve, data[:, 1], networks)
     end = curve.lowest_end(data[:, 1], len(data) - DEGREE - len(networks))
     verdict = HOLDS if value > 0 and p < ONE_SIDED else FAILS if end else UNDECIDED
-    lowest, low, high = (10 ** float(each) for each in (curve.minimum(data[:, 1]), data[:, 0].min(), data[:, 0].max()))
+    lowest, low, high = (
+        10 ** float(logarithm) for logarithm in (curve.minimum(data[:, 1]), data[:, 0].min(), data[:, 0].max())
+    )
     sentence = (
         f"the cubic's depth below the lower of its ends is {value:.2f} decades of ECE (of random orders, {100 * p:.2g} "
         f"% are as deep){f', and it is lowest at the {end} end' if end else ''}; its minimum lies at "
@@ -154,32 +163,35 @@ def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
 
 
 class _Cubic:
-    """A cubic in x [n] by least squares: its values at the range's ends and inside it are linear in y.
+    """A cubic in x [n] fitted by least squares; its values at the range's ends and inside are linear in y.
 
     Args:
-        x: where y is known.
+        x: places of the known values.
     """
 
     def __init__(self, x: NDArray[np.float64]) -> None:
         centre, low, high = x.mean(), x.min(), x.max()
         edge = EDGE * (high - low)
         self.places = np.linspace(low + edge, high - edge, 100)
-        self._design = np.vander(x - centre, DEGREE + 1)
+        self._design = np.vander(
+            x - centre, DEGREE + 1
+        )  # centred: powers of log10 Tr(H) are nearly collinear otherwise
+        # Solved once for all y: the permutation test fits thousands of orders.
         self._solved = np.linalg.pinv(self._design)
         self._ends = np.vander(np.array([low, high]) - centre, DEGREE + 1)
         self._inside = np.vander(self.places - centre, DEGREE + 1)
 
     def depth(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how far the fit to y [n] or [n, m] dips inside below the lower of its ends."""
+        """Return the depth of the fit to y [n] or [n, m]: how far it dips inside below the lower end."""
         fit = self._solved @ y
         return np.asarray((self._ends @ fit).min(axis=0) - (self._inside @ fit).min(axis=0))
 
     def minimum(self, y: NDArray[np.float64]) -> float:
-        """Return the x inside the range at which the fit is lowest."""
+        """Return the x inside the range where the fit is lowest."""
         return float(self.places[np.argmin(self._inside @ self._solved @ y)])
 
     def lowest_end(self, y: NDArray[np.float64], freedom: int) -> str:
-        """Return the end, `lower` or `upper`, at which the fit is below all of its inside; empty where none is."""
+        """Return the end, `lower` or `upper`, where the fit lies below all of its inside; empty if neither does."""
         from scipy.special import stdtrit
 
         fit = self._solved @ y
@@ -187,20 +199,22 @@ class _Cubic:
         for end, name in zip(self._ends, ("lower", "upper"), strict=True):
             contrasts = self._inside - end
             errors = np.sqrt(variance * ((contrasts @ self._solved) ** 2).sum(axis=1))
+            # Two ends are tested, so each at half the level.
             if (contrasts @ fit > float(stdtrit(freedom, 1 - ONE_SIDED / 2)) * errors).all():
                 return name
         return ""
 
 
 def _depth_p(curve: _Cubic, y: NDArray[np.float64], networks: list[NDArray[np.int64]]) -> float:
-    """Return the share of random orders of y within networks whose depth is at least the observed one's."""
-    random, deep = np.random.default_rng(0), 0
-    least = float(curve.depth(y)) - 1e-12
+    """Return the share of random orders of y within networks that are at least as deep as the observed one."""
+    random, deep = np.random.default_rng(0), 0  # a fixed seed: the same tables give the same verdict
+    least = float(curve.depth(y)) - 1e-12  # an order equal to the observed one counts, whatever its rounding
     for start in range(0, PERMUTATIONS, AT_ONCE):
         shuffled = np.tile(y, (min(AT_ONCE, PERMUTATIONS - start), 1))
-        for here in networks:
-            shuffled[:, here] = random.permuted(shuffled[:, here], axis=1)
+        for members in networks:
+            shuffled[:, members] = random.permuted(shuffled[:, members], axis=1)
         deep += int((curve.depth(shuffled.T) >= least).sum())
+    # The observed order is one of them, so that p is never 0 (Phipson & Smyth 2010).
     return (1 + deep) / (1 + PERMUTATIONS)
 
 
@@ -218,8 +232,8 @@ def trace_regularisation_calibrates(val: Rows) -> Estimates:
     Missing: ρ needs at least four τ of hessian_trace that differ in nothing else, with the trace
     """
     ece, trace = (
-        {f"{network}, {label}": each for network, each in found.items() if each.value is not None}
-        for label, found in (
+        {f"{network}, {label}": estimate for network, estimate in correlated.items() if estimate.value is not None}
+        for label, correlated in (
             ("ρ(τ, ECE)", correlations(val, _weight, "ece", pool=False)),
             ("ρ(τ, Tr(H))", correlations(val, _weight, TRACE, pool=False)),
         )
@@ -227,7 +241,7 @@ def trace_regularisation_calibrates(val: Rows) -> Estimates:
     return ece | trace if ece and trace else {}
 
 
-#: What lowers curvature without another loss: columns of the recipe, and when their value is at work.
+#: Optimiser settings that lower curvature without another loss.
 INTERVENTIONS = ("sharpness", "rho", "layer_decay", "freeze")
 
 
@@ -246,32 +260,35 @@ def lower_layer_curvature_calibrates(rows: Rows) -> Detailed:
     Missing: no intervention lowered the curvature of a layer beside plain steps (evaluation.curvature.blocks)
     """
     besides = tuple(f"config_optimizer_{name}" for name in INTERVENTIONS)
-    found, lowered = {}, {}
+    estimates, lowered = {}, {}
     for network, held in by_network(rows).items():
         arms = grouped(held, _intervention)
         plain = arms.pop("", [])
         for arm, mine in arms.items():
             changes = _layer_changes(mine, plain, besides)
-            down = [n for n, each in changes.items() if (each.value or 0) < 0 and each.p * len(changes) < SIGNIFICANT]
+            # Only an intervention that lowers a layer's curvature can speak for or against the claim.
+            down = [
+                n for n, change in changes.items() if (change.value or 0) < 0 and change.p * len(changes) < SIGNIFICANT
+            ]
             lowered[f"{network}, {arm}"] = {n: changes[n].value for n in down}
             if down:
                 theirs, ours = (clusters(of_split(side, "test"), "ece", besides) for side in (plain, mine))
-                found[f"{network}, {arm} ({', '.join(down)})"] = difference(theirs, ours)
-    return found, {"ln_trace_lowered": lowered}
+                estimates[f"{network}, {arm} ({', '.join(down)})"] = difference(theirs, ours)
+    return estimates, {"ln_trace_lowered": lowered}
 
 
 def _layer_changes(mine: Rows, plain: Rows, besides: Sequence[str]) -> dict[str, Estimate]:
-    """Return layer → mean ln of its trace with the intervention minus that of plain steps."""
-    found = {}
+    """Return layer → mean ln of its trace with the intervention minus that with plain steps."""
+    changes = {}
     for column in sorted({key for row in mine for key in row if key.startswith(LAYER_TRACE)}):
         reading = partial(_log, column=column)
         ours, theirs = (clusters(of_split(side, "val"), reading, besides) for side in (mine, plain))
-        found[column.removeprefix(LAYER_TRACE)] = difference(ours, theirs)
-    return found
+        changes[column.removeprefix(LAYER_TRACE)] = difference(ours, theirs)
+    return changes
 
 
 def _intervention(row: Row) -> str:
-    """Return what a row's recipe does to lower curvature, e.g. `sam 0.1`; empty for plain steps."""
+    """Return the intervention of a row in words, e.g. `sam 0.1`; empty for plain steps."""
     value: dict[str, object] = {name: row.get(f"config_optimizer_{name}") for name in INTERVENTIONS}
     words = [f"{value['sharpness']} {value['rho']}"] if value["sharpness"] and value["rho"] else []
     words += [f"{name} {value[name]}" for name in ("layer_decay", "freeze") if value[name]]
@@ -284,7 +301,7 @@ def _log(row: Row, column: str) -> float | None:
 
 
 def _trace_and_ece(val: Rows) -> list[Point]:
-    """Return trace (x) and validation ECE (y) of every configuration that has both above 0, networks as strata."""
+    """Return trace (x) and validation ECE (y) of every configuration with both above 0; networks are strata."""
     points = []
     for held in by_trial(val).values():
         trace, ece = trial_mean(held, TRACE), trial_mean(held, "ece")
@@ -294,7 +311,7 @@ def _trace_and_ece(val: Rows) -> list[Point]:
 
 
 def _network(row: Row) -> tuple[tuple[str, object], ...]:
-    """Return the values of a row's network: one name at two widths is two networks."""
+    """Return the settings of a row's network: one architecture with two widths is two networks."""
     return tuple((key, value) for key, value in sorted(row.items()) if key.startswith("config_architecture_"))
 
 

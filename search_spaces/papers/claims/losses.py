@@ -1,7 +1,7 @@
-"""Claims that hold one training loss against others on the same network: selective risk, FLSD-53, focal loss.
+"""Claims that compare one training loss with others on the same network: selective risk, FLSD-53, focal loss.
 
-The last two are about what happens while networks train: weight norms that change places, and losses that rise alone.
-They read the epochs of a replicate together; of that, one row a replicate, is judged as of rows of `final`.
+The last two are about training itself: weight norms whose order reverses, and an NLL that rises through wrong samples
+only. They reduce the epochs of each replicate to one row, which is then judged like a row of `final`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from search_spaces.papers.claims.numbers import (
 from sweeper.core.cells import Row, Rows, by_trial, grouped, int_of
 from sweeper.core.statistics.basics import spearman
 
-#: What differs between selective-risk configurations of one stratum.
+#: Columns that may differ between selective-risk configurations of one stratum.
 SELECTIVE = ("config_loss_coverage", "config_loss_nu", "config_optimizer_lr")
 
 
@@ -53,14 +53,14 @@ def coverage_and_nu_calibrate(rows: Rows) -> Verdict:
         key: mean_correlation(points_of(test, f"config_loss_{key}", "ece", SELECTIVE), pool=True)
         for key in ("coverage", "nu")
     }
-    words = " and ".join(f"ρ({key}, ECE) {each.text('.2f')}" for key, each in rho.items())
-    found = _tuned(rows, risk, losses(["cross_entropy"]), "ece")
+    words = " and ".join(f"ρ({key}, ECE) {estimate.text('.2f')}" for key, estimate in rho.items())
+    estimates = _tuned(rows, risk, losses(["cross_entropy"]), "ece")
     return verdict_of(
-        {name.removesuffix(", cross_entropy"): each for name, each in found.items()},
+        {name.removesuffix(", cross_entropy"): estimate for name, estimate in estimates.items()},
         f"test ECE of cross-entropy minus that of selective risk, tuned on validation data (over all, {words})",
         missing="configurations of both cross_entropy and selective_risk are needed",
         form=".4f",
-        details={f"rho_{key}": each.value for key, each in rho.items()},
+        details={f"rho_{key}": estimate.value for key, estimate in rho.items()},
     )
 
 
@@ -78,23 +78,24 @@ def cross_entropy_overconfident_on_mistakes(test: Rows) -> Detailed:
 
     Missing: cross_entropy and focal_sample_dependent (flsd_53) or focal are needed on one network
     """
+    # Smaller sweeps have only focal loss: it stands in for FLSD-53.
     others = [row for row in test if _flsd_53(row)] or [row for row in test if is_loss("focal")(row)]
     plain = by_network([row for row in test if row["config_loss_name"] == "cross_entropy"])
-    found, means, errors = {}, {}, {}
+    estimates, means, errors = {}, {}, {}
     for network, focal in by_network(others).items():
         groups = (plain.get(network, []), focal)
         before, after = (clusters(held, "confidence_wrong") for held in groups)
         if before and after:
-            found[network] = difference(before, after)
+            estimates[network] = difference(before, after)
             means[network] = [trial_mean(held, "confidence_wrong") for held in groups]
             errors[network] = [1 - (trial_mean(held, "accuracy") or 0.0) for held in groups]
-    return found, {"error": errors, "confidence": means}
+    return estimates, {"error": errors, "confidence": means}
 
 
-#: BLEU with its sign changed, so that less is better as with calibration errors.
+#: BLEU with its sign changed: `differences` expects that less is better, as with calibration errors.
 LOST_BLEU = "lost_bleu"
 
-#: ECE after temperature scaling, as mukhoti's Table 1 prints it beside the plain one.
+#: ECE after temperature scaling, which mukhoti's Table 1 prints next to the plain one.
 AFTER = "posthoc_temperature_ece"
 
 
@@ -115,6 +116,7 @@ def flsd_beats_baselines(test: Rows) -> Estimates:
     baselines: dict[str, Ours] = {
         **losses(("cross_entropy", "brier", "mmce")),
         "label_smoothing": lambda row: (
+            # The paper's α; a sweep without that column has it at its default.
             row["config_loss_name"] == "label_smoothing" and row.get("config_loss_alpha") in (None, 0.05)
         ),
     }
@@ -213,17 +215,18 @@ def weight_norm_order_reverses(rows: Rows) -> Estimates:
 
     Missing: cross-entropy and a focal loss with last_layer_weight_norm after every epoch are needed on one network
     """
-    found = {}
+    estimates = {}
     for network, held in by_network(_by_replicate(rows, _norms)).items():
         norms = {
-            loss: [clusters(of_it, each) for each in (EARLY, LAST)] for loss, of_it in grouped(held, _loss).items()
+            loss: [clusters(of_it, column) for column in (EARLY, LAST)] for loss, of_it in grouped(held, _loss).items()
         }
+        # Both signs are such that a positive difference supports the claim.
         plain_early, plain_last = norms.pop("cross_entropy", [{}, {}])
         for loss, (early, last) in norms.items():
             if loss and early and plain_early:
-                found[f"{network}, {loss} early"] = difference(early, plain_early)
-                found[f"{network}, {loss} at the end"] = difference(plain_last, last)
-    return found
+                estimates[f"{network}, {loss} early"] = difference(early, plain_early)
+                estimates[f"{network}, {loss} at the end"] = difference(plain_last, last)
+    return estimates
 
 
 @claim("mukhoti", form=".2f", table="epochs")
@@ -241,52 +244,55 @@ def nll_rises_through_wrong_samples_only(rows: Rows) -> Estimates:
     Missing: cross-entropy with a trajectory on test data and a learning rate that drops is needed
     """
     plain = [row for row in rows if row["config_loss_name"] == "cross_entropy"]
-    found = {}
+    estimates = {}
     for network, held in by_network(_by_replicate(plain, _trends)).items():
         for kind in TRENDS:
             groups = [readings(of_it, kind) for of_it in by_trial(held).values()]
             if any(groups):
-                found[f"{network}, {kind} samples"] = mean_over(groups)
-    return found
+                estimates[f"{network}, {kind} samples"] = mean_over(groups)
+    return estimates
 
 
 def _by_replicate(rows: Rows, read: Callable[[Rows], Row]) -> list[Row]:
-    """Return a row for each replicate: its last, with what is read of all its epochs in their order."""
+    """Return one row per replicate: its last row, with the columns that `read` makes of all its epochs in order."""
+    # Tables have no order, and both trends and drops depend on it.
     in_order = sorted(rows, key=lambda row: int_of(row, "epoch"))
     replicates = grouped(in_order, itemgetter("trial", "replicate")).values()
     return [{**epochs[-1], **read(epochs)} for epochs in replicates]
 
 
 def _loss(row: Row) -> str:
-    """Return cross-entropy's name, and focal loss's with its γ; empty for another loss, which is not compared."""
+    """Return the loss in words, focal loss with its γ; empty for losses that are not compared."""
     if row["config_loss_name"] == "focal":
         return f"focal {row.get('config_loss_gamma')}"
     return "cross_entropy" if row["config_loss_name"] == "cross_entropy" else ""
 
 
 def _norms(epochs: Rows) -> Row:
-    """Return ln of the mean norm while the learning rate is the first, without the first tenth, and of the last."""
+    """Return ln of the mean norm before the first drop of the learning rate, and ln of the last norm."""
+    # Without the first tenth of the epochs: there norms still grow from their initial values under every loss.
     early, last = trial_mean(epochs[len(epochs) // 10 : _drop(epochs)], NORM), number(epochs[-1], NORM)
     return {EARLY: log(early), LAST: log(last)} if early and last else {}
 
 
-#: Samples, and the sign that the trend of their NLL has where the claim is true.
+#: Kind of samples → the sign of their NLL's trend if the claim is true.
 TRENDS = {"wrong": 1, "correct": -1}
 
 
 def _trends(epochs: Rows) -> Row:
-    """Return ρ(epoch, NLL) after the learning rate's first drop, with its sign, where it is known of each epoch."""
-    late, found = epochs[_drop(epochs) :], {}
+    """Return signed ρ(epoch, NLL) after the learning rate's first drop, for kinds measured at every epoch."""
+    late, trends = epochs[_drop(epochs) :], {}
     for kind, sign in TRENDS.items():
         values = readings(late, f"test_nll_{kind}")
         if len(values) == len(late) >= 3:
-            found[kind] = sign * spearman([int_of(row, "epoch") for row in late], values)
-    return found
+            trends[kind] = sign * spearman([int_of(row, "epoch") for row in late], values)
+    return trends
 
 
 def _drop(rows: Rows) -> int:
-    """Return the place of the first row with a lower learning rate than the one before; the last where none drops."""
+    """Return the index of the first row with a lower learning rate than its predecessor; the length if none drops."""
     rates = [number(row, "lr") or 0.0 for row in rows]
+    # 1 % of tolerance: a rounded or slowly decaying rate is no step of the schedule.
     return next((place for place, (a, b) in enumerate(pairwise(rates), start=1) if b < 0.99 * a), len(rows))
 
 
@@ -300,12 +306,12 @@ def _of_score(score: str) -> Ours:
 
 
 def _tuned(rows: Rows, ours: Ours, others: Mapping[str, Ours], objective: str) -> Estimates:
-    """Return each other loss's test ECE minus ours by network, both tuned by an objective on validation data."""
-    found = {}
+    """Return by network each other loss's test ECE minus ours, both tuned by an objective on validation data."""
+    estimates = {}
     for network, held in by_network(rows).items():
         mine = [row for row in held if ours(row)]
         for name, is_other in others.items():
             theirs = [row for row in held if is_other(row)]
             if mine and theirs:
-                found[f"{network}, {name}"] = tuned_difference(theirs, mine, objective, "ece")
-    return found
+                estimates[f"{network}, {name}"] = tuned_difference(theirs, mine, objective, "ece")
+    return estimates

@@ -1,12 +1,10 @@
-"""From rows of `final` to the numbers that claims are judged by: means, differences and correlations.
+"""Means, differences and correlations of rows of `final`, by which claims are judged network by network.
 
-They are taken by configuration, and network by network.
-
-Replicates of a configuration are one cluster: what varies between configurations is in all of them, so that many
-replicates of few configurations are few values. Each configuration counts once, with the mean of its replicates; where
-the losses were trained at the same other settings (a grid), each setting counts once, with the difference there. Only
-where there is one configuration on each side, and nothing but the loss tells them apart, are its replicates the units:
-the verdict is then about these settings alone, and its sentence says so.
+Replicates of a configuration are one cluster. They share what varies between configurations, so many replicates of few
+configurations are few independent values. Each configuration counts once, with the mean of its replicates. Where losses
+were trained at the same other settings (a grid), each setting counts once, with the difference there. Replicates are
+the units only with one configuration on each side that differ in nothing but the loss. The verdict then holds for these
+settings alone, and its sentence says so.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from sweeper.core.cells import Row, Rows, by_trial, grouped, int_of, text_of
 from sweeper.core.statistics.basics import INTERVAL_PAIRS, correlation
 from sweeper.core.statistics.differences import Mean, difference_of, mean_of
 
-#: Different values below which one stratum's rank correlation is left out: of three, one order in six is falling.
+#: Fewest different values for a stratum's rank correlation: of three values, one order in six is falling by chance.
 STRATUM_POINTS = 4
 
-#: Independent values on each side below which there is no interval: two say next to nothing of their spread or skew.
+#: Fewest independent values on each side for an interval: two show next to nothing of their spread or skew.
 NEEDED = 3
 
-#: What was counted once each; a search is a part of the configurations, with the one that validation data choose.
+#: Units that count once each. A search is a part of the configurations; validation data choose one to represent it.
 CONFIGURATIONS, SETTINGS, REPLICATES, SEARCHES = (
     "configurations",
     "settings",
@@ -35,16 +33,16 @@ CONFIGURATIONS, SETTINGS, REPLICATES, SEARCHES = (
     "searches",
 )
 
-#: Most parts that the configurations of a loss are split into: more leave less to choose from in each.
+#: Most searches that the configurations of a loss are divided into: with more, each has less to choose from.
 SEARCH_PARTS = 8
 
-#: What may differ between configurations at the same other settings.
+#: Columns that may differ between configurations at the same other settings.
 ANY_LOSS = ("config_loss_",)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration: the two numbers to correlate, means over its replicates, and its stratum."""
+    """One configuration: two means over its replicates, to be correlated, and its stratum."""
 
     stratum: Hashable
     x: float
@@ -53,15 +51,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic and what is known of it.
+    """A statistic with its uncertainty.
 
     Attributes:
-        value: None where it could not be formed.
-        interval: 95 %; None where there is too little for one.
-        n: how many units.
-        unit: what `n` counts.
-        p: two-sided, of a value of 0; with an interval, below .05 exactly where that excludes 0.
-        lacking: why there is no interval; empty where there is one.
+        value: the statistic; None if it cannot be formed.
+        interval: 95 % interval; None if there are too few units.
+        n: number of units.
+        unit: the things that `n` counts.
+        p: two-sided p value for 0; with an interval, below .05 exactly if the interval excludes 0.
+        lacking: reason for a missing interval, else empty.
     """
 
     value: float | None
@@ -83,14 +81,14 @@ class Estimate:
 
 NOTHING = Estimate(None, None, 0)
 
-#: What was estimated, by network or comparison.
+#: Estimates by network or comparison.
 Estimates = Mapping[str, Estimate]
 
 
 def trained_to_the_end(rows: Rows) -> list[Row]:
-    """Return the rows of replicates that were trained to the last epoch; others cannot be compared with them.
+    """Return the rows of replicates trained to the last epoch, by trial, replicate and split.
 
-    Tables have no order, and sums depend on it: the rows come by trial, replicate and split.
+    Others cannot be compared with them. Tables have no order, and rounding of sums depends on it.
     """
     held = [row for row in rows if row.get("stage") == "end"]
     return sorted(held, key=lambda row: (text_of(row, "trial"), int_of(row, "replicate"), text_of(row, "split")))
@@ -102,7 +100,7 @@ def of_split(rows: Rows, split: str) -> list[Row]:
 
 
 def number(row: Row, column: str) -> float | None:
-    """Return a finite number, or `None` where the row has none."""
+    """Return a finite number from a column, else `None`."""
     value = row.get(column)
     if value is None or isinstance(value, (str, datetime)) or not math.isfinite(value):
         return None
@@ -116,17 +114,17 @@ Reading = str | Callable[[Row], float | None]
 def readings(rows: Rows, value: Reading) -> list[float]:
     """Return the finite numbers of a column, or of a function of a row."""
     read = value if callable(value) else lambda row: number(row, value)
-    return [found for row in rows if (found := read(row)) is not None]
+    return [reading for row in rows if (reading := read(row)) is not None]
 
 
 def trial_mean(rows: Rows, value: Reading) -> float | None:
-    """Return the mean over replicates of a reading; `None` where no row has it."""
-    found = readings(rows, value)
-    return math.fsum(found) / len(found) if found else None
+    """Return the mean over replicates of a reading; `None` if no row has it."""
+    values = readings(rows, value)
+    return math.fsum(values) / len(values) if values else None  # fsum: equal whatever the rows' order
 
 
 def other_settings(row: Row, besides: Sequence[str]) -> Hashable:
-    """Return the configuration's values but those of `besides`: configurations that agree in them are one stratum.
+    """Return the configuration's values without `besides`; configurations that agree in them form a stratum.
 
     `besides` are columns, or prefixes ending in `_`.
     """
@@ -135,30 +133,30 @@ def other_settings(row: Row, besides: Sequence[str]) -> Hashable:
     return tuple(
         (key, value)
         for key, value in sorted(row.items())
-        if key.startswith("config_") and key not in besides and not key.startswith(prefixes or ("\0",))
+        if key.startswith("config_") and key not in besides and not key.startswith(prefixes)
     )
 
 
 def mean_correlation(points: Sequence[Point], *, pool: bool = False) -> Estimate:
-    """Return Spearman's correlation over configurations, the mean over strata of those that agree in all else.
+    """Return Spearman's correlation over configurations: the mean over strata that agree in all other settings.
 
-    A stratum with fewer than `STRATUM_POINTS` different x is left out. With `pool`, where all are left out because the
-    other settings were drawn at random as x was, they make one stratum: drawn independently, they only add noise.
+    A stratum with fewer than `STRATUM_POINTS` different x is left out. With `pool`, all points form one stratum if
+    every stratum is left out. Other settings that were drawn at random, independently of x, only add noise.
     """
     strata = grouped(points, lambda point: point.stratum)
     many = {stratum for stratum, held in strata.items() if len({point.x for point in held}) >= STRATUM_POINTS}
     used = [point for point in points if point.stratum in many]
     if pool and not used and len({point.x for point in points}) >= STRATUM_POINTS:
         used = [Point(None, point.x, point.y) for point in points]
-    found = correlation([p.x for p in used], [p.y for p in used], [p.stratum for p in used])
-    if found is None:
+    ranks = correlation([p.x for p in used], [p.y for p in used], [p.stratum for p in used])
+    if ranks is None:
         return Estimate(None, None, len(used))
-    lacking = "" if found.interval else f"{found.n} configurations; {INTERVAL_PAIRS} are needed"
-    return Estimate(found.rho, found.interval, found.n, CONFIGURATIONS, found.p, lacking)
+    lacking = "" if ranks.interval else f"{ranks.n} configurations; {INTERVAL_PAIRS} are needed"
+    return Estimate(ranks.rho, ranks.interval, ranks.n, CONFIGURATIONS, ranks.p, lacking)
 
 
 def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
-    """Return the mean over configurations, each group being one and its members its replicates."""
+    """Return the mean over configurations; each group holds the replicates of one."""
     held = [group for group in groups if len(group)]
     if not held:
         return NOTHING
@@ -166,37 +164,38 @@ def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
     return _estimate(mean_of(values), unit, len(values), len(values))
 
 
-#: The replicates' values of each configuration, by setting and trial.
+#: Setting → trial → the replicates' values.
 Clusters = Mapping[Hashable, Mapping[str, Sequence[float]]]
 
 
 def clusters(rows: Rows, value: Reading, besides: Sequence[str] = ANY_LOSS) -> dict[Hashable, dict[str, list[float]]]:
-    """Return a reading of each configuration's replicates, by the settings besides the loss and by trial."""
-    found: dict[Hashable, dict[str, list[float]]] = {}
+    """Return a reading of each configuration's replicates, by its settings without `besides` and by trial."""
+    by_setting: dict[Hashable, dict[str, list[float]]] = {}
     for trial, held in by_trial(rows).items():
         if values := readings(held, value):
-            found.setdefault(other_settings(held[0], besides), {})[trial] = values
-    return found
+            by_setting.setdefault(other_settings(held[0], besides), {})[trial] = values
+    return by_setting
 
 
 def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Estimate:
     """Return mean(first) − mean(second) over configurations.
 
-    Where at least `NEEDED` settings have both, it is the mean of their differences. Where settings differ, settings of
-    one side are compared with those of the other as independent. Where there is one setting in all, its configurations
-    are compared, or, one against one, their replicates.
+    If at least `NEEDED` settings have both sides, it is the mean of their differences. If settings differ, the sides'
+    settings are compared as independent samples. If there is one setting in all, its configurations are compared, or
+    the replicates of one against one.
     """
     if not first or not second:
         return NOTHING
     settings = [setting for setting in first if setting in second]
     if len(settings) >= NEEDED:
-        pairs = [_setting_mean(first[each]) - _setting_mean(second[each]) for each in settings]
+        pairs = [_setting_mean(first[setting]) - _setting_mean(second[setting]) for setting in settings]
         return _estimate(mean_of(pairs), unit or SETTINGS, len(pairs), len(pairs))
     if len({*first, *second}) > 1:
         sides = [[_setting_mean(side[setting]) for setting in side] for side in (first, second)]
         unit = unit or SETTINGS
     else:
         configurations = [next(iter(side.values())) for side in (first, second)]
+        # Replicates are units only one against one: with several configurations they would be counted as independent.
         alone = all(len(side) == 1 for side in configurations)
         sides = [[*next(iter(side.values()))] if alone else _means(side.values()) for side in configurations]
         unit = REPLICATES if alone else CONFIGURATIONS
@@ -204,22 +203,25 @@ def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Es
 
 
 def tuned_difference(first: Rows, second: Rows, objective: str, column: str) -> Estimate:
-    """Return mean(first) − mean(second) of a column on test data, each side tuned by its least objective on validation.
+    """Return mean(first) − mean(second) of a column on test data, each side tuned by the least validation objective.
 
-    The choice is part of what is repeated: it is made anew at each setting that both have, or, where settings differ,
-    in each of several searches, among which the configurations of a side are dealt out.
+    The interval has to include the choice. So it is made anew at each setting that both sides have. If settings differ,
+    each side's configurations are dealt out to several searches, and each search makes its own choice.
     """
     sides = [_candidates(rows, objective, column) for rows in (first, second)]
     if not all(sides):
         return NOTHING
-    settings = [{each.setting for each in side} for side in sides]
+    settings = [{candidate.setting for candidate in side} for side in sides]
     at_once = len(settings[0] | settings[1]) == 1 and all(len(side) == 1 for side in sides)
     if at_once or len(settings[0] & settings[1]) >= NEEDED:
         return difference(_best_of_settings(sides[0]), _best_of_settings(sides[1]))
+    # From 8 configurations on, a search has two or more to choose from; of fewer, each is a search by itself.
     fewest = min(map(len, sides))
     parts = fewest if fewest < SEARCH_PARTS else max(SEARCH_PARTS // 2, min(SEARCH_PARTS, fewest // 2))
     searches: list[dict[Hashable, Mapping[str, Sequence[float]]]] = [
-        {(at, part): _best(side[part::parts]) for part in range(parts)} for at, side in enumerate(sides)
+        # The keys of both sides differ, so that `difference` takes the searches as independent.
+        {(at, part): _best(side[part::parts]) for part in range(parts)}
+        for at, side in enumerate(sides)
     ]
     return difference(searches[0], searches[1], SEARCHES if parts >= NEEDED else CONFIGURATIONS)
 
@@ -233,21 +235,21 @@ class _Candidate:
 
 
 def _candidates(rows: Rows, objective: str, column: str) -> list[_Candidate]:
-    """Return the configurations that have the objective on validation data and the column on test data."""
-    found = []
+    """Return the configurations with both the objective on validation data and the column on test data."""
+    candidates = []
     for trial, held in by_trial(rows).items():
         chosen_by, values = trial_mean(of_split(held, "val"), objective), readings(of_split(held, "test"), column)
         if chosen_by is not None and values:
-            found.append(_Candidate(other_settings(held[0], ANY_LOSS), trial, chosen_by, values))
-    return found
+            candidates.append(_Candidate(other_settings(held[0], ANY_LOSS), trial, chosen_by, values))
+    return candidates
 
 
 def _best_of_settings(candidates: Sequence[_Candidate]) -> Clusters:
-    return {setting: _best(held) for setting, held in grouped(candidates, lambda each: each.setting).items()}
+    return {setting: _best(held) for setting, held in grouped(candidates, lambda candidate: candidate.setting).items()}
 
 
 def _best(candidates: Sequence[_Candidate]) -> dict[str, Sequence[float]]:
-    best = min(candidates, key=lambda each: each.objective)
+    best = min(candidates, key=lambda candidate: candidate.objective)
     return {best.trial: best.values}
 
 
@@ -260,15 +262,15 @@ def _means(groups: Iterable[Sequence[float]]) -> list[float]:
     return [math.fsum(group) / len(group) for group in groups]
 
 
-def _estimate(found: Mean, unit: str, smaller: int, n: int) -> Estimate:
-    """Return an estimate from a mean; without an interval where the smaller side has too few."""
+def _estimate(mean: Mean, unit: str, smaller: int, n: int) -> Estimate:
+    """Return an estimate from a mean, without an interval if the smaller side has too few values."""
     if smaller < NEEDED:
         one = unit.replace("settings", "setting").replace("configurations", "configuration") if smaller == 1 else unit
-        return Estimate(found.value, None, n, unit, 1.0, f"{smaller} {one}; {NEEDED} are needed")
-    interval = found.interval()
+        return Estimate(mean.value, None, n, unit, 1.0, f"{smaller} {one}; {NEEDED} are needed")
+    interval = mean.interval()
     if interval is None:
-        return Estimate(found.value, None, n, unit, found.p, "all alike")
-    return Estimate(found.value, interval, n, unit, found.p)
+        return Estimate(mean.value, None, n, unit, mean.p, "all alike")
+    return Estimate(mean.value, interval, n, unit, mean.p)
 
 
 #: Selects the rows of one loss.
@@ -276,7 +278,7 @@ Ours = Callable[[Row], bool]
 
 
 def by_network(rows: Rows) -> dict[str, list[Row]]:
-    """Return rows by network, called after its architecture and the hyperparameters of it that vary among the rows."""
+    """Return rows by network, named by architecture and those of its hyperparameters that vary among the rows."""
     columns = sorted({key for row in rows for key in row if key.startswith("config_architecture_")})
     named = "config_architecture_name"
     varying = {
@@ -294,38 +296,38 @@ def by_network(rows: Rows) -> dict[str, list[Row]]:
 def differences(
     rows: Rows, column: str, ours: Ours, others: Mapping[str, Ours], extra: Mapping[str, str] | None = None
 ) -> dict[str, Estimate]:
-    """Return every other loss's mean of a column minus ours, network by network. What has no rows is left out.
+    """Return every other loss's mean of a column minus ours by network, without comparisons that have no rows.
 
     Args:
-        rows: of one split.
-        column: what is compared.
+        rows: rows of one split.
+        column: column to compare.
         ours: the loss that the claim is about.
-        others: those that it is compared with, by name.
-        extra: further columns to compare besides, by the word that stands behind the comparison's name.
+        others: losses to compare it with, by name.
+        extra: further columns to compare, by the word appended to the comparison's name.
     """
-    columns = {"": column, **{f" {word}": each for word, each in (extra or {}).items()}}
-    found: dict[str, Estimate] = {}
+    columns = {"": column, **{f" {word}": compared for word, compared in (extra or {}).items()}}
+    estimates: dict[str, Estimate] = {}
     for network, held in by_network(rows).items():
         for name, is_other in others.items():
-            for word, each in columns.items():
-                theirs, mine = (clusters([row for row in held if of_it(row)], each) for of_it in (is_other, ours))
+            for word, compared in columns.items():
+                theirs, mine = (clusters([row for row in held if of_it(row)], compared) for of_it in (is_other, ours))
                 if theirs and mine:
-                    found[f"{network}, {name}{word}"] = difference(theirs, mine)
-    return found
+                    estimates[f"{network}, {name}{word}"] = difference(theirs, mine)
+    return estimates
 
 
 def means(rows: Rows, reading: Reading) -> dict[str, Estimate]:
-    """Return network → the mean of what is read of each replicate, where something is, over configurations."""
-    found = {}
+    """Return network → the mean of a reading over configurations, for networks that have one."""
+    estimates = {}
     for network, held in by_network(rows).items():
-        groups = [readings(each, reading) for each in by_trial(held).values()]
+        groups = [readings(replicates, reading) for replicates in by_trial(held).values()]
         if any(groups):
-            found[network] = mean_over(groups)
-    return found
+            estimates[network] = mean_over(groups)
+    return estimates
 
 
 def points_of(rows: Rows, x: Reading, column: Reading, besides: Sequence[str] = ANY_LOSS) -> list[Point]:
-    """Return `x` and the mean of a column of each configuration that has both; strata agree in all but `besides`."""
+    """Return a point (x, mean of a column) for each configuration with both; a stratum agrees in all but `besides`."""
     points = []
     for held in by_trial(rows).values():
         a, b = trial_mean(held[:1], x), trial_mean(held, column)
@@ -339,17 +341,17 @@ def correlations(
 ) -> dict[str, Estimate]:
     """Return each network's rank correlation of `x` and a column over its configurations, at equal other settings.
 
-    With `pool`, where no four agree in all but `besides` (the loss), all of a network are taken together.
+    With `pool`, a network's configurations are taken together if no four agree in all but `besides` (the loss).
     """
-    found = {network: points_of(held, x, column, besides) for network, held in by_network(rows).items()}
-    return {network: mean_correlation(points, pool=pool) for network, points in found.items() if points}
+    points_by_network = {network: points_of(held, x, column, besides) for network, held in by_network(rows).items()}
+    return {network: mean_correlation(points, pool=pool) for network, points in points_by_network.items() if points}
 
 
 def losses(names: Sequence[str]) -> dict[str, Ours]:
-    """Return losses by name, each with what selects its rows, whatever their hyperparameters."""
+    """Return a predicate for the rows of each loss, by name, with any hyperparameters."""
     return {name: is_loss(name) for name in names}
 
 
 def is_loss(name: Hashable) -> Ours:
-    """Return what selects the rows of a loss."""
+    """Return a predicate for the rows of a loss."""
     return lambda row: row["config_loss_name"] == name

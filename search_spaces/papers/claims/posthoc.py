@@ -31,7 +31,7 @@ from sweeper.core.statistics.basics import INTERVAL_PAIRS
 
 KL = "kl_to_posterior"
 
-#: R² from which on a relation counts as close to linear.
+#: Least R² of a relation that counts as close to linear.
 STRAIGHT = 0.95
 
 
@@ -53,7 +53,7 @@ def focal_temperature_beats_temperature(rows: Rows) -> Detailed:
     gain = _gain("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece")
     fitted = [row for row in rows if _equally_fitted(row)]
     test, val = (means(of_split(fitted, split), gain) for split in ("test", "val"))
-    return test, {"on_validation": {network: each.value for network, each in val.items()}}
+    return test, {"on_validation": {network: estimate.value for network, estimate in val.items()}}
 
 
 @claim("properness", "val", form=".2f", positive_holds=False)
@@ -90,7 +90,7 @@ def weight_decay_hurts_calibratability(test: Rows) -> Detailed:
     after, before = (
         correlations(test, decay, column, pool=False, besides=(decay,)) for column in ("posthoc_temperature_ece", "ece")
     )
-    return after, {"rho_before": {network: each.value for network, each in before.items()}}
+    return after, {"rho_before": {network: estimate.value for network, estimate in before.items()}}
 
 
 @claim("properness", "val", form=".3f")
@@ -130,12 +130,12 @@ def _gain_by_ece(row: Row) -> float | None:
 
 
 def _above_straight(row: Row) -> float | None:
-    """Return R² of the line through T against γ_ev; `None` where T was not measured at every γ_ev or never changes."""
+    """Return R² of T against γ_ev, minus STRAIGHT; `None` if T lacks a γ_ev or is constant."""
     from trainables.posthoc.focal_temperature import GAMMAS, TEMPERATURE_AT  # which few processes need
 
-    found = [number(row, f"posthoc_focal_temperature_{name}") for name in TEMPERATURE_AT]
-    temperatures = [value for value in found if value is not None]
-    if len(temperatures) < len(GAMMAS) or len(set(temperatures)) == 1:
+    measured = [number(row, f"posthoc_focal_temperature_{name}") for name in TEMPERATURE_AT]
+    temperatures = [value for value in measured if value is not None]
+    if len(temperatures) < len(GAMMAS) or len(set(temperatures)) == 1:  # a correlation with a constant is NaN
         return None
     return float(np.corrcoef(GAMMAS, temperatures)[0, 1] ** 2) - STRAIGHT
 
@@ -155,15 +155,15 @@ def focal_map_recovers_posterior(test: Rows) -> Estimates:
     """
     columns = {"uncalibrated": KL, "after temperature scaling": f"posthoc_temperature_{KL}"}
     trials = by_trial(test).values()
-    found = {
+    estimates = {
         name: mean_over([readings(held, partial(_log_ratio, column=column)) for held in trials])
         for name, column in columns.items()
     }
-    return found if all(each.value is not None for each in found.values()) else {}
+    return estimates if all(estimate.value is not None for estimate in estimates.values()) else {}
 
 
 def _equally_fitted(row: Row) -> bool:
-    """Return whether both methods were fitted by one objective, so that they differ in γ alone."""
+    """Return whether both methods were fitted by one objective, so that they differ only in γ."""
     first, second = (row.get(f"posthoc_{label}_fitted_by") for label in ("temperature", "focal_temperature"))
     return first == second
 
@@ -176,12 +176,12 @@ def _log_ratio(row: Row, column: str) -> float | None:
     return math.log(before / after) if before and after and before > 0 and after > 0 else None
 
 
-#: Columns of ECE with Ψ^γ, and of TS_FL without and with it: `ts_fl` and `ts_fl_map` are the paper's files' labels.
+#: ECE columns with Ψ^γ, and of TS_FL without and with it; `ts_fl` and `ts_fl_map` are labels in the search spaces.
 MAPPED, SCALED, SCALED_AND_MAPPED = (f"posthoc_{label}_ece" for label in ("focal_map", "ts_fl", "ts_fl_map"))
 
 
 def plain_gamma(row: Row) -> float | None:
-    """Return γ of a network trained on one-hot targets: 0 of cross-entropy, that of a focal loss, else `None`."""
+    """Return γ of a network trained on one-hot targets, 0 for cross-entropy; `None` for other losses."""
     if row["config_loss_name"] == "cross_entropy":
         return 0.0
     plain = row["config_loss_name"] == "focal" and not row.get("config_loss_smoothing")
@@ -189,7 +189,7 @@ def plain_gamma(row: Row) -> float | None:
 
 
 def smoothed_gamma(row: Row) -> float | None:
-    """Return γ of a network trained on smoothed targets: 0 of label smoothing, that of a smoothed focal loss."""
+    """Return γ of a network trained on smoothed targets, 0 for label smoothing; `None` for other losses."""
     if row["config_loss_name"] == "label_smoothing":
         return 0.0
     smoothed = row["config_loss_name"] == "focal" and row.get("config_loss_smoothing")
@@ -281,15 +281,20 @@ def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
     """
     plain = [row for row in test if plain_gamma(row) is not None]
     errors = {network: _error_by_gamma(held) for network, held in by_network(plain).items()}
-    best = {network: min(found, key=lambda gamma: found[gamma]) for network, found in errors.items() if len(found) >= 3}
+    best = {
+        network: min(by_gamma, key=lambda gamma: by_gamma[gamma])
+        for network, by_gamma in errors.items()
+        if len(by_gamma) >= 3
+    }
     points = [Point(None, depth, gamma) for network, gamma in best.items() if (depth := _depth(network)) is not None]
-    found = mean_correlation(points)
-    if len(points) >= STRATUM_POINTS and found.value is None:
-        found = Estimate(0.0, None, len(points), lacking="the same γ for all")
+    rank = mean_correlation(points)
+    # A constant has no correlation: the same best γ for all networks is reported as 0, not as a missing estimate.
+    if len(points) >= STRATUM_POINTS and rank.value is None:
+        rank = Estimate(0.0, None, len(points), lacking="the same γ for all")
     what = f"best γ {', '.join(f'{gamma:g} of {network}' for network, gamma in best.items())}; ρ(depth, best γ)"
     missing = f"{len(points)} networks have a depth at the end of their name and three γ; {INTERVAL_PAIRS} are needed"
     return verdict_of(
-        {"over networks": replace(found, unit="networks", lacking=found.lacking.replace("configurations", "networks"))},
+        {"over networks": replace(rank, unit="networks", lacking=rank.lacking.replace("configurations", "networks"))},
         what,
         missing=missing,
         form=".2f",
@@ -298,18 +303,18 @@ def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
 
 
 def _error_by_gamma(rows: Rows) -> dict[float, float]:
-    """Return the mean ECE of the configurations of each γ."""
+    """Return γ → mean ECE of its configurations."""
     by_gamma = grouped(points_of(rows, plain_gamma, "ece"), lambda point: point.x)
     return {gamma: sum(point.y for point in held) / len(held) for gamma, held in by_gamma.items()}
 
 
 def _depth(network: str) -> int | None:
-    found = re.search(r"(\d+)(?!.*\d)", network)
-    return int(found[1]) if found else None
+    match = re.search(r"(\d+)(?!.*\d)", network)
+    return int(match[1]) if match else None
 
 
 def _gain(before: str, after: str) -> Callable[[Row], float | None]:
-    """Return what reads by how much one column lies below another."""
+    """Return a reading: how far the column `after` lies below `before`."""
 
     def gain(row: Row) -> float | None:
         first, second = number(row, before), number(row, after)

@@ -164,13 +164,13 @@ class TranslationLoop(TrainingLoop):
         row = token_metrics(tokens, 1.0, self._bins)
         for label, fitted in self._fitted.items():
             scaled = token_metrics(tokens, fitted["temperature"], self._bins)
-            found = fitted | {key: scaled[key] for key in RECALIBRATED if key in scaled}
-            row |= {f"posthoc_{label}_{key}": value for key, value in found.items()}
+            columns = fitted | {key: scaled[key] for key in RECALIBRATED if key in scaled}
+            row |= {f"posthoc_{label}_{key}": value for key, value in columns.items()}
         return row | self._scores(split, stage, tokens, self._fitted)
 
     def _temperatures(self) -> list[float]:
         grids = (TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")].tolist() for entry in self._posthoc)
-        return sorted({1.0, *TEMPERATURES, *(each for grid in grids for each in grid)})
+        return sorted({1.0, *TEMPERATURES, *(temperature for grid in grids for temperature in grid)})
 
     def _scores(
         self, split: str, stage: str, tokens: TokenStatistics, fitted: Mapping[str, Mapping[str, float]]
@@ -179,30 +179,33 @@ class TranslationLoop(TrainingLoop):
         if (references := self._dataset.references.get(split)) is None:
             return {}
         wanted = {1.0: [BLEU]}
-        for label, found in fitted.items():
-            wanted.setdefault(found["temperature"], []).append(f"posthoc_{label}_{BLEU}")
+        for label, parameters in fitted.items():
+            wanted.setdefault(parameters["temperature"], []).append(f"posthoc_{label}_{BLEU}")
         row: dict[str, float] = {}
         if stage == END:
-            row |= {column_at("ece", each): token_ece(tokens, each, self._bins) for each in TEMPERATURES}
-            for each in TEMPERATURES if split == "test" else ():
-                wanted.setdefault(each, []).append(column_at(BLEU, each))
+            row |= {
+                column_at("ece", temperature): token_ece(tokens, temperature, self._bins)
+                for temperature in TEMPERATURES
+            }
+            for temperature in TEMPERATURES if split == "test" else ():
+                wanted.setdefault(temperature, []).append(column_at(BLEU, temperature))
         for temperature, columns in wanted.items():
             row |= dict.fromkeys(columns, bleu(self.translated(split, temperature), references))
         if stage == END and split == "test":
-            row[BEST_BLEU] = max(row[column_at(BLEU, each)] for each in TEMPERATURES)
+            row[BEST_BLEU] = max(row[column_at(BLEU, temperature)] for temperature in TEMPERATURES)
         return row
 
     def translated(self, split: str, temperature: float = 1.0) -> list[str]:
         """Return the translations of a split's sentences, in order; those of about one length are made together."""
         inputs, model = self._dataset.splits[split].inputs, self.measured.eval()
-        found: list[list[int]] = [[] for _ in range(len(inputs))]
+        translations: list[list[int]] = [[] for _ in range(len(inputs))]
         lengths = (inputs[:, 0] != PADDING).sum(1).cpu()
         for rows in torch.argsort(lengths, stable=True).split(SENTENCES):
             part = inputs[rows.to(inputs.device)].to(self._device)
             made = beam_search(model, part, beams=self._beams, alpha=self._penalty, temperature=temperature)
             for place, tokens in zip(rows.tolist(), made, strict=True):
-                found[place] = tokens
-        return self._dataset.text(found)
+                translations[place] = tokens
+        return self._dataset.text(translations)
 
     def state_dict(self) -> dict[str, Any]:
         """Return epoch, weights and their average, optimiser, and the generator of the order."""
@@ -223,7 +226,7 @@ class TranslationLoop(TrainingLoop):
 def measured_columns(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the columns that are measured, with those after each temperature's label."""
     scaled = ("temperature", "converged", "at_bound", *(key for key in RECALIBRATED if key in TOKEN_METRICS), BLEU)
-    curves = [column_at(each, at) for each in (BLEU, "ece") for at in TEMPERATURES]
+    curves = [column_at(metric, at) for metric in (BLEU, "ece") for at in TEMPERATURES]
     return (*TOKEN_METRICS, BLEU, BEST_BLEU, *curves, *(f"posthoc_{label}_{key}" for label in labels for key in scaled))
 
 
@@ -259,13 +262,13 @@ def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.G
         generator: draws the order of the batches.
     """
     rising = order[torch.argsort(lengths[order], stable=True)]
-    found, start = [], 0
+    batches, start = [], 0
     widths = lengths[rising].tolist()
     for end in range(1, len(widths) + 1):
         if end == len(widths) or widths[end] * (end + 1 - start) > size:
-            found.append(rising[start:end])
+            batches.append(rising[start:end])
             start = end
-    return [found[number] for number in torch.randperm(len(found), generator=generator).tolist()]
+    return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
 
 @torch.no_grad()

@@ -67,10 +67,10 @@ class TokenStatistics:
 
     def place(self, temperature: float) -> int:
         """Return the place of a temperature among those there are. Raises ValueError where it is none of them."""
-        found = np.flatnonzero(self.temperatures == temperature)
-        if not len(found):
+        places = np.flatnonzero(self.temperatures == temperature)
+        if not len(places):
             raise ValueError(f"no statistics at T = {temperature:g}")
-        return int(found[0])
+        return int(places[0])
 
     def confidence(self, temperature: float = 1.0) -> Floats:
         """Return the largest probability of each token, [N]."""
@@ -98,7 +98,7 @@ def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[flo
         sums[:, place, 1] = weights.square().sum(1)
         sums[:, place, 2] = (weights * below).sum(1)
     arrays = (targets, top, of_target[:, 0], ahead, sums)
-    return TokenStatistics(np.asarray(temperatures, np.float64), *(each.cpu().numpy() for each in arrays))
+    return TokenStatistics(np.asarray(temperatures, np.float64), *(array.cpu().numpy() for array in arrays))
 
 
 def joined(parts: Sequence[TokenStatistics]) -> TokenStatistics:
@@ -115,8 +115,8 @@ def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int =
     of_target = np.exp(-nll)
     entropy = np.log(sums[:, 0]) - sums[:, 2] / (temperature * sums[:, 0])
     brier = sums[:, 1] / sums[:, 0] ** 2 - 2 * of_target + 1
-    found = confidence_metrics(tokens.confidence(temperature), correct, bins)
-    return found | means_of_samples(correct, tokens.ahead, nll, brier, entropy)
+    metrics = confidence_metrics(tokens.confidence(temperature), correct, bins)
+    return metrics | means_of_samples(correct, tokens.ahead, nll, brier, entropy)
 
 
 def token_ece(tokens: TokenStatistics, temperature: float, bins: int = 15) -> float:
