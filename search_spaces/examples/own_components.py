@@ -46,6 +46,7 @@ class GatedMlp(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, width: int = 32, depth: int = 1) -> None:
         super().__init__()
+        # Twice the width before each GLU, which halves it again.
         sizes = [math.prod(input_shape), *[width] * depth]
         gated = [(nn.Linear(before, 2 * after), nn.GLU()) for before, after in pairwise(sizes)]
         self.features = nn.Sequential(nn.Flatten(), *(layer for pair in gated for layer in pair))
@@ -90,6 +91,7 @@ class BiasCorrected:
     PARAMETERS = ("temperature", "largest_bias")  # the keys of `parameters`: columns of the results
 
     def __init__(self, logits: Floats, targets: NDArray[np.int64], penalty: float = 1e-3) -> None:
+        # The penalty keeps the biases finite where a class never occurs in the validation data.
         rows = np.arange(len(targets))
 
         def objective(free: Floats) -> float:

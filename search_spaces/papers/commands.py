@@ -93,6 +93,7 @@ def _step(recipe: Recipe, sweeps: Sequence[FinishedSweep]) -> Step:
 
 def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
     tables = recipe.spec.header.tables
+    # A rehearsal departs from every recipe by design, so only its name can tell what it rehearses.
     if sweep.rehearsed or not tables:
         return recipe.named(sweep.name)
     return not sweep.departures(recipe, tables[0])
@@ -100,6 +101,7 @@ def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
 
 def _has_ended(results: Results) -> bool:
     """Return whether all trials of a sweep have ended without a failure; failed ones are retried."""
+    # An interrupted sweep may have no failed trial, but waiting ones: only ended states count.
     (row,) = results.rows(
         "SELECT count(*) AS n, count(*) FILTER (WHERE status NOT IN ('completed', 'early_stopped')) AS open FROM trials"
     )
@@ -199,7 +201,7 @@ def _require_data(plan: Sequence[Step], rehearse: bool) -> None:
         other = "" if rehearse else ", rehearse with --rehearse"
         raise SweeperError(
             "\n".join([f"{lacking} data or packages, nothing was started", *lines]),
-            f"provide them (README, 'Where data come from'){other}, or use the existing sweeps with --no-run",
+            f"provide them (docs/guides/data.md){other}, or use the existing sweeps with --no-run",
         )
 
 
@@ -291,11 +293,13 @@ def write_page(
     paper: str, output: str | Path = "results", *, rehearse: bool = False, page: str | Path | None = None
 ) -> PaperPage:
     """Write a paper's page from the sweeps in a results folder. Raises SweeperError."""
+    # Imported here: `sweeper --help` loads this file, and these modules import torch.
     from search_spaces.papers.judging import judge_claims, named_claims
     from search_spaces.papers.page import write_paper_page
     from search_spaces.papers.tables import filled_table
 
     plan, sweeps = steps(paper, output, rehearse=rehearse), _sweeps(output)
+    # A dict keeps the paper's order of tables and drops repetitions.
     names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)
     names |= dict.fromkeys(_computed_tables(paper))
     tables = [filled_table(name, sweeps, rehearsed=rehearse) for name in names]

@@ -40,6 +40,7 @@ def maxwell_boltzmann(losses: Floats, mean: float) -> tuple[float, Floats]:
     """Return β and Theorem 1's distribution, shares ∝ e^(−βL) of losses [M] with this mean (Eqs. 7 to 9)."""
     from scipy.optimize import brentq
 
+    # Without a bracket relative to the spread, brentq would search where every share is 0 or 1.
     steepest = STEEPEST / (losses.std() or 1.0)
 
     def beyond(beta: float) -> float:
@@ -139,6 +140,7 @@ def curvature_bounds(results: Results) -> list[Figure]:
     """Return a sweep's bounds by γ, three panels per network; nothing for other papers' sweeps."""
     if results.specification.get("header", {}).get("paper") != "curvature":
         return []
+    # From the reliability table, which every sweep has; predictions may not be stored.
     counts = results.rows(
         "SELECT sum(n)::BIGINT AS n FROM reliability WHERE split = 'val' GROUP BY trial, replicate, epoch"
     )

@@ -140,6 +140,7 @@ def with_gamma(comparison: Comparison, metric: str) -> float | None:
 
 def with_weight(comparison: Comparison, metric: str) -> float | None:
     """Return Spearman's correlation of the regulariser's weight (0 for cross-entropy) and the mean of a metric."""
+    # Only the number's own loss has this weight; other losses in the sweep are left out.
     weights = {}
     for trial, rows in comparison.trials.items():
         if rows[0]["config_loss_name"] == "cross_entropy":
@@ -192,6 +193,7 @@ def rank_among_losses(comparison: Comparison, metric: str) -> float | None:
 
 
 def _place(comparison: Comparison, values: Mapping[str, float | None]) -> float | None:
+    # A loss that was not measured cannot take a place; fewer than two values make no order.
     known = {trial: value for trial, value in values.items() if value is not None}
     own = next((trial for trial in comparison.agreeing if trial in known), None)
     if own is None or len(known) < 2:
@@ -215,6 +217,7 @@ def _at_epoch(comparison: Comparison, trial: str, metric: str) -> float | None:
 
 
 def _epoch_column(rows: Sequence[Row], split: str, metric: str) -> str | None:
+    # Epoch columns carry their split, or are means over training samples.
     names = (f"{split}_{metric}", metric, f"{metric}_mean")
     return next((name for name in names if rows and any(row.get(name) is not None for row in rows)), None)
 
@@ -242,6 +245,7 @@ def highest_bin_with_epoch(comparison: Comparison) -> float | None:
     """Return Spearman's correlation of evaluated epochs and the share of samples in the highest confidence bin."""
     rows = [row for row in comparison.reliability(comparison.agreeing[0]) if row["split"] == comparison.number.split]
     last = max((int_of(row, "bin") for row in rows), default=0)
+    # Shares and not counts: evaluations may differ in their number of samples.
     shares = {}
     for epoch, held in grouped(rows, lambda row: int_of(row, "epoch")).items():
         counts = [(int_of(row, "n"), row["bin"] == last) for row in held]

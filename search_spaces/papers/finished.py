@@ -1,4 +1,4 @@
-"""One sweep as papers' tables read it: the configurations that ran to the end, and what each of them measured."""
+"""One sweep as papers' tables read it: the configurations that ran to the end, with their measurements."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Trials = Mapping[str, Sequence[Row]]
 
 @dataclass(frozen=True)
 class Empty:
-    """Why a cell has no number although a sweep of its recipe is there.
+    """Why a cell has no number although a sweep of its recipe exists.
 
     Attributes:
-        text: in words.
-        kind: what is alike for several cells whose texts differ in numbers; empty where the text says all.
-        few: how many of the candidates ended, e.g. `1 of 10 candidates`, where that is it.
+        text: the reason in words.
+        kind: common reason of cells whose texts differ only in numbers; empty if the text is common already.
+        few: finished candidates, e.g. `1 of 10 candidates`, if they are the reason.
     """
 
     text: str
@@ -45,14 +45,14 @@ class Empty:
 
 @dataclass(frozen=True)
 class Found:
-    """What a sweep has for a published number.
+    """A sweep's number for a published one.
 
     Attributes:
-        ours: over replicates.
-        sweep, trial: where it comes from.
-        stand_in: in a rehearsal, the network in place of the number's, in words.
-        candidates: of how many configurations it was selected, or how many its figure compares.
-        departures: how its recipe departs from the paper's, a few words each.
+        ours: our number over replicates.
+        sweep, trial: its source.
+        candidates: number of configurations from which it was selected, or that its figure compares.
+        stand_in: network that a rehearsal trained instead of the number's, in words.
+        departures: departures of its recipe from the paper's, a few words each.
     """
 
     ours: Spread
@@ -69,6 +69,7 @@ class FinishedSweep:
     def __init__(self, results: Results) -> None:
         """Look at `results`, which stay open to be read."""
         self.results = results
+        # Many cells of a table ask for the epochs of the same trial.
         self._epochs: dict[str, list[Row]] = {}
         self._networks: dict[tuple[object, ...], Mapping[Settings, str]] = {}
 
@@ -91,10 +92,9 @@ class FinishedSweep:
         return () if trial in self._following(recipe) else recipe.departures_of(self._trials[trial][0])
 
     def number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return what the configurations that follow a recipe have for a number.
+        """Return the number of the configurations that follow a recipe.
 
-        `None` where they have nothing, or are not all that the paper selects from or compares: of fewer, one selects
-        itself.
+        `None` if they have none, or if not all candidates of the paper have ended: among fewer, a selection means less.
         """
         if self.lacking(number, recipe):
             return None
@@ -109,23 +109,23 @@ class FinishedSweep:
         return Found(spread(values), self.name, agreeing[0], wanted) if values else None
 
     def lacking(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
-        """Return how many of a number's candidates have come to an end with all their seeds; None where all have."""
+        """Return how many of a number's candidates have ended with all their seeds; `None` if all have."""
         wanted = {recipes.configuration_settings(row) for row in candidates(number, recipe)}
-        there = sum(self._ended.get(settings, 0) >= recipe.spec.replicates.count for settings in wanted)
+        ended = sum(self._ended.get(settings, 0) >= recipe.spec.replicates.count for settings in wanted)
         noun = "configurations" if number.metric in QUANTITIES else "candidates"
-        if there == len(wanted):
+        if ended == len(wanted):
             return None
-        few = f"{there} of {len(wanted)} {noun}"
+        few = f"{ended} of {len(wanted)} {noun}"
         return Empty(f"{few} ran to the end", f"few {noun}", few)
 
     def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return what any configuration on a number's data set has for it; the recipe names the post-hoc method."""
+        """Return the number from any configuration on its data set; the recipe names the post-hoc method."""
         if number.metric in QUANTITIES or not recipes.on_dataset(self._dataset, number):
             return None
         return self._found(number, self._trials, recipe)
 
     def rehearsed_number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
-        """Return what the rehearsal of a recipe's search space has for a number, on the network that stands in."""
+        """Return the number from a rehearsal of a recipe's search space, on the network that stands in."""
         if not recipe.named(self.name):
             return None
         networks = self._stand_ins(number, recipe)
@@ -134,7 +134,7 @@ class FinishedSweep:
             for trial, rows in self._trials.items()
             if recipes.network_settings(rows[0]) in networks
         }
-        # a rehearsal trains the ends of a grid alone
+        # A rehearsal trains only the ends of a grid, so the number's own options may be missing.
         of_its_loss = replace(number, options={key: value for key, value in number.options.items() if "." in key})
         value = self._found(number, trials, recipe) or self._found(number, trials, recipe, of_its_loss)
         words = " or ".join(filter(None, networks.values()))
@@ -147,7 +147,7 @@ class FinishedSweep:
         return self._networks[key]
 
     def reason(self, number: PublishedNumber, recipe: Recipe) -> Empty | None:
-        """Return why a sweep of a recipe has nothing for a number; None where the sweep is of another recipe."""
+        """Return why a sweep of a recipe has no number; `None` for a sweep of another recipe."""
         if not recipe.named(self.name) and not self._following(recipe):
             return None
         if not self.rehearsed and (lacking := self.lacking(number, recipe)):
@@ -174,12 +174,14 @@ class FinishedSweep:
 
     @cached_property
     def _trials(self) -> dict[str, list[Row]]:
+        # Ordered: of equally good trials the first fills the cell, whatever the order of the tables.
         sql = "SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split"
         return by_trial(self.results.rows(sql))
 
     @cached_property
     def _ended(self) -> Counter[Settings]:
-        """How many replicates of each configuration completed, or diverged for good: these were tried, too."""
+        """Number of replicates of each configuration that completed or diverged: both were tried."""
+        # A diverged candidate was tried and lost; without it, a table could never be completed.
         rows = self.results.rows("SELECT * FROM trials WHERE status = 'completed' OR stop_kind = 'non_finite'")
         return Counter(recipes.configuration_settings(row) for row in rows)
 
@@ -200,7 +202,7 @@ class FinishedSweep:
         )
 
     def _following(self, recipe: Recipe) -> Trials:
-        """Return the trials whose configurations are the recipe's, to every hyperparameter."""
+        """Return the trials whose configurations equal one of the recipe's in every hyperparameter."""
         return {trial: rows for trial, rows in self._trials.items() if self._settings[trial] in recipe.settings}
 
     @cached_property
@@ -210,7 +212,7 @@ class FinishedSweep:
     def _found(
         self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
     ) -> Found | None:
-        """Return what trials have for a number: those of its configuration, or of that of the number `alike`."""
+        """Return a number from the trials of its own configuration, or of that of the number `alike`."""
         agreeing = [trial for trial, rows in trials.items() if recipes.trains(rows[0], alike or number)]
         if not agreeing:
             return None
@@ -225,7 +227,7 @@ class FinishedSweep:
     def _quantity(
         self, number: PublishedNumber, agreeing: Sequence[str], trials: Trials, recipe: Recipe, *, whole: bool = False
     ) -> Found | None:
-        """Return a figure's quantity; where it has to be `whole`, `None` if one configuration was not measured."""
+        """Return a figure's quantity; with `whole`, `None` if a configuration was not measured."""
         quantity = QUANTITIES[number.metric]
         compared = {
             trial: rows
@@ -245,17 +247,19 @@ class FinishedSweep:
         if value is None or (whole and unmeasured):
             return None
         trial = comparison.agreeing[0]
+        # A rank or a sign has no spread over replicates, since it is taken from their means.
         replicates = len({row["replicate"] for row in trials[trial]})
         return Found(Spread(value, None, replicates), self.name, trial, len(compared))
 
     def _rank(self, trial: str) -> float:
         objectives = [float_or_none(row, "objective") for row in self._trials[trial]]
         values = [value for value in objectives if value is not None]
+        # Trials without an objective rank last; the sign makes the smallest rank the best for both modes.
         mean = fmean(values) if values else float("inf")
         return -mean if objective(self.results).mode == "max" else mean
 
     def _values(self, trial: str, number: PublishedNumber, recipe: Recipe) -> list[float]:
-        """Return a number's metric of each replicate of a trial; empty where it was not measured."""
+        """Return a number's metric for each replicate of a trial; empty if it was not measured."""
         rows: Sequence[Row] = [row for row in self._trials[trial] if row["split"] == number.split]
         column = number.metric
         if not number.posthoc and column in {h.name for h in LOSSES[number.loss].hyperparameters}:
@@ -267,6 +271,7 @@ class FinishedSweep:
                 column = f"posthoc_{label}_{column}"
             else:
                 rows = [row for row in self._recalibrations.get(trial, ()) if self._recalibrated(row, number, recipe)]
+        # Tables hold accuracies; some papers print errors.
         if number.metric == "error":
             column = column.removesuffix("error") + "accuracy"
         values = measured_values(rows, column)
@@ -274,7 +279,7 @@ class FinishedSweep:
 
     @cached_property
     def _labels(self) -> dict[Settings, str]:
-        """How the columns of the post-hoc methods are called that the sweep's evaluations fit."""
+        """Settings of a post-hoc method that the evaluations fit → its label in column names."""
         labels: dict[Settings, str] = {}
         for entry in self.results.posthoc:
             options = {key: value for key, value in entry.items() if key != "name"}
@@ -282,12 +287,13 @@ class FinishedSweep:
         return labels
 
     def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
-        """Return whether a row of `recalibrations` has a number's method, options, split and the recipe's bins."""
+        """Return whether a row of `recalibrations` has a number's method, options and split, and the recipe's bins."""
         if (row["method"], row["split"], row["bins"]) != (number.posthoc, number.split, recipe.spec.evaluation.bins):
             return False
         options = json.loads(text_of(row, "options"))
         if recipes.method_settings(number.posthoc, options) != recipe.method(number):
             return False
+        # A temperature fitted by focal loss uses the training γ unless the options give one.
         by_focal_loss = number.posthoc == "temperature" and options.get("objective") == "focal"
         return not by_focal_loss or "gamma" in options or row["gamma"] == self._training_gamma(text_of(row, "trial"))
 
@@ -297,7 +303,7 @@ class FinishedSweep:
 
 
 def _as_if_on(number: PublishedNumber, row: Row) -> Row:
-    """Return a rehearsal's row as if its network were the number's: a stand-in has another name."""
+    """Return a rehearsal's row with the number's network in place of its stand-in, so that it can be matched."""
     others = {key: value for key, value in row.items() if not key.startswith(recipes.NETWORK)}
     options = {f"{recipes.NETWORK}{key}": value for key, value in recipes.options_of(number, "architecture").items()}
     return {**others, f"{recipes.NETWORK}name": number.architecture, **options}

@@ -1,11 +1,11 @@
 """Figures of the focal map alone, as rows and as a picture: no sweep, no data, no training.
 
 `temperatures` is properness Fig. 2 (two classes) and Fig. 6 (three, and the four of section 3.3), `bounds` is its
-Fig. 3, `confidence` is posterior Fig. 2; those of losses and weights are in `loss_figures`. What the papers print
-stands beside what comes out.
+Fig. 3, `confidence` is posterior Fig. 2. Figures of losses and weights are in `loss_figures`. Remarks give the papers'
+printed numbers.
 
-Some lie over the probabilities of three classes, a triangle, in which (q₁, q₂, q₃) is at x = q₂ + q₃/2, y = √3/2·q₃:
-classes 1, 2 and 3 are the corners left, right and above.
+Some figures are drawn over the probabilities of three classes, a triangle in which (q₁, q₂, q₃) is at x = q₂ + q₃/2,
+y = √3/2·q₃; its corners left, right and above are classes 1, 2 and 3.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from trainables.metrics.base import softmax64
 from trainables.posthoc import confidence_regions as regions
 from trainables.posthoc.focal_map import focal_map
 
-#: γ of `temperatures`, properness section 3.3: in (0, 10).
+#: γ of `temperatures`: properness section 3.3 fits its line over (0, 10).
 WHOLE_GAMMAS = tuple(range(11))
 
 #: Bounds of the temperature closest to the map, by γ.
 BOUNDS = {"theory": regions.theoretical_bounds, "measured": regions.measured_bounds}
-#: Beyond, 1/T leaves the range that is searched.
+#: Largest γ: beyond it, 1/T leaves the searched range.
 MOST_GAMMA = 20.0
 
-#: Points of a curve of `confidence`, evenly between 1/K and 1.
+#: Points of a `confidence` curve, evenly spaced between 1/K and 1.
 CONFIDENCES = 99
 
 
@@ -40,11 +40,11 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
 
     Args:
         name: `temperatures`, `bounds`, `confidence`, or a figure of a loss such as `curvature-1`.
-        gammas: of the focal map, the paper's range if empty.
-        classes: number of classes, the paper's if `None`.
+        gammas: γ of the focal map; the paper's range if empty.
+        classes: number of classes; the paper's if `None`.
 
     Raises:
-        SweeperError: an unknown figure, or a γ or number of classes that it is not defined for.
+        SweeperError: the figure is unknown, or not defined for this γ or number of classes.
     """
     if name not in FIGURES:
         raise SweeperError(f"no figure {name!r}", f"figures: {', '.join(FIGURES)}")
@@ -102,6 +102,7 @@ def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigu
     rows: list[Row] = []
     curves, remarks = {}, []
     for count in classes:
+        # The largest of K probabilities is at least 1/K; at the ends the map is the identity.
         top = np.linspace(1 / count, 1, CONFIDENCES + 2)[1:-1]
         for gamma in gammas:
             true = regions.confidence_after(top, gamma, count)
@@ -121,7 +122,7 @@ def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> ComputedFigu
 
 
 def _printed(table: str, **options: str) -> dict[str, str]:
-    """Return metric → text of the published numbers whose options include these; the first where several do."""
+    """Return metric → printed text of the published numbers with these options; the first if there are several."""
     printed: dict[str, str] = {}
     for number in read_published(table):
         if options.items() <= number.options.items():
@@ -129,13 +130,14 @@ def _printed(table: str, **options: str) -> dict[str, str]:
     return printed
 
 
-#: The class probabilities whose risk properness Fig. 4 draws.
+#: True class probabilities of the risks in properness Fig. 4.
 TRUTH = np.array([0.55, 0.3, 0.15])
 
-#: Of the losses over the triangle, at which Fig. 4 draws isolines.
+#: Percentiles of the risk over the triangle at which Fig. 4 draws isolines.
 PERCENTILES = (3, 12, 20)
 
-#: Steps of a side: of isolines, of arrows and of differences.
+#: Steps of a side of the triangle, for isolines, arrows and differences; isolines need many, as their level is a
+#: percentile. percentile.
 FINE, COARSE, EVEN = 400, 12, 60
 
 
@@ -146,18 +148,18 @@ def triangle(steps: int) -> Floats:
 
 
 def projected(q: Floats) -> tuple[list[float], list[float]]:
-    """Return the places x, y of probabilities [N, 3]."""
+    """Return the coordinates x, y of probabilities [N, 3] in the triangle."""
     return (q[:, 1] + q[:, 2] / 2).tolist(), (np.sqrt(3) / 2 * q[:, 2]).tolist()
 
 
 def brier_risk(q: Floats) -> Floats:
-    """Return the expected Brier score of predicting q [..., 3] where classes come with TRUTH."""
+    """Return the expected Brier score of predictions q [..., 3] if classes have probabilities TRUTH."""
     risk: Floats = (q**2).sum(-1) - 2 * (q * TRUTH).sum(-1) + 1
     return risk
 
 
 def focal_risk(q: Floats, gamma: float) -> Floats:
-    """Return the expected focal loss of predicting q [..., 3] where classes come with TRUTH; γ = 0: cross-entropy."""
+    """Return the expected focal loss of predictions q [..., 3] if classes have probabilities TRUTH."""
     risk: Floats = -(TRUTH * (1 - q) ** gamma * np.log(q)).sum(-1)
     return risk
 
@@ -166,19 +168,19 @@ def isolines(risk: Callable[[Floats], Floats], mapped: Callable[[Floats], Floats
     """Return the isolines of a loss's risk at its PERCENTILES, and where it is least.
 
     Args:
-        risk: of predictions u [..., 3].
-        mapped: what u is drawn at, q [..., 3]: itself, or the focal map, which makes the focal loss's proper part of
-            its risk (properness section 3.3: L*(q) = L(p̂⁻¹(q))).
+        risk: risk as a function of predictions u [..., 3].
+        mapped: place q [..., 3] where u is drawn: u itself, or the focal map of u, which turns the focal loss's risk
+            into that of its proper part (properness section 3.3: L*(q) = L(p̂⁻¹(q))).
 
     Returns:
-        Percentile → points q [N, 3] of its lines, each line ended by NaN; and the q of the least risk, [3].
+        Percentile → points q [N, 3] of its isolines, with NaN after each line; and the q [3] of the least risk.
     """
     from contourpy import contour_generator
 
     side = (np.arange(FINE) + 0.5) / FINE
     first, second = np.meshgrid(side, side)
     third = 1 - first - second
-    inside = third > 0.25 / FINE
+    inside = third > 0.25 / FINE  # away from the edge, where ln q₃ diverges
     u = np.stack([first, second, third], -1)[inside]
     values = np.full(inside.shape, np.nan)
     values[inside] = risk(u)
@@ -197,7 +199,8 @@ def isolines(risk: Callable[[Floats], Floats], mapped: Callable[[Floats], Floats
 
 
 def _areas(mapped: Callable[[Floats], Floats], u: Floats) -> Floats:
-    """Return what a map makes of equal areas around u [N, 3]: percentiles are of the triangle over q, not over u."""
+    """Return the relative area that a map gives to equal areas around u [N, 3]."""
+    # Percentiles are of the triangle over q, not over u: each u counts with the determinant of the map's Jacobian.
     step = 0.01 / FINE
     centre = mapped(u)
     right, up = (mapped(u + step * np.array(way))[:, :2] - centre[:, :2] for way in ((1, 0, -1), (0, 1, -1)))
@@ -219,6 +222,7 @@ def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
         losses[f"focal γ {gamma:g}, proper part"] = (lambda u, g=gamma: focal_risk(u, g), by_map(gamma))  # type: ignore[misc]
     rows: list[Row] = []
     curves, remarks = {}, []
+    # A proper loss has its least risk at the truth; the remarks show where each loss has it.
     for label, (risk, mapped) in losses.items():
         lines, least = isolines(risk, mapped)
         remarks.append(f"{label}: least at q = ({', '.join(f'{p:.3f}' for p in least)}), the truth (.55, .3, .15)")
@@ -230,7 +234,7 @@ def proper_parts(gammas: Sequence[float]) -> ComputedFigure:
 
 
 def arrows(gammas: Sequence[float]) -> ComputedFigure:
-    """Compute properness Fig. 5: where the focal map, and the closest temperature scaling, move probabilities."""
+    """Compute properness Fig. 5: how the focal map and the closest temperature scaling move probabilities."""
     q, remarks = triangle(COARSE), []
     rows: list[Row] = []
     curves, ends = {}, {}
@@ -238,6 +242,7 @@ def arrows(gammas: Sequence[float]) -> ComputedFigure:
         fit = regions.closest_temperature(gamma, regions.simplex_logits(3))
         remarks.append(f"γ {gamma:g}: T = {fit.temperature:.4g}, largest difference {fit.max_error:.4f}")
         for label, after in _both(q, gamma, fit.temperature).items():
+            # NaN ends each segment, so that all arrows are one curve of the figure.
             segments = np.stack([q, after, np.full_like(q, np.nan)], 1).reshape(-1, 3)
             curves[label], ends[label] = projected(segments), projected(after)
             pairs = zip(q, after, strict=True)
@@ -277,7 +282,7 @@ def _both(q: Floats, gamma: float, temperature: float) -> dict[str, Floats]:
     }
 
 
-#: Figures by γ and number of classes, and the values of both that are drawn.
+#: Figures by γ and number of classes: function, usual γ, and possible numbers of classes.
 OF_MAP: dict[
     str, tuple[Callable[[Sequence[float], Sequence[int]], ComputedFigure], Sequence[float], tuple[int, ...]]
 ] = {
@@ -285,7 +290,7 @@ OF_MAP: dict[
     "bounds": (_bounds, (0.5, *WHOLE_GAMMAS[1:]), (2,)),
     "confidence": (_confidence, (0.5, 1, 2, 3, 5), (2, 1000)),
 }
-#: Figures by γ, and the values that are drawn: of losses, and over the triangle.
+#: Figures by γ: function and usual γ.
 BY_GAMMA = {
     **loss_figures.FIGURES,
     "properness-4": (proper_parts, (1, 3)),

@@ -91,6 +91,7 @@ def layer_rows(results: Results) -> Sequence[Row]:
     """Return the rows of `final`, each with a column for every layer's trace of cross-entropy's Hessian."""
     traces: dict[tuple[Value, ...], dict[str, Value]] = {}
     for row in results.rows("SELECT * FROM blocks WHERE loss = 'cross_entropy'"):
+        # With the epoch: only the layers of the last evaluation belong to a row of `final`.
         key = row["trial"], row["replicate"], row["epoch"]
         traces.setdefault(key, {})[f"{LAYER_TRACE}{row['block']}"] = row["trace"]
     rows: list[dict[str, Value]] = results.table("final").to_pylist()

@@ -1,6 +1,6 @@
-"""A figure that is computed and not trained, and the papers' figures of losses, their weights and gradients.
+"""Figures that are computed without training: the papers' figures of losses, their weights and gradients.
 
-Each is a function of γ values that gives rows and curves; `FIGURES` has them by paper and number.
+Each is a function from γ values to a `ComputedFigure`; `FIGURES` has them by paper and number.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from trainables.posthoc.focal_map import focal_map
 Floats = NDArray[np.float64]
 Points = tuple[Sequence[float], Sequence[float]]
 
-#: Of the triangle of three classes' probabilities.
+#: Corners of the triangle of three classes' probabilities.
 CORNERS = {(0.0, 0.0): "class 1", (1.0, 0.0): "class 2", (0.5, 0.866): "class 3"}
 
-#: Up to so many points of a curve are marked.
+#: Most points of a curve whose points are marked.
 FEW_POINTS = 15
 
 
 @dataclass(frozen=True)
 class ComputedFigure:
-    """What a figure shows.
+    """A figure as rows and curves.
 
     Attributes:
-        rows: one per point, the same columns in each.
-        remarks: sentences: fitted lines and what the papers print.
-        curves: label → (x, y) columns' values; not-a-number parts a curve. Labels `what, which` have two parts, of
-            which one is told by colours and the other by dashes.
-        axes: names of the axes; None over the probabilities of three classes, a triangle.
-        ends: label → points that mark where a curve's parts lead.
-        shaded: label → (x, y, value) of points drawn by colour, a panel each.
-        limits: of the y axis, for curves that leave it; the whole of them if unset.
+        rows: one row per point, all with the same columns.
+        remarks: sentences with fitted lines and the papers' printed numbers.
+        curves: label → (x, y) values; NaN separates the parts of a curve. A label `a, b` has two parts: one is shown by
+            colour, the other by dashes.
+        axes: names of the axes; None for the triangle of three classes' probabilities.
+        ends: label → points that mark where a curve's parts end.
+        shaded: label → (x, y, value) of points drawn by colour, one panel each.
+        limits: limits of the y axis, for curves that leave them; all of the curves if None.
     """
 
     rows: list[Row]
@@ -64,9 +64,10 @@ class ComputedFigure:
     limits: tuple[float, float] | None = None
 
     def figure(self, name: str) -> Figure:
-        """Return it to be drawn, under its name."""
+        """Return the figure in the report's grammar, under a name."""
         kinds = {label: label.rpartition(", ")[::2] for label in self.curves}
         values = [list(dict.fromkeys(pair[side] for pair in kinds.values())) for side in (0, 1)]
+        # Colours are easier to tell apart than dashes, so they show the part of the label with more values.
         coloured = int(len(values[1]) > len(values[0]))
         colours, dashes = values[coloured], values[1 - coloured]
         by: dict[str, Channel] = {"color": colour("by", colours), "detail": {"field": "part", "type": "quantitative"}}
@@ -101,16 +102,16 @@ class ComputedFigure:
 
 
 def placed(label: str, points: Points) -> list[Json]:
-    """Return points as rows with what they say; `part` counts the parts of a curve that not-a-number separates."""
+    """Return points as rows with their tooltip; `part` numbers the parts of a curve that NaN separates."""
     rows: list[Json] = []
     part = 0
     for x, y in zip(*points, strict=True):
-        part += x != x
+        part += x != x  # NaN is the only number unequal to itself
         rows += [] if x != x else [{"x": x, "y": y, "part": part, "says": f"{label}\n{x:.4g}, {y:.4g}"}]
     return rows
 
 
-#: Points of a curve over probabilities, evenly inside (0, 1).
+#: Points of a curve over probabilities, evenly spaced inside (0, 1).
 POINTS = 199
 
 #: ν of selective App. Fig. 5.
@@ -118,17 +119,21 @@ SMOOTHING = (0.01, 0.1, 1.0)
 
 
 def probabilities(points: int = POINTS) -> Floats:
-    """Return probabilities evenly inside (0, 1)."""
+    """Return evenly spaced probabilities inside (0, 1), without its ends, where ln p or 1/p diverges."""
     return np.linspace(0, 1, points + 2)[1:-1]
 
 
 def focal_loss(p: Floats, gamma: float) -> Floats:
-    """Return −(1−p)^γ ln p of the true class's probability p; cross-entropy at γ = 0."""
+    """Return −(1−p)^γ ln p for the true class's probability p; cross-entropy at γ = 0.
+
+    >>> focal_loss(np.array([0.5]), 2.0).round(4).tolist()
+    [0.1733]
+    """
     return -((1 - p) ** gamma) * np.log(p)
 
 
 def focal_gradient(p: Floats, gamma: float) -> Floats:
-    """Return the focal loss's derivative by p, −(1−p)^γ/p + γ(1−p)^(γ−1) ln p (curvature Eq. 30, misprinted)."""
+    """Return the focal loss's derivative by p, −(1−p)^γ/p + γ(1−p)^(γ−1) ln p (curvature Eq. 30, misprinted there)."""
     return -((1 - p) ** gamma) / p + gamma * (1 - p) ** (gamma - 1) * np.log(p)
 
 
@@ -219,6 +224,7 @@ def _weights(gammas: Sequence[float]) -> ComputedFigure:
     lines: dict[str, Line] = {"cross-entropy, loss": (p, focal_loss(p, 0.0))}
     for gamma in gammas:
         for label, weight in (("focal", (1 - p) ** gamma), ("inverse focal", (1 + p) ** gamma)):
+            # Losses of different γ differ in scale; with equal mean weights the curves show only where each looks.
             share = weight / weight.mean()
             lines[f"{label} γ {gamma:g}, weight"] = (p, share)
             lines[f"{label} γ {gamma:g}, loss"] = (p, -share * np.log(p))
@@ -238,6 +244,7 @@ def _dual_focal(gammas: Sequence[float]) -> ComputedFigure:
     lines: dict[str, Line] = {}
     p = probabilities()
     for other in (0.5, 0.7, 0.9):
+        # Two probabilities of one distribution: their sum is at most 1.
         wrong = p[(p < other) & (p + other <= 1)]
         for gamma in gammas:
             weight = (1 - wrong + other) ** gamma
@@ -248,7 +255,7 @@ def _dual_focal(gammas: Sequence[float]) -> ComputedFigure:
 
 
 def _smoothed_counts(_: Sequence[float]) -> ComputedFigure:
-    """Return the share of scores below x and its smooth stand-ins, of scores spread like Beta(5, 2)."""
+    """Return the share of scores below x, exact and smoothed, for scores distributed as Beta(5, 2)."""
     from scipy.stats import beta
 
     scores, x = beta.ppf(probabilities(500), 5, 2), np.linspace(0, 1, POINTS)
@@ -259,21 +266,21 @@ def _smoothed_counts(_: Sequence[float]) -> ComputedFigure:
     return _figure(lines, ["the scores' distribution is ours"], ("score", "share of scores below"))
 
 
-#: Beta distributions of p_y that stand for epochs 40, 120 and 200 of selective App. Fig. 3; ours.
+#: Our Beta distributions of p_y in place of epochs 40, 120 and 200 of selective App. Fig. 3.
 STAGES = {"early": (2.0, 2.0), "later": (4.0, 1.0), "late": (12.0, 0.6)}
 
 STAGE_SAMPLES = 2000
 
 
 def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Sequence[float]) -> tuple[Floats, Lines]:
-    """Return p_y [N] and, by loss, its derivative by p_y [N], from the losses that are trained.
+    """Return p_y [N] and the derivative of each trained loss by p_y [N].
 
-    The other classes keep their shares of 1 − p_y. p_y is kept between .001 and 1 − 1e-6.
+    The other classes keep their shares of 1 − p_y. p_y is clipped to [.001, 1 − 1e-6], where derivatives are finite.
 
     Args:
         logs: log probabilities [N, K].
-        targets: [N].
-        gammas: of focal and inverse focal loss.
+        targets: true classes [N].
+        gammas: γ of focal and inverse focal loss.
     """
     import torch
 
@@ -286,19 +293,21 @@ def gradients_by_true_class(logs: Floats, targets: NDArray[np.int64], gammas: Se
     truth = torch.nn.functional.one_hot(classes, known.shape[1]).bool()
     p = known[truth].exp().clip(1e-3, 1 - 1e-6)
     shares = known.masked_fill(truth, -torch.inf)
+    # Normalised in logarithms: shares of a confident network underflow otherwise.
     shares = shares - shares.logsumexp(1, keepdim=True)
     gradients = {}
     for label, (name, options) in losses.items():
         of_true = p.clone().requires_grad_()
         logits = torch.where(truth, of_true.log()[:, None], torch.log1p(-of_true)[:, None] + shares.nan_to_num())
         value = build_loss(name, **options)(logits, classes)
+        # Losses are means over the batch: times N, each sample has its own derivative.
         (gradient,) = torch.autograd.grad(len(p) * value, of_true)
         gradients[label] = gradient.numpy()
     return p.numpy(), gradients
 
 
 def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
-    """Return each loss's derivative by p_y over drawn samples at three stages; a network's are on the page."""
+    """Return each loss's derivative by p_y for drawn samples at three stages; the page shows those of a network."""
     from scipy.stats import beta
 
     lines: dict[str, Line] = {}
@@ -311,9 +320,7 @@ def _gradients_by_stage(gammas: Sequence[float]) -> ComputedFigure:
     return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
 
 
-#: By paper and number (an appendix's has `a` before it): what computes it, and the values of γ that are drawn.
-#:
-#: These are the papers' where they print them, ours elsewhere.
+#: Paper and number (appendix: `a`) → function and drawn γ: the papers' where they print them, else ours.
 FIGURES: dict[str, tuple[Callable[[Sequence[float]], ComputedFigure], tuple[float, ...]]] = {
     "curvature-1": (_loss_and_gradient, (0, 0.5, 1, 2, 5)),
     "properness-1-left": (_proper_part, (0.5, 3)),

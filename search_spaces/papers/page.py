@@ -1,9 +1,9 @@
-"""A paper on one page: its tables and figures filled in beside what is printed, and the verdicts on its claims.
+"""A paper on one page: its tables and figures with our numbers beside the printed ones, and verdicts on its claims.
 
-`items` are the tables, figures and statements of all papers. `search_spaces/items.csv` names each and its
+`items` are the tables, figures and statements of all papers. `search_spaces/papers/items.csv` names each with its
 counterparts: `cells:TABLE` of published numbers, `drawn:FIGURE` that is computed, `picture:FUNCTION` of a page,
-`claim:NAME`, `check:TEST`, or `none`, and says what is not the paper's. `deviations.csv` quotes the words of the
-paper that an item departs from or fills in, and says what is here and why.
+`claim:NAME`, `check:TEST`, or `none`; a note says what is not the paper's. `deviations.csv` quotes the paper's words
+that an item departs from or completes, with our choice and its reason.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MARK = "REHEARSAL: these numbers show that every experiment works and every cell
 
 @dataclass(frozen=True)
 class PaperPage:
-    """A page and what it holds.
+    """A written page and its content.
 
     Attributes:
-        path: of the HTML file.
-        paper: its short name.
-        tables: filled in.
-        verdicts: sweep → what it says of its claims.
-        scaled: rehearsal → what it scaled down, a sentence each.
+        path: path of the HTML file.
+        paper: short name of the paper.
+        tables: the tables, filled in.
+        verdicts: sweep → verdicts on its claims.
+        scaled: rehearsal → sentences on what it scaled down.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class PaperPage:
 
     @property
     def filled(self) -> tuple[int, int]:
-        """How many cells are filled, and how many there are."""
+        """Numbers of filled cells and of all cells."""
         return sum(table.filled for table in self.tables), sum(len(table.cells) for table in self.tables)
 
     def lines(self) -> list[str]:
@@ -76,18 +76,19 @@ def write_paper_page(
     verdicts: Mapping[str, Sequence[Verdict]],
     sweeps: Iterable[Results],
 ) -> PaperPage:
-    """Write a paper's page; it opens offline and holds no script.
+    """Write a paper's page, which opens offline and has no script.
 
     Args:
-        path: of the file.
-        paper: its short name.
-        tables: filled in, in the order to be shown.
-        verdicts: sweep → what it says of its claims.
-        sweeps: those whose trajectories and pictures are drawn; rehearsals say what they scaled down.
+        path: path of the file.
+        paper: short name of the paper.
+        tables: filled tables, in the order of the page.
+        verdicts: sweep → verdicts on its claims.
+        sweeps: sweeps whose trajectories and pictures are drawn; rehearsals say what they scaled down.
 
     Raises:
         SweeperError: the file cannot be written.
     """
+    # Read twice below, and an iterator can be read only once.
     held = list(sweeps)
     scaled = {results.name: results.rehearsed for results in held if results.rehearsed}
     page = PaperPage(path, paper, tables, verdicts, scaled)
@@ -99,9 +100,10 @@ def write_paper_page(
 
 
 def _html(page: PaperPage, pictures: Mapping[str, Sequence[Figure]]) -> str:
-    """Return the page; `pictures` are by their heading."""
+    """Return the page's HTML; `pictures` are figures by heading."""
     filled, cells = page.filled
     text = resources.files("search_spaces.papers").joinpath("page.html").read_text("utf-8")
+    # Names of sweeps come from users, so everything is escaped.
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     title = f"The {page.paper} paper: {filled} of {cells} numbers"
     shown = {"page": page, "title": title, "mark": MARK, "claims": CLAIMS, "pictures": pictures}
@@ -109,13 +111,14 @@ def _html(page: PaperPage, pictures: Mapping[str, Sequence[Figure]]) -> str:
 
 
 def _image(figure: Figure) -> str:
-    """Return a figure as an image's address: as one of its own file, whose names cannot meet another's."""
+    """Return a figure as the data address of an image."""
+    # Inline SVGs share one namespace: ids of two figures would collide.
     return f"data:image/svg+xml;base64,{base64.b64encode(svg_text(figure).encode()).decode()}"
 
 
 FOLDER = Path(__file__).resolve().parent
 
-#: What a deviation says: the paper's words, what is here in their place, and why.
+#: Fields of a deviation: the paper's words, ours, and the reason.
 DEVIATION = ("quote", "ours", "decision")
 
 
@@ -124,12 +127,12 @@ class Item:
     """A table, figure or statement.
 
     Attributes:
-        paper: short name.
-        item: as the paper calls it.
-        counterparts: pairs of kind and name; empty where there is none.
-        note: what is missing, or not the paper's.
-        deviations: how the experiment departs from the paper's words, or settles what they leave open, each as
-            DEVIATION says.
+        paper: short name of the paper.
+        item: name in the paper.
+        counterparts: pairs of kind and name; empty if there is none.
+        note: parts that are missing, or not the paper's.
+        deviations: departures from the paper's words, or decisions that they leave open, with the fields of
+            DEVIATION.
     """
 
     paper: str
@@ -150,7 +153,7 @@ class Item:
 
 
 def items(paper: str = "") -> list[Item]:
-    """Return the items of a paper, of all of them by default."""
+    """Return the items of a paper; of all papers by default."""
     departures = grouped(_rows("deviations.csv"), itemgetter("paper", "item"))
     listed = []
     for row in _rows("items.csv"):
@@ -168,11 +171,11 @@ def _rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def items_table(held: Sequence[Item]) -> Group:
-    """Return the items for a terminal, and below them what departs from the papers' words."""
+def items_table(listed: Sequence[Item]) -> Group:
+    """Return tables for a terminal: the items, and below them the deviations."""
     table = Table("item", "status", "note", box=None, pad_edge=False)
     departures = Table("item", "the paper", "here", "why", box=None, pad_edge=False)
-    for item in held:
+    for item in listed:
         table.add_row(item.item, item.status, item.note)
         for departure in item.deviations:
             departures.add_row(item.item, f"“{departure['quote']}”", departure["ours"], departure["decision"])

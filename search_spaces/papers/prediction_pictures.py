@@ -1,7 +1,7 @@
 """Pictures from stored predictions: posterior's Figs. 3c-i and 4, mukhoti's Fig. 9 and selective's App. Fig. 3.
 
-Post-hoc methods are fitted again on the stored validation predictions of the networks drawn, each loss's first
-replicate. A sweep without these predictions has no such picture.
+Post-hoc methods are fitted again on the stored validation predictions of the drawn networks, which are first
+replicates. A sweep without these predictions has no such picture.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from trainables.metrics.base import log_softmax64
 from trainables.posthoc.base import PosthocUnavailable
 from trainables.registry import HyperparameterValue
 
-#: Points of a line or a cloud; of more, as many evenly.
+#: Most points of a line or a cloud; of more, evenly chosen ones are drawn.
 MOST_POINTS = 400
 
-#: Samples drawn that all networks classify rightly, and as many that none does: mukhoti Fig. 9 has four of each.
+#: Samples that all networks classify correctly, and samples that none does: mukhoti Fig. 9 shows four of each.
 IMAGES = 4
 
-#: Training samples of App. Fig. 3.
+#: Most training samples of selective App. Fig. 3.
 STAGE_SAMPLES = 20_000
 
-#: Losses of mukhoti Fig. 9.
+#: Loss → its name in mukhoti Fig. 9.
 FOUR = {"cross_entropy": "cross-entropy", "brier": "Brier", "mmce": "MMCE", "focal_sample_dependent": "FLSD-53"}
 
 Options = Mapping[str, HyperparameterValue]
 
 
 def networks(results: Results, condition: str = "true") -> list[tuple[Row, StoredPredictions]]:
-    """Return the first replicates of finished trials that meet a condition, with their last predictions."""
+    """Return the first replicates of finished trials that meet an SQL condition, with their last predictions."""
     rows = results.rows(
         f"SELECT * FROM final WHERE status = 'completed' AND split = 'test' AND replicate = 0 AND ({condition}) "
         "ORDER BY trial"
@@ -60,13 +60,13 @@ def networks(results: Results, condition: str = "true") -> list[tuple[Row, Store
     trials = [text_of(row, "trial") for row in rows]
     try:
         members = {member.trial: member for member in members_of(results, trials) if member.replicate == 0}
-    except SweeperError:
+    except SweeperError:  # the sweep stores no logits
         return []
     return [(row, members[trial]) for row, trial in zip(rows, trials, strict=True) if trial in members]
 
 
 def data_of(results: Results) -> DataSet:
-    """Return a sweep's data set, loaded again."""
+    """Load a sweep's data set again."""
     options = {key: value for key, value in results.specification["dataset"].items() if key != "name"}
     return load_dataset(results.specification["dataset"]["name"], **options)
 
@@ -74,7 +74,7 @@ def data_of(results: Results) -> DataSet:
 def picture(
     results: Results, key: str, title: str, words: str, panels: Sequence[Panel], legend: Sequence[str] = ()
 ) -> list[Figure]:
-    """Return a figure of a sweep, its caption in `words`; nothing without panels."""
+    """Return a sweep's figure with the caption `words`, as a list; an empty list without panels."""
     return [Figure(key, title, f"{results.name}: {words}", [], panels, [], legend=legend)] if panels else []
 
 
@@ -91,11 +91,13 @@ def posterior_scores(results: Results) -> list[Figure]:
         return []
     data = data_of(results)
     held = [(gamma, member) for row, member in networks(results) if (gamma := plain_gamma(row)) is not None]
+    # Lines need sorted inputs, and at most MOST_POINTS of them keep the page small.
     x, truth = data.test.inputs.double().numpy().ravel(), np.asarray(data.posterior)
     order = np.argsort(x)[np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)]
     panels = []
     for words, method in (("raw", None), ("temperature by NLL", "temperature"), ("Ψ", "focal_map")):
         for gamma, member in held:
+            # Data that differ from the sweep's cannot be drawn; for γ = 0 the map is the identity.
             if len(member.targets[MEASURED_ON]) != len(x) or (method and not gamma):
                 continue
             q = member.probabilities(MEASURED_ON, method, **({"gamma": gamma} if method == "focal_map" else {}))
@@ -118,10 +120,11 @@ def posterior_scores(results: Results) -> list[Figure]:
 def reliability_with_map(results: Results) -> list[Figure]:
     """Return posterior Fig. 4: accuracy by confidence without and with Ψ, a panel for each γ of three paradigms.
 
-    The network is that of the last configuration, the paper's ResNet-110.
+    The network is the last configuration's, which is the paper's ResNet-110.
     """
     if not _fills(results, "posterior-fig4"):
         return []
+    # A grid over networks ends with the largest one, which is the figure's.
     last = "config_architecture_name = (SELECT config_architecture_name FROM trials ORDER BY trial DESC LIMIT 1)"
     held = [(plain_gamma(row), smoothed_gamma(row), member) for row, member in networks(results, last)]
     bins, legend, panels = results.specification["evaluation"]["bins"], ["raw", "with Ψ"], []
@@ -148,9 +151,9 @@ def reliability_with_map(results: Results) -> list[Figure]:
 
 
 def confidences_of_images(results: Results) -> list[Figure]:
-    """Return mukhoti Fig. 9: confidences of four networks in samples that all classify rightly, and that none does.
+    """Return mukhoti Fig. 9: confidences of four networks for samples that all or none of them classify correctly.
 
-    The paper does not say which eight images it shows; here they are the first of the test split.
+    The paper does not say which eight images it shows; these are the first ones of the test split.
     """
     if not _fills(results, "mukhoti-fig9"):
         return []
@@ -162,6 +165,7 @@ def confidences_of_images(results: Results) -> list[Figure]:
         return []
     raw = {loss: member.probabilities(MEASURED_ON) for loss, member in by_loss.items()}
     targets = next(iter(by_loss.values())).targets[MEASURED_ON]
+    # Correct under all networks, or wrong under all: otherwise confidences of different outcomes are compared.
     right = np.array([q.argmax(1) == targets for q in raw.values()])
     kinds = {"right": np.flatnonzero(right.all(0))[:IMAGES], "wrong": np.flatnonzero(~right.any(0))[:IMAGES]}
     panels = []
@@ -181,10 +185,11 @@ def confidences_of_images(results: Results) -> list[Figure]:
 
 
 def gradients_in_training(results: Results) -> list[Figure]:
-    """Return selective App. Fig. 3: each loss's derivative by p_y over one network's training data, by epoch."""
+    """Return selective App. Fig. 3: each loss's derivative by p_y for one network's training data, by epoch."""
     header = results.specification.get("header", {})
     if header.get("paper") != "selective" or "logits" not in results.columns("predictions"):
         return []
+    # The lowest trial number, so that the same sweep always shows the same network.
     where = (
         "split = 'train' AND replicate = 0 AND trial = (SELECT min(trial) FROM trials WHERE status = 'completed' AND "
         "config_loss_name = 'cross_entropy')"
@@ -214,7 +219,7 @@ def gradients_in_training(results: Results) -> list[Figure]:
 
 
 def gamma_selection(results: Results) -> list[Figure]:
-    """Return selective App. Fig. 4, validation NLL of inverse and dual focal loss by γ, and Fig. 6, the report's."""
+    """Return selective App. Fig. 4 (validation NLL of inverse and dual focal loss by γ) and Fig. 6 (report's map)."""
     if not _fills(results, "selective-a2"):
         return []
     rows = results.rows(
@@ -235,11 +240,11 @@ def gamma_selection(results: Results) -> list[Figure]:
 
 
 def prediction_pictures(results: Results) -> list[Figure]:
-    """Return a sweep's pictures, those that its tables hold. Raises QueryError."""
+    """Return the pictures for which a sweep's tables have the rows. Raises QueryError."""
     figures: list[Figure] = []
     for draw in (posterior_scores, reliability_with_map, confidences_of_images, gradients_in_training, gamma_selection):
         try:
             figures += draw(results)
-        except PosthocUnavailable:  # as where a rehearsal's validation data are of one class
+        except PosthocUnavailable:  # e.g. a rehearsal's validation data have only one class
             continue
     return figures

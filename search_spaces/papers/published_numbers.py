@@ -84,6 +84,7 @@ def read_published(table: str) -> list[PublishedNumber]:
 
 def _number(row: dict[str, str]) -> PublishedNumber:
     texts = {name: row[name] for name in COLUMNS if name not in ("options", "value", "spread", "n")}
+    # `partition`, since a value may itself contain an equals sign.
     pairs = (option.partition("=")[::2] for option in row["options"].split(";") if option)
     return PublishedNumber(
         **texts,

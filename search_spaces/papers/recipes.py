@@ -138,6 +138,7 @@ def method_settings(method: str, options: Mapping[str, object]) -> Settings:
     unread: tuple[str, ...] = (LABEL,)
     if method == "temperature":
         read = OF_OBJECTIVES[str(given.get("objective", "nll"))]
+        # Options of other objectives may be written out in `sweep.yaml`, but have no effect.
         unread += tuple(key for every in OF_OBJECTIVES.values() for key in every if key not in read)
     return settings_of(None if POSTHOC.is_own(method) else POSTHOC[method], given, unread)
 
@@ -145,6 +146,7 @@ def method_settings(method: str, options: Mapping[str, object]) -> Settings:
 def trains(row: Row, number: PublishedNumber) -> bool:
     """Return whether a configuration has the loss and network of a number, with all of its options for them."""
     named = (("loss", number.loss), ("architecture", number.architecture))
+    # Names first: most configurations differ there, and comparing options takes longer.
     if any(column_label(str(row.get(f"config_{part}_name"))) != name for part, name in named):
         return False
     for part, name in named:
@@ -362,9 +364,7 @@ def _differences(what: str, ours: Settings, theirs: Settings) -> list[str]:
     """Return in words the settings in which two differ, e.g. `data set split shuffled for stratified`."""
     sweep, recipe = dict(ours), dict(theirs)
     keys = sorted(key for key in sweep.keys() | recipe.keys() if sweep.get(key) != recipe.get(key))
-    return [
-        " ".join(filter(None, (what, key, _or_default(sweep, key), "for", _or_default(recipe, key)))) for key in keys
-    ]
+    return [" ".join(filter(None, (what, k, _or_default(sweep, k), "for", _or_default(recipe, k)))) for k in keys]
 
 
 def _or_default(settings: Mapping[str, str], key: str) -> str:

@@ -157,6 +157,7 @@ def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool 
 
 def _said_once(cells: Sequence[PaperCell]) -> list[PaperCell]:
     """Return a rehearsal's cells; if several networks share a stand-in, only the first has the numbers."""
+    # Many networks share a stand-in: the same number in every row would look like a measurement of each.
     first: dict[tuple[object, ...], str] = {}
     cells_once = []
     for cell in cells:
@@ -171,26 +172,20 @@ def _said_once(cells: Sequence[PaperCell]) -> list[PaperCell]:
 def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> PaperCell:
     if not number.dataset:
         return PaperCell(number, ours=Spread(formula_value(number), None, 1), sweep=FORMULA)
+    # A number that no shipped search space trains stays missing rather than be filled by a similar one.
     recipe = recipe_of(number)
     if recipe is None:
         return PaperCell(number)
     if rehearsed:
-        measured = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
+        own = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
         beside: tuple[Found, ...] = ()
     else:
-        measured, beside = _own_and_beside(number, recipe, sweeps)
-    if measured is None:
+        own, beside = _own_and_beside(number, recipe, sweeps)
+    if own is None:
         reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), None)
         return PaperCell(number, recipe.space, beside=beside, reason=reason)
     return PaperCell(
-        number,
-        recipe.space,
-        measured.ours,
-        measured.sweep,
-        measured.trial,
-        measured.candidates,
-        beside,
-        stand_in=measured.stand_in,
+        number, recipe.space, own.ours, own.sweep, own.trial, own.candidates, beside, stand_in=own.stand_in
     )
 
 
@@ -230,6 +225,7 @@ def formula_value(number: PublishedNumber) -> float:
     if gamma is not None and "bounds" in number.options:
         bounds = BOUNDS[number.options["bounds"]](gamma)
         return {"temperature_lower": bounds.lower, "temperature_upper": bounds.upper}[number.metric]
+    # Cached: several cells ask for the same fit, and each takes seconds.
     fits = [_fit(classes, value) for value in (WHOLE_GAMMAS if gamma is None else (gamma,))]
     if number.metric == "temperature":
         return fits[0].temperature
@@ -254,6 +250,7 @@ def format_paper_table(table: PaperTable, form: str) -> str:
 
 def caption(table: PaperTable) -> str:
     """Return the table's caption: what fills it, and why cells are empty."""
+    # The caption names every source, so that a table can be traced back to its sweeps.
     filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)] or ["no sweep"]
     sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {', '.join(filling)}"
     if table.rehearsed:

@@ -1,7 +1,7 @@
 """Pictures of mukhoti's Figs. 1, 4, 5 and 8, posterior's Figs. 5 and 6 and the trajectories of sweeps.
 
-Fig. 1: reliability on training data epoch by epoch; Fig. 5: BLEU and calibration error against temperature; Fig. 8:
-confidence in mistakes, and the decision boundaries of linear networks. A sweep without their rows has no picture.
+Fig. 1: reliability on training data by epoch. Fig. 5: BLEU and calibration error against temperature. Fig. 8:
+confidence in mistakes, and decision boundaries of linear networks. A sweep without the rows has no such picture.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sweeper.results import Results
 from trainables.metrics.base import softmax64
 from trainables.training import prediction
 
-#: The data set of Fig. 8: two inputs, two classes.
+#: Data set of Fig. 8, with two inputs and two classes.
 LINEAR = "mukhoti_linear"
 
 #: Bins of Fig. 8a's histogram of confidences, from one half to 1.
 WRONG_BINS = 10
 
-#: Test points drawn in Fig. 8b and c.
+#: Most test points drawn in Fig. 8b and c.
 MOST_POINTS = 400
 
 Line = Sequence[tuple[float, float | None]]
 
 
 def trained_pictures(results: Results) -> list[Figure]:
-    """Return the pictures that a sweep's tables hold. Raises QueryError."""
+    """Return the pictures for which a sweep's tables have the rows. Raises QueryError."""
     figures = [
         *_reliability_by_epoch(results),
         *temperature_curves(results),
@@ -49,10 +49,11 @@ def trained_pictures(results: Results) -> list[Figure]:
 
 
 def trajectories(results: Results) -> list[Figure]:
-    """Return the trajectory columns of a sweep, a line for each loss; nothing where it has none. Raises QueryError."""
+    """Return a figure for each trajectory column of a sweep, with a line for each loss. Raises QueryError."""
     trajectory = results.specification.get("evaluation", {}).get("trajectory")
     if not trajectory:
         return []
+    # Columns depend on the search space; a sweep without some of them still has the other figures.
     there = set(results.columns("epochs"))
     wanted = [
         f"{split}_{name}"
@@ -77,7 +78,7 @@ def trajectories(results: Results) -> list[Figure]:
 
 
 def temperature_curves(results: Results) -> list[Figure]:
-    """Return BLEU on test data and ECE on validation data against temperature (Fig. 5); only translations have them."""
+    """Return Fig. 5, test BLEU and validation ECE against temperature; only for translation."""
     if "best_bleu" not in results.columns("evaluations"):
         return []
     curves = []
@@ -96,7 +97,7 @@ def temperature_curves(results: Results) -> list[Figure]:
 
 
 def gradient_norms(results: Results) -> list[Figure]:
-    """Return mukhoti Fig. 4b–d: how many training samples have which gradient norm, a panel for each counted epoch."""
+    """Return mukhoti Fig. 4b–d: histograms of training samples' gradient norms, a panel for each counted epoch."""
     counts = prediction.GRADIENT_COUNTS
     if counts not in results.columns("epochs"):
         return []
@@ -104,10 +105,12 @@ def gradient_norms(results: Results) -> list[Figure]:
         f"SELECT {_loss_sql(results)} AS loss, epoch, {counts} AS counts FROM epochs JOIN trials "
         f"USING (trial, replicate) WHERE status = 'completed' AND {counts} IS NOT NULL ORDER BY epoch, loss"
     ).to_pylist()
+    # Counts add up over replicates before they become shares.
     shares: dict[int, dict[str, NDArray[np.float64]]] = {}
     for row in counted:
         of_epoch = shares.setdefault(row["epoch"], {})
         of_epoch[row["loss"]] = of_epoch.get(row["loss"], 0.0) + np.array(row["counts"], float)
+    # The outer bins are open: they are drawn at their inner edge, the others at their geometric middle.
     inner = prediction.GRADIENT_NORM_EDGES[1:-1]
     middles = [float(inner[0]), *np.sqrt(inner[:-1] * inner[1:]).tolist(), float(inner[-1])]
     losses = sorted({row["loss"] for row in counted})
@@ -128,10 +131,10 @@ MAPPED = {"raw": "ece", "Ψ": "posthoc_focal_map_ece"}
 
 
 def errors_by_gamma(results: Results) -> list[Figure]:
-    """Return posterior Figs. 5 and 6: box plots of test ECE by γ, with the focal map and without, for each network.
+    """Return posterior Figs. 5 and 6: box plots of test ECE by γ, with and without the focal map, for each network.
 
-    A box reaches from quartile to quartile, with a bar at the median, and the line to the extremes. Smoothed networks
-    are apart.
+    A box spans the quartiles with a bar at the median, and its line reaches the extremes. Networks with label smoothing
+    have their own panels.
     """
     if results.specification.get("header", {}).get("paper") != "posterior":
         return []
@@ -157,13 +160,13 @@ def errors_by_gamma(results: Results) -> list[Figure]:
 
 
 def _loss_sql(results: Results) -> str:
-    """Return the expression of a trial's loss with its γ."""
+    """Return the SQL expression for a trial's loss with its γ."""
     gamma = "config_loss_gamma" if "config_loss_gamma" in results.columns("trials") else "NULL"
     return f"config_loss_name || coalesce(' γ ' || format('{{:g}}', {gamma}::DOUBLE), '')"
 
 
 def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) -> list[Figure]:
-    """Return a column against something, a line for each loss that has values; nothing where none has."""
+    """Return a figure with a line for each loss that has values, as a list; an empty list if none has."""
     legend = [name for name, line in lines.items() if any(y is not None for _, y in line)]
     drawn = curves({name: lines[name] for name in legend}, legend)
     panel = Panel("", drawn, quantity("x", against), quantity("y", column))
@@ -172,7 +175,7 @@ def _curves(sweep: str, column: str, lines: Mapping[str, Line], against: str) ->
 
 
 def _reliability_by_epoch(results: Results) -> list[Figure]:
-    """Return Fig. 1: of the first finished cross-entropy network, a diagram of training data for each evaluation."""
+    """Return Fig. 1: training-data reliability at each evaluation of the first finished cross-entropy network."""
     rows = results.rows(
         "SELECT trial, epoch, bin, sum(n)::BIGINT AS n, sum(n * accuracy) / nullif(sum(n), 0) AS accuracy "
         "FROM reliability WHERE split = 'train' AND trial = (SELECT min(trial) FROM trials "
@@ -189,7 +192,7 @@ SHOWN = ("accuracy", "share of samples")
 
 
 def _diagram(rows: Sequence[Row], title: str) -> Panel:
-    """Return one reliability diagram with the share of samples in each bin."""
+    """Return a reliability diagram with the share of samples in each bin."""
     total = max(1, sum(int_of(row, "n") for row in rows))
     bins: list[Json] = [
         {"x": at / len(rows), "end": (at + 1) / len(rows), "y": float_or_none(row, "accuracy") or 0.0,
@@ -207,7 +210,7 @@ def _diagram(rows: Sequence[Row], title: str) -> Panel:
 
 
 def _linear_networks(results: Results) -> list[Figure]:
-    """Return Fig. 8: a histogram of confidences in mistakes, and the decision boundaries."""
+    """Return Fig. 8: a histogram of confidences in mistakes, and decision boundaries."""
     logits: dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
     for row, member in networks(results):
         logits.setdefault(text_of(row, "config_loss_name"), (member.logits["test"], member.targets["test"]))
@@ -222,20 +225,23 @@ def _linear_networks(results: Results) -> list[Figure]:
     panels, directions = [], []
     for loss, (values, held) in logits.items():
         if len(held) != len(inputs) or not np.array_equal(held, targets):
-            return figures  # other data lie here now than the sweep was trained on
+            return figures  # the data on this machine are not those that the sweep was trained on
+        # Weights are not stored: the logits of a linear network without bias determine them.
         solved, *_ = np.linalg.lstsq(inputs, values[:, 1] - values[:, 0], rcond=None)
         weights = np.asarray(solved, np.float64)
         directions.append(weights / np.linalg.norm(weights))
         panels.append(_boundary(inputs, targets, weights, loss, [*logits]))
     first, *others = directions
+    # Rounding can bring a cosine above 1.
     angles = [f"{np.degrees(np.arccos(np.clip(first @ other, -1, 1))):.2f}°" for other in others]
     words = f"test points by class and decision boundary; boundaries {', '.join(angles)} apart" if angles else ""
     return [*figures, Figure("boundaries", "Decision boundaries", f"{results.name}: {words}", [], panels, [])]
 
 
 def _histogram(sweep: str, confidences: Mapping[str, NDArray[np.float64]]) -> Figure:
-    """Return the shares of mistakes by confidence, the losses' bars side by side."""
+    """Return the shares of mistakes by confidence, with the losses' bars side by side."""
     edges = np.linspace(0.5, 1, WRONG_BINS + 1)
+    # A tenth of each bin stays empty, so that neighbouring bins can be told apart.
     wide = 0.9 * (edges[1] - edges[0]) / len(confidences)
     bars: list[Json] = []
     legend = []
@@ -259,7 +265,7 @@ def _boundary(
     loss: str,
     losses: Sequence[str],
 ) -> Panel:
-    """Return points of both classes, and the line on which a network without bias is undecided."""
+    """Return points of both classes, and the decision boundary of a network without bias."""
     reach = float(np.abs(inputs).max())
     drawn = [*zip(inputs[:MOST_POINTS].tolist(), targets[:MOST_POINTS].tolist(), strict=True)]
     classes = [

@@ -98,6 +98,7 @@ class Claim:
 
     def judge(self, rows: Rows) -> Verdict:
         """Return the verdict of the rows of its table."""
+        # Here and not in each judge, so that no judge can forget it.
         held = trained_to_the_end(rows)
         outcome = self.decide(of_split(held, self.split) if self.split else held)
         if not isinstance(outcome, Verdict):
@@ -122,9 +123,7 @@ class Claim:
     def _texts(self) -> dict[str, str]:
         """The paragraphs of the judge's docstring by first word; the first paragraph by the empty string."""
         # The docstring is the only source of the rule, so the printed rule cannot differ from the documented one.
-        first, *others = (
-            " ".join(paragraph.split()) for paragraph in inspect.cleandoc(self.decide.__doc__ or "").split("\n\n")
-        )
+        first, *others = (" ".join(text.split()) for text in inspect.cleandoc(self.decide.__doc__ or "").split("\n\n"))
         return {"": first, **{word: text for word, _, text in (paragraph.partition(": ") for paragraph in others)}}
 
 
@@ -178,6 +177,7 @@ def verdict_of(
     verdicts = {name: _side(estimate, sign, len(known)) for name, estimate in estimates.items()}
     kinds = set(verdicts.values())
     verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
+    # One number has to stand for all: the worst one cannot make a claim look better than it is.
     worst = min(known.values(), key=lambda estimate: sign * (estimate.value or 0.0))
     words = "; ".join(f"{name} {estimate.text(form)}" for name, estimate in estimates.items())
     sentence = f"{what}: {words}; n = {_counts(known)}"

@@ -51,6 +51,7 @@ def curvature_falls_with_gamma(val: Rows) -> Verdict:
     cross, scaled, mechanical = (
         correlations(held, plain_gamma, reading, pool=False) for reading in (CROSS_ENTROPY, _per_weight, TRAINING)
     )
+    # Two readings that err in opposite directions: where both agree, the claim does not rest on the choice.
     readings = {"cross-entropy's Hessian": cross, "the training loss's over the mean focal weight": scaled}
     estimates = {
         f"{network}, {label}": estimate for label, of_it in readings.items() for network, estimate in of_it.items()
@@ -89,6 +90,7 @@ def every_loss_controls_curvature(val: Rows) -> Estimates:
     by_loss = {
         name: clusters(held, log_eigenvalue) for name, held in grouped(val, itemgetter("config_loss_name")).items()
     }
+    # Logarithms, so that losses and networks with different scales of λ_max weigh alike.
     reference = by_loss.pop("cross_entropy", {})
     return {str(name): difference(held, reference) for name, held in sorted(by_loss.items()) if held and reference}
 
@@ -136,9 +138,7 @@ def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
             f"{len(data)} configurations have a positive trace and ECE; {CONFIGURATIONS} are needed", len(data)
         )
     labels = [p.stratum for p in points]
-    networks = [
-        np.array([at for at, label in enumerate(labels) if label == network]) for network in dict.fromkeys(labels)
-    ]
+    networks = [np.flatnonzero([label == network for label in labels]) for network in dict.fromkeys(labels)]
     shift = data[:, 0].mean()
     # Networks of different sizes have different traces: their means would make a curve where none is.
     for members in networks:
@@ -150,9 +150,7 @@ def ece_smallest_at_intermediate_trace(val: Rows) -> Verdict:
     p = _depth_p(curve, data[:, 1], networks)
     end = curve.lowest_end(data[:, 1], len(data) - DEGREE - len(networks))
     verdict = HOLDS if value > 0 and p < ONE_SIDED else FAILS if end else UNDECIDED
-    lowest, low, high = (
-        10 ** float(logarithm) for logarithm in (curve.minimum(data[:, 1]), data[:, 0].min(), data[:, 0].max())
-    )
+    lowest, low, high = (10 ** float(x) for x in (curve.minimum(data[:, 1]), data[:, 0].min(), data[:, 0].max()))
     sentence = (
         f"the cubic's depth below the lower of its ends is {value:.2f} decades of ECE (of random orders, {100 * p:.2g} "
         f"% are as deep){f', and it is lowest at the {end} end' if end else ''}; its minimum lies at "
@@ -173,9 +171,8 @@ class _Cubic:
         centre, low, high = x.mean(), x.min(), x.max()
         edge = EDGE * (high - low)
         self.places = np.linspace(low + edge, high - edge, 100)
-        self._design = np.vander(
-            x - centre, DEGREE + 1
-        )  # centred: powers of log10 Tr(H) are nearly collinear otherwise
+        # Centred: powers of log10 Tr(H) are nearly collinear otherwise.
+        self._design = np.vander(x - centre, DEGREE + 1)
         # Solved once for all y: the permutation test fits thousands of orders.
         self._solved = np.linalg.pinv(self._design)
         self._ends = np.vander(np.array([low, high]) - centre, DEGREE + 1)
@@ -231,6 +228,7 @@ def trace_regularisation_calibrates(val: Rows) -> Estimates:
 
     Missing: ρ needs at least four τ of hessian_trace that differ in nothing else, with the trace
     """
+    # The paper claims both, so one of them alone does not decide.
     ece, trace = (
         {f"{network}, {label}": estimate for network, estimate in correlated.items() if estimate.value is not None}
         for label, correlated in (
@@ -259,6 +257,7 @@ def lower_layer_curvature_calibrates(rows: Rows) -> Detailed:
 
     Missing: no intervention lowered the curvature of a layer beside plain steps (evaluation.curvature.blocks)
     """
+    # The interventions are settings themselves: with them in the stratum, nothing would be comparable.
     besides = tuple(f"config_optimizer_{name}" for name in INTERVENTIONS)
     estimates, lowered = {}, {}
     for network, held in by_network(rows).items():

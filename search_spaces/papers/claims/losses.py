@@ -49,6 +49,7 @@ def coverage_and_nu_calibrate(rows: Rows) -> Verdict:
     """
     risk = is_loss("selective_risk")
     test = [row for row in of_split(rows, "test") if risk(row)]
+    # They join the sentence but not the verdict: the claim is about the tuned loss.
     rho = {
         key: mean_correlation(points_of(test, f"config_loss_{key}", "ece", SELECTIVE), pool=True)
         for key in ("coverage", "nu")
@@ -137,6 +138,7 @@ def au_beats_every_baseline(rows: Rows) -> Estimates:
 
     Missing: selective_risk and another loss are needed on one network
     """
+    # Sorted: tables have no order, and the sentence lists losses in this one.
     names = sorted({str(row["config_loss_name"]) for row in rows} - {"selective_risk"})
     return _tuned(rows, is_loss("selective_risk"), losses(names), "nll")
 

@@ -102,6 +102,7 @@ def of_split(rows: Rows, split: str) -> list[Row]:
 def number(row: Row, column: str) -> float | None:
     """Return a finite number from a column, else `None`."""
     value = row.get(column)
+    # A diverged replicate has NaN; one would make every mean over it NaN.
     if value is None or isinstance(value, (str, datetime)) or not math.isfinite(value):
         return None
     return float(value)
@@ -160,6 +161,7 @@ def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
     held = [group for group in groups if len(group)]
     if not held:
         return NOTHING
+    # A single configuration has only its replicates; the unit then says how little that shows.
     values, unit = (held[0], REPLICATES) if len(held) == 1 else (_means(held), CONFIGURATIONS)
     return _estimate(mean_of(values), unit, len(values), len(values))
 
@@ -249,6 +251,7 @@ def _best_of_settings(candidates: Sequence[_Candidate]) -> Clusters:
 
 
 def _best(candidates: Sequence[_Candidate]) -> dict[str, Sequence[float]]:
+    # On validation data, never on the test data that are compared.
     best = min(candidates, key=lambda candidate: candidate.objective)
     return {best.trial: best.values}
 
@@ -280,6 +283,7 @@ Ours = Callable[[Row], bool]
 def by_network(rows: Rows) -> dict[str, list[Row]]:
     """Return rows by network, named by architecture and those of its hyperparameters that vary among the rows."""
     columns = sorted({key for row in rows for key in row if key.startswith("config_architecture_")})
+    # A hyperparameter that all rows share would only lengthen the name.
     named = "config_architecture_name"
     varying = {
         name: [c for c in columns if c != named and len({row.get(c) for row in held}) > 1]
@@ -330,6 +334,7 @@ def points_of(rows: Rows, x: Reading, column: Reading, besides: Sequence[str] = 
     """Return a point (x, mean of a column) for each configuration with both; a stratum agrees in all but `besides`."""
     points = []
     for held in by_trial(rows).values():
+        # x is a setting and thus equal in all replicates: the first row is enough.
         a, b = trial_mean(held[:1], x), trial_mean(held, column)
         if a is not None and b is not None:
             points.append(Point(other_settings(held[0], besides), a, b))

@@ -51,6 +51,7 @@ def focal_temperature_beats_temperature(rows: Rows) -> Detailed:
     Missing: evaluation.posthoc must name both temperature and focal_temperature, fitted by one objective
     """
     gain = _gain("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece")
+    # Otherwise a difference could come from the objective instead of γ.
     fitted = [row for row in rows if _equally_fitted(row)]
     test, val = (means(of_split(fitted, split), gain) for split in ("test", "val"))
     return test, {"on_validation": {network: estimate.value for network, estimate in val.items()}}
@@ -97,7 +98,7 @@ def weight_decay_hurts_calibratability(test: Rows) -> Detailed:
 def temperature_linear_in_gamma_ev(val: Rows) -> Estimates:
     """The optimal temperature is close to linear in the focal map's γ.
 
-    Rule: of each replicate, R² of the straight line through the best T at the nine γ_ev of the grid; its mean over each
+    Rule: R² of the straight line through each replicate's best T at the nine γ_ev of the grid; its mean over each
     network's configurations minus .95. Holds where every network's 95 % interval lies above 0, does not hold where one
     lies below even at 95 % for all together (Bonferroni), else undecided; at least three configurations, or one alone.
 
@@ -171,6 +172,7 @@ def _equally_fitted(row: Row) -> bool:
 def _log_ratio(row: Row, column: str) -> float | None:
     """Return ln(divergence in `column` / divergence after the focal map) of a replicate trained with one γ > 0."""
     before, after = number(row, column), number(row, f"posthoc_focal_map_{KL}")
+    # Ψ^γ inverts a loss with one γ per network; sample-dependent γ and γ = 0 have no such map.
     if row["config_loss_name"] not in ("focal", "focal_lambert") or (number(row, "config_loss_gamma") or 1) <= 0:
         return None
     return math.log(before / after) if before and after and before > 0 and after > 0 else None
@@ -274,7 +276,7 @@ def ece_rises_with_gamma_after_ts_fl(test: Rows) -> Estimates:
 def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
     """The γ with the smallest ECE grows with the network.
 
-    Rule: of each network the γ with the smallest mean test ECE, one-hot targets, at least three γ; the statistic is the
+    Rule: each network's γ with the smallest mean test ECE, one-hot targets, at least three γ; the statistic is the
     rank correlation of that γ with the network's depth (the number in its name), each network counting once. Holds
     where its 95 % interval lies above 0, does not hold where it lies below, else
     undecided; at least five networks: of four, perfect order has a probability of one in twelve.
@@ -304,6 +306,7 @@ def best_gamma_grows_with_network_size(test: Rows) -> Verdict:
 
 def _error_by_gamma(rows: Rows) -> dict[float, float]:
     """Return γ → mean ECE of its configurations."""
+    # Configurations first, then their mean: more replicates of one learning rate must not weigh more.
     by_gamma = grouped(points_of(rows, plain_gamma, "ece"), lambda point: point.x)
     return {gamma: sum(point.y for point in held) / len(held) for gamma, held in by_gamma.items()}
 

@@ -1,8 +1,8 @@
-"""Training a Transformer to translate, measured by calibration of every next token and BLEU of whole sentences.
+"""Train a Transformer to translate; measure the calibration of every next token, and BLEU of whole sentences.
 
-A token's prediction is that of its class among all word pieces, given the source and the reference's tokens before it
-(Müller et al. 2019, section 3.2). Of its logits only what the metrics need is kept, see `tokens`: the loop has no
-`predict`, and chooses the temperatures of `evaluation.posthoc` itself, on validation data.
+A token is predicted among all word pieces, given the source and the reference's tokens before it (Müller et al. 2019,
+section 3.2). Logits are too many to keep, so only the sums that the metrics need are kept (`tokens`). The loop
+therefore has no `predict`, and chooses the temperatures of `evaluation.posthoc` itself, on validation data.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from trainables.training.recipe import (
     setting,
 )
 
-#: Sentences whose tokens are predicted, or that are translated, at once.
+#: Sentences that are predicted or translated at once.
 SENTENCES = 64
 
-#: Logits that are held at once in float64: 128 MiB, a few times over.
+#: Logits held at once: 128 MiB in float64, of which a few copies exist.
 LOGITS_AT_ONCE = 2**24
 
-#: Tags of losses that are defined over samples of which each has one prediction.
+#: Tags of losses that need whole batches of samples with one prediction each; a sentence has many.
 UNSUITED = ("batch_coupled", "stateful", "needs_model")
 
-#: Settings of an optimiser that this loop does not follow.
+#: Optimiser settings that this loop does not support.
 NOT_FOLLOWED = ("freeze", "layer_decay", "sharpness", "mixup", "cutmix")
 
-#: Objectives of a temperature that the sums kept of each token, at the grids' temperatures, are enough for.
+#: Objectives of a temperature that need only the kept sums at the grids' temperatures.
 ON_GRIDS = ("ece", "nll_on_grid")
 
 BLEU, BEST_BLEU = "bleu", "best_bleu"
 
 
 class TranslationLoop(TrainingLoop):
-    """Trains on the mean loss over the tokens of a batch; batches hold pairs of about one length.
+    """A loop that trains on the mean loss over a batch's tokens; batches hold pairs of similar length.
 
     Attributes:
-        model: what trains.
-        measured: what is measured: the running average of its weights where the optimiser has `ema`.
-        measures: the columns of tokens, of BLEU and of each temperature.
+        model: network that trains.
+        measured: network that is measured: the running average of the weights if the optimiser has `ema`.
+        measures: columns for tokens, BLEU and each temperature.
     """
 
     def __init__(
@@ -79,24 +79,25 @@ class TranslationLoop(TrainingLoop):
         """Build network, loss and optimiser.
 
         Args:
-            loss: of this program, a function of samples alone.
+            loss: a built-in loss that is a function of single samples.
             architecture: a `Transformer`.
-            optimizer: of this program; its batch size counts tokens with their padding, of the longer side.
-            beams: translations of each sentence that beam search follows [Vaswani et al. 2017, section 6.1].
+            optimizer: a built-in optimiser; its batch size counts the longer side's tokens, with padding.
+            beams: translations per sentence that beam search follows [Vaswani et al. 2017, section 6.1].
             length_penalty: α of beam search [Vaswani et al. 2017, section 6.1].
-            seed: of the order of batches.
-            device: of everything.
-            max_epochs: the epoch that the schedule runs to.
+            seed: seed of the order of batches.
+            device: device of the network and its inputs.
+            max_epochs: last epoch of the schedule.
             dataset: pairs of sentences.
-            evaluation: its bins and temperatures.
+            evaluation: settings with bins and temperatures.
 
         Raises:
-            ValueError: what is asked for is not measured of translations, or sacrebleu is not installed.
+            ValueError: a setting is not supported for translation, or sacrebleu is not installed.
         """
         fault = next(_faults(loss, optimizer, dataset, evaluation), None)
+        # Before anything is built: a sweep of GPU-days should not fail at its first evaluation.
         if fault is not None:
             raise ValueError(fault)
-        bleu(["a"], ["a"])  # sacrebleu is there
+        bleu(["a"], ["a"])  # fails now, not after the first epoch, if sacrebleu is not installed
         self._recipe, self._max_epochs, self._dataset, self._device = optimizer, max_epochs, dataset, device
         self._beams, self._penalty, self._bins, self._posthoc = (
             beams,
@@ -109,6 +110,7 @@ class TranslationLoop(TrainingLoop):
         self.optimizer = build_optimizer(self.model, optimizer)
         decay = setting(optimizer, "ema")
         self._averaged = None if decay is None else averaged_weights(self.model, decay)
+        # Its own generator, saved with the state: a resumed epoch has the order it would have had.
         self._order = torch.Generator().manual_seed(seed)
         self._lengths = (dataset.train.inputs != PADDING).sum(2).amax(1).cpu()
         self.epoch = 0
@@ -117,11 +119,11 @@ class TranslationLoop(TrainingLoop):
 
     @property
     def measured(self) -> Any:
-        """What is measured."""
+        """The network that is measured."""
         return self.model if self._averaged is None else self._averaged.module
 
     def train_epoch(self) -> dict[str, float]:
-        """Train an epoch; return the mean loss of a pair's batch and the epoch's first learning rate."""
+        """Train an epoch; return the mean over pairs of their batch's loss, and the epoch's first learning rate."""
         self._fitted = None
         self.model.train()
         self.loss_function.begin_epoch(self.epoch, self._max_epochs)
@@ -134,7 +136,7 @@ class TranslationLoop(TrainingLoop):
                 now = learning_rate(self._recipe, self.epoch + done / samples, self._max_epochs)
                 set_learning_rate(self.optimizer, now)
             inputs = self._dataset.train.inputs[places.to(self._dataset.train.inputs.device)].to(self._device)
-            total += self._step(inputs) * len(places)
+            total += self._step(inputs) * len(places)  # stays on the device: a float() would wait for it each step
             done += len(places)
         self.epoch += 1
         return {"train_loss": float(total) / samples, "lr": rate}
@@ -152,12 +154,14 @@ class TranslationLoop(TrainingLoop):
     def measure(self, split: str, stage: str) -> dict[str, float]:
         """Return metrics of a split's tokens; at a rung and at the end also after each temperature, and BLEU."""
         inputs = self._dataset.splits[split].inputs
+        # After an epoch only the plain metrics are needed, so one temperature is enough.
         if stage == EPOCH:
             tokens = predicted_tokens(self.measured, inputs, [1.0])
+            # A diverged network has NaN logits; metrics of them would raise instead of reporting the divergence.
             finite = math.isfinite(float(tokens.top_logits.sum()))
             return token_metrics(tokens, 1.0, min(self._bins, len(tokens))) if finite else {"nll": math.nan}
         tokens = predicted_tokens(self.measured, inputs, self._temperatures())
-        if self._fitted is None:
+        if self._fitted is None:  # once for all splits of an evaluation; training resets it
             val = self._dataset.val.inputs
             known = tokens if split == FITTED_ON else predicted_tokens(self.measured, val, self._temperatures())
             self._fitted = {entry_label(entry): _chosen(entry, known) for entry in self._posthoc}
@@ -175,7 +179,8 @@ class TranslationLoop(TrainingLoop):
     def _scores(
         self, split: str, stage: str, tokens: TokenStatistics, fitted: Mapping[str, Mapping[str, float]]
     ) -> dict[str, float]:
-        """Return BLEU of a split, at each temperature once; at the end also the curves over temperatures (Fig. 5)."""
+        """Return a split's BLEU at each fitted temperature; at the end also the curves over temperatures (Fig. 5)."""
+        # Beam search takes longer than all else, so each temperature is searched once, whatever asks for it.
         if (references := self._dataset.references.get(split)) is None:
             return {}
         wanted = {1.0: [BLEU]}
@@ -196,7 +201,8 @@ class TranslationLoop(TrainingLoop):
         return row
 
     def translated(self, split: str, temperature: float = 1.0) -> list[str]:
-        """Return the translations of a split's sentences, in order; those of about one length are made together."""
+        """Return the translations of a split's sentences, in order."""
+        # Sentences of similar length are translated together: a batch takes as long as its longest one.
         inputs, model = self._dataset.splits[split].inputs, self.measured.eval()
         translations: list[list[int]] = [[] for _ in range(len(inputs))]
         lengths = (inputs[:, 0] != PADDING).sum(1).cpu()
@@ -224,21 +230,21 @@ class TranslationLoop(TrainingLoop):
 
 
 def measured_columns(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that are measured, with those after each temperature's label."""
+    """Return the names of all measured columns, for fitted temperatures with their labels."""
     scaled = ("temperature", "converged", "at_bound", *(key for key in RECALIBRATED if key in TOKEN_METRICS), BLEU)
     curves = [column_at(metric, at) for metric in (BLEU, "ece") for at in TEMPERATURES]
     return (*TOKEN_METRICS, BLEU, BEST_BLEU, *curves, *(f"posthoc_{label}_{key}" for label in labels for key in scaled))
 
 
 def _faults(loss: Options, optimizer: Options, dataset: object, evaluation: EvaluationSettings) -> Iterator[str]:
-    """Yield what a search space asks of translations that this loop does not do."""
+    """Yield a sentence for each unsupported setting of a search space."""
     if not isinstance(dataset, Pairs):
-        yield "it trains on pairs of sentences; name a data set of search_spaces.papers.translation.pairs"
+        yield "the data set has no pairs of sentences; name one of search_spaces.papers.translation.pairs"
     if LOSSES.is_own(loss["name"]) or any(LOSSES.has_tag(loss["name"], tag) for tag in UNSUITED):
         yield f"{loss['name']} is a function of whole batches of samples, not of tokens; choose cross_entropy or focal"
     unused = [name for name in NOT_FOLLOWED if optimizer.get(name)]
     if unused or optimizer.get("checkpoint", "last") != "last":
-        yield f"optimizer.{[*unused, 'checkpoint'][0]} is not followed; leave it out"
+        yield f"optimizer.{[*unused, 'checkpoint'][0]} is not supported for translation; leave it out"
     if evaluation.metrics or evaluation.curvature:
         yield "only tokens, temperatures and BLEU are measured; set evaluation.curvature: false and no metrics"
     for entry in evaluation.posthoc:
@@ -253,14 +259,15 @@ def _faults(loss: Options, optimizer: Options, dataset: object, evaluation: Eval
 
 
 def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the samples in batches of about one length, as Vaswani et al. 2017, section 5.1, in random order.
+    """Return batches of samples of similar length (Vaswani et al. 2017, section 5.1), in random order.
 
     Args:
         lengths: tokens of each sample, int64 [N].
-        order: a random order of the samples, which decides among those of one length.
-        size: tokens of a batch at most, every sample padded to its longest; a longer sample is a batch of its own.
-        generator: draws the order of the batches.
+        order: random order of the samples, which breaks ties of length.
+        size: most tokens of a batch, each sample padded to the longest; a longer sample is a batch by itself.
+        generator: generator of the order of batches.
     """
+    # A stable sort keeps the random order among samples of one length, so batches differ between epochs.
     rising = order[torch.argsort(lengths[order], stable=True)]
     batches, start = [], 0
     widths = lengths[rising].tolist()
@@ -273,8 +280,9 @@ def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.G
 
 @torch.no_grad()
 def predicted_tokens(model: Transformer, pairs: Tensor, temperatures: Sequence[float]) -> TokenStatistics:
-    """Return what is kept of the predictions of all target tokens of pairs [N, 2, L], in their order."""
+    """Return the statistics of the predictions of all target tokens of pairs [N, 2, L], in order."""
     model.eval()
+    # The classifier is applied to a few tokens at a time: all logits of a batch at 37,000 pieces would not fit.
     rows, device = max(1, LOGITS_AT_ONCE // model.classifier.out_features), model.classifier.weight.device
     parts = []
     for inputs in pairs.split(SENTENCES):
@@ -287,7 +295,7 @@ def predicted_tokens(model: Transformer, pairs: Tensor, temperatures: Sequence[f
 
 
 def _chosen(entry: Options, tokens: TokenStatistics) -> dict[str, float]:
-    """Return what fitting a temperature on a grid gives, by calibration error or by log-loss."""
+    """Fit a temperature on a grid by calibration error or log-loss; return its parameters."""
     grid = TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")]
     if entry["objective"] == "ece":
         errors = [token_ece(tokens, temperature, entry.get("bins", 15)) for temperature in grid.tolist()]
@@ -297,11 +305,11 @@ def _chosen(entry: Options, tokens: TokenStatistics) -> dict[str, float]:
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-    """Return corpus BLEU (Papineni et al. 2002), 0 to 100: sacrebleu's, four-grams, case kept, its tokenisation `13a`.
+    """Return corpus BLEU (Papineni et al. 2002), 0 to 100: sacrebleu's, four-grams, cased, tokenisation `13a`.
 
     Args:
         translations: whole sentences, not tokenised.
-        references: one for each.
+        references: one reference for each translation.
 
     Raises:
         ValueError: sacrebleu is not installed.

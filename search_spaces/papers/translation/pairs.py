@@ -4,8 +4,8 @@ WMT 2014 English to German (Bojar et al. 2014) is plain text, one sentence per l
 training text is what statmt.org publishes for that task (Europarl v7, Common Crawl, News Commentary v9; some 4.5
 million pairs), joined by the user; newstest2013 validates and newstest2014 tests, as in Vaswani et al. 2017.
 
-As word pieces, a pair is int32 [2, L], the source's ids above the target's, each ended by END and padded with PADDING
-behind; what a network is trained on is every token of the target, each after those before it.
+As word pieces, a pair is int32 [2, L]: the source's ids, then the target's, each with END and then PADDING at the end.
+A network is trained on every token of the target, each given those before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEMBER = "wmt14_en_de"
 #: Training, validation and test text: `<part>.en` and `<part>.de`.
 PARTS = ("train", "newstest2013", "newstest2014")
 
-#: Sentences that the vocabulary is made from, where there are more: it needs their pieces' frequencies alone.
+#: Most sentences from which the vocabulary is made: it needs only the pieces' frequencies.
 SAMPLED = 4_000_000
 
 REMEDY = (
@@ -47,8 +47,8 @@ class Pairs(DataSet):
     """Pairs of sentences.
 
     Attributes:
-        tokenizer: a sentencepiece model, of both languages.
-        references: the target sentences of `val` and `test` as they are written, which translations are compared with.
+        tokenizer: sentencepiece model of both languages.
+        references: original target sentences of `val` and `test`, with which translations are compared.
     """
 
     tokenizer: bytes = b""
@@ -59,7 +59,7 @@ class Pairs(DataSet):
         return loaded_tokenizer(self.tokenizer)
 
     def text(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        """Return sentences from their token ids, without END and what follows it."""
+        """Return sentences from their token ids, without special tokens."""
         known = [[token for token in row if token not in (PADDING, BEGIN, END)] for row in tokens]
         return [str(sentence) for sentence in self._pieces.decode(known)]
 
@@ -77,7 +77,7 @@ def read_parallel(folder: Path, part: str) -> Parallel:
     texts = []
     for language in ("en", "de"):
         path = folder / f"{part}.{language}"
-        # Not splitlines(), which also cuts at separators inside a sentence.
+        # Not splitlines(): it also cuts at Unicode separators inside a sentence, and then lines no longer match.
         lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
         texts.append([line.strip() for line in lines])
     source, target = texts
@@ -96,16 +96,16 @@ def wmt14_en_de(
 
     Load WMT 2014 English to German as pairs of token ids, int32 [N, 2, L].
 
-    The vocabulary is made of the training text of both languages. Training pairs with an empty side or more than
-    `length` tokens on one are left out; those of the tests are cut, and their translations compared with whole ones.
+    The vocabulary is made from the training text of both languages. Training pairs with an empty side or more than
+    `length` tokens on a side are left out. Test pairs are cut, and their translations compared with whole references.
 
     Source: mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017.
 
     Args:
-        folder: where the six files are, or their folder `wmt14_en_de`; see `data_folder`.
+        folder: folder of the six files, or of their folder `wmt14_en_de`; see `data_folder`.
         vocabulary: word pieces, shared by both languages (Vaswani et al. 2017, section 5.1: about 37,000)
             [Vaswani et al. 2017, section 5.1].
-        length: tokens of a sentence at most [our choice: .3 % of the pairs are longer].
+        length: most tokens of a sentence [our choice: .3 % of the pairs are longer].
 
     Raises:
         DataSetUnavailableError: files are missing or do not belong together, or sentencepiece is not installed.
@@ -129,7 +129,7 @@ def wmt14_en_de(
 def encoded_parts(
     train: Parallel, tests: list[Parallel], vocabulary: int, length: int, place: Path | str
 ) -> dict[str, NDArray[np.generic]]:
-    """Return the tokeniser and the token ids of all parts as arrays: `tokenizer train val test kept`.
+    """Return the tokeniser and all parts' token ids as arrays: `tokenizer train val test kept`.
 
     Raises:
         DataSetUnavailableError: no vocabulary of that size can be made, or no training pair is short enough.
@@ -149,8 +149,9 @@ def encoded_parts(
 
 
 def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests: list[Parallel]) -> Pairs:
-    """Return the data set of encoded parts; inputs of all splits are as long as the longest pair of any."""
+    """Return the data set of encoded parts, padded to the longest pair of any split."""
     model = arrays["tokenizer"].tobytes()
+    # One shape for all splits: the network's positions are sized by it.
     longest = max(arrays[part].shape[2] for part in ("train", "val", "test"))
     train, val, test = (_split(arrays[part], longest) for part in ("train", "val", "test"))
     classes = int(loaded_tokenizer(model).get_piece_size())
@@ -163,7 +164,7 @@ def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests
 def _split(rows: NDArray[np.generic], longest: int) -> Split:
     missing = longest - rows.shape[2]
     inputs = np.pad(rows, ((0, 0), (0, 0), (0, missing))) if missing else np.require(rows, requirements=["C", "W"])
-    # A pair has no class of its own; its first target token stands for it.
+    # A pair has no class, but a `Split` needs targets: the first target token stands in.
     return Split(torch.from_numpy(inputs), torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)))
 
 
@@ -173,9 +174,9 @@ def _split(rows: NDArray[np.generic], longest: int) -> Split:
 ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 GERMAN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 SHORTEST, LONGEST = 3, 7
-#: Word pieces at most: the twenty words, and the letters and pieces that they are joined from.
+#: Most word pieces: the twenty words, and the letters and pieces from which they are joined.
 VOCABULARY = 120
-#: Tokens of a sentence at most; no number has so many.
+#: Most tokens of a sentence; no number has that many.
 LONGEST_PAIR = 40
 
 
@@ -197,7 +198,7 @@ def number_words(
         validation_samples: pairs of the validation split [our choice].
         test_samples: pairs of the test split [our choice].
         noise: share of the German words that are drawn at random [our choice].
-        seed: of the draws [arbitrary].
+        seed: seed of the draws [arbitrary].
 
     Raises:
         DataSetUnavailableError: sentencepiece is not installed.
@@ -213,15 +214,15 @@ def _drawn(random: np.random.Generator, count: int, noise: float) -> Parallel:
     for _ in range(count):
         digits = random.integers(10, size=random.integers(SHORTEST, LONGEST + 1))
         sources.append(" ".join(ENGLISH[digit] for digit in digits))
-        heard = np.where(random.random(len(digits)) < noise, random.integers(10, size=len(digits)), digits)
-        targets.append(" ".join(GERMAN[digit] for digit in heard[::-1]))
+        translated = np.where(random.random(len(digits)) < noise, random.integers(10, size=len(digits)), digits)
+        targets.append(" ".join(GERMAN[digit] for digit in translated[::-1]))
     return sources, targets
 
 
-#: Token ids that are no word piece.
+#: Special token ids, which are no word pieces.
 PADDING, UNKNOWN, BEGIN, END = range(4)
 
-#: Pairs that are encoded at once.
+#: Pairs encoded at once: Python lists of all ids would take gigabytes.
 CHUNK = 100_000
 
 INSTALL = "pip install 'calibration-sweeper[translation]'"
@@ -240,17 +241,18 @@ def trained_tokenizer(sentences: Iterable[str], size: int, *, sampled: int = 0, 
     """Return a sentencepiece model of byte-pair encoding (Sennrich et al. 2016) with a vocabulary for all sentences.
 
     Args:
-        sentences: of both languages.
-        size: word pieces at most, the four special ids among them; fewer where the sentences have no more.
-        sampled: train on so many of the sentences, drawn with a fixed seed; 0 for all.
-        threads: of the training.
+        sentences: sentences of both languages.
+        size: most word pieces, including the four special ids; fewer if the sentences have no more.
+        sampled: number of sentences to train on, drawn with a fixed seed; 0 for all.
+        threads: threads of the training.
 
     Raises:
         DataSetUnavailableError: sentencepiece is not installed.
         ValueError: no vocabulary of that size can be made.
     """
     library = required_sentencepiece()
-    library.set_random_generator_seed(0)
+    library.set_random_generator_seed(0)  # the sample decides the vocabulary, and that every token id
+    # In memory: the tokeniser is stored with the prepared arrays, not as a file of its own.
     model = io.BytesIO()
     try:
         library.SentencePieceTrainer.train(
@@ -258,8 +260,8 @@ def trained_tokenizer(sentences: Iterable[str], size: int, *, sampled: int = 0, 
             model_writer=model,
             model_type="bpe",
             vocab_size=size,
-            hard_vocab_limit=False,
-            character_coverage=1.0,
+            hard_vocab_limit=False,  # few sentences have fewer pieces than asked for; that is no error
+            character_coverage=1.0,  # both alphabets are small: no letter is unknown
             input_sentence_size=sampled,
             shuffle_input_sentence=bool(sampled),
             num_threads=threads,
@@ -286,15 +288,15 @@ def encoded_pairs(
     """Return pairs of sentences as token ids.
 
     Args:
-        tokenizer: of both languages.
+        tokenizer: tokeniser of both languages.
         sources: sentences.
         targets: their translations.
-        length: tokens of the longer side at most, END among them.
-        cut: shorten longer sentences, as evaluations need every pair; otherwise such pairs are left out, and those
+        length: most tokens of the longer side, including END.
+        cut: shorten longer sentences, since evaluations need every pair; otherwise these pairs are left out, and pairs
             with an empty side.
 
     Returns:
-        int32 [N, 2, L], L the longest side that there is; and the numbers of the pairs kept, int64 [N].
+        Token ids int32 [N, 2, L] with the longest side L, and the numbers of the kept pairs, int64 [N].
     """
     kept: list[NDArray[np.int32]] = []
     numbers: list[int] = []
@@ -314,7 +316,7 @@ def encoded_pairs(
 
 
 def pair_lengths(rows: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return the tokens of the longer side of each pair [N, 2, L]: what a batch is as wide as."""
+    """Return the tokens of the longer side of each pair [N, 2, L]; they decide the width of a batch."""
     tokens = (np.asarray(rows) != PADDING).sum(axis=2, dtype=np.int64)
     lengths: NDArray[np.int64] = tokens.max(axis=1, initial=0)
     return lengths

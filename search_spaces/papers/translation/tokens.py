@@ -1,7 +1,7 @@
-"""Metrics of next-token predictions without their logits: of 37,000 a token, what the metrics need is kept.
+"""Metrics of next-token predictions from a few sums instead of 37,000 logits per token.
 
-For a temperature T and a token's logits z with the largest z₁, three sums over the vocabulary say everything that
-`evaluate_probabilities` measures but for class-wise errors: Σ e^((z−z₁)/T), Σ e^(2(z−z₁)/T) and Σ (z−z₁) e^((z−z₁)/T).
+For a temperature T and a token's logits z with the largest z₁, three sums over the vocabulary determine everything that
+`evaluate_probabilities` measures except class-wise errors: Σ e^((z−z₁)/T), Σ e^(2(z−z₁)/T) and Σ (z−z₁) e^((z−z₁)/T).
 """
 
 from __future__ import annotations
@@ -22,30 +22,34 @@ if TYPE_CHECKING:
 
 SUMS = 3
 
-#: What is measured of tokens: every metric of probabilities that needs no other class than the largest and the target.
+#: Metrics of tokens: all that need no class besides the largest and the target.
 CLASS_WISE = ("cw_ece", "cw_ada_ece", "balanced_accuracy", "majority_share")
 TOKEN_METRICS = tuple(name for name in METRIC_NAMES if name not in CLASS_WISE)
 
-#: Where BLEU and the calibration error are measured for a curve (mukhoti Fig. 5, whose axis is not in the text).
+#: Temperatures of the curves of BLEU and calibration error (mukhoti Fig. 5; the text does not give its axis).
 TEMPERATURES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 
 
 def column_at(metric: str, temperature: float) -> str:
-    """Return the column of a metric at one of TEMPERATURES, e.g. `bleu_at_0_9`."""
+    """Return the column of a metric at one of TEMPERATURES.
+
+    >>> column_at("bleu", 0.9)
+    'bleu_at_0_9'
+    """
     return f"{metric}_at_{temperature:g}".replace(".", "_")
 
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """What is kept of the predictions of N tokens, at G temperatures.
+    """Sufficient statistics of the predictions of N tokens at G temperatures.
 
     Attributes:
-        temperatures: [G].
-        targets: int64 [N].
-        top_logits: the largest, float32 [N].
-        target_logits: float32 [N].
-        ahead: classes that are before the target by logit, ties by number, int64 [N].
-        sums: the three sums of the module's description, float64 [N, G, 3].
+        temperatures: temperatures [G].
+        targets: target classes, int64 [N].
+        top_logits: largest logits, float32 [N].
+        target_logits: logits of the targets, float32 [N].
+        ahead: number of classes ranked before the target by logit, ties by number, int64 [N].
+        sums: the three sums of the module's docstring, float64 [N, G, 3].
     """
 
     temperatures: Floats
@@ -61,15 +65,15 @@ class TokenStatistics:
 
     @property
     def correct(self) -> Booleans:
-        """Whether the largest logit is the target's, the first of tied ones, [N]."""
+        """Whether the target has the largest logit, the first of tied ones, [N]."""
         right: Booleans = self.ahead == 0
         return right
 
     def place(self, temperature: float) -> int:
-        """Return the place of a temperature among those there are. Raises ValueError where it is none of them."""
+        """Return the index of a temperature. Raises ValueError if it has no statistics."""
         places = np.flatnonzero(self.temperatures == temperature)
         if not len(places):
-            raise ValueError(f"no statistics at T = {temperature:g}")
+            raise ValueError(f"no statistics at T = {temperature:g}; known: {self.temperatures.tolist()}")
         return int(places[0])
 
     def confidence(self, temperature: float = 1.0) -> Floats:
@@ -83,13 +87,15 @@ class TokenStatistics:
 
 
 def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[float]) -> TokenStatistics:
-    """Return what is kept of logits [N, K] and targets int64 [N]; sums are float64."""
-    import torch  # which readers of results, who ask this folder for labels, do without
+    """Return the statistics of logits [N, K] and targets int64 [N]; sums are float64."""
+    import torch  # imported here: readers of results import this file for labels only, and torch takes seconds
 
     top = logits.amax(1)
     of_target = logits.gather(1, targets[:, None])
+    # Ties go to the lower class number, as argmax decides; so accuracy equals that of full logits.
     ahead = (logits > of_target).sum(1)
     ahead += ((logits == of_target) & (torch.arange(logits.shape[1], device=logits.device) < targets[:, None])).sum(1)
+    # Differences to the largest logit: exp cannot overflow, and the largest probability is 1 / sum.
     below = logits.double() - top[:, None].double()
     sums = torch.empty((len(logits), len(temperatures), SUMS), dtype=torch.float64, device=logits.device)
     for place, temperature in enumerate(temperatures):
@@ -102,14 +108,14 @@ def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[flo
 
 
 def joined(parts: Sequence[TokenStatistics]) -> TokenStatistics:
-    """Return the statistics of several runs of tokens as one."""
+    """Concatenate the statistics of several runs of tokens."""
     columns = ("targets", "top_logits", "target_logits", "ahead", "sums")
     together = (np.concatenate([getattr(part, name) for part in parts]) for name in columns)
     return TokenStatistics(parts[0].temperatures, *together)
 
 
 def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int = 15) -> dict[str, float]:
-    """Return the metrics of `evaluate_probabilities` at a temperature, but for class-wise ones and class shares."""
+    """Return the metrics of `evaluate_probabilities` at a temperature, without those in CLASS_WISE."""
     sums = tokens.sums[:, tokens.place(temperature)]
     nll, correct = tokens.nll(temperature), tokens.correct
     of_target = np.exp(-nll)

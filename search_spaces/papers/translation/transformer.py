@@ -1,9 +1,9 @@
-"""The Transformer for translation (Vaswani et al. 2017), with torch's attention; and translating by beam search.
+"""The Transformer for translation (Vaswani et al. 2017) with torch's attention, and beam search.
 
-Layers normalise after adding, one matrix embeds both languages and reads out the logits (section 3.4), positions are
-sinusoids (section 3.5) and dropout is applied where section 5.4 says. `torch.nn.Transformer` computes the same; these
-layers besides keep keys and values while a sentence is written, so that each token is computed once. The search
-is that of Wu et al. 2016, section 7, and Vaswani et al. 2017, section 6.1.
+Layers normalise after adding, one matrix embeds both languages and computes the logits (section 3.4), positions are
+sinusoids (section 3.5), and dropout follows section 5.4. `torch.nn.Transformer` computes the same, but cannot keep keys
+and values while a sentence is written; these layers do, so each token is computed once. The search follows Wu et al.
+2016, section 7, and Vaswani et al. 2017, section 6.1.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch.nn import functional
 
 from search_spaces.papers.translation.pairs import BEGIN, END, PADDING
 
-#: A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1).
+#: Most tokens of a translation beyond its source's (Vaswani et al. 2017, section 6.1).
 LONGER = 50
 
-#: Of one attention: [N, heads, tokens, width / heads] each.
+#: Keys and values of one attention, [N, heads, tokens, width / heads] each.
 KeysAndValues = tuple[Tensor, Tensor]
 
 
 class Attention(nn.Module):
-    """Attention of several heads (section 3.2.2); the products are `scaled_dot_product_attention`'s."""
+    """Multi-head attention (section 3.2.2) with torch's `scaled_dot_product_attention`."""
 
     def __init__(self, width: int, heads: int) -> None:
         """Create the four projections."""
@@ -35,11 +35,11 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def keys(self, attended: Tensor) -> KeysAndValues:
-        """Return keys and values of what is attended to, [N, S, width]."""
+        """Return keys and values of the attended inputs [N, S, width]."""
         return self._by_head(self.key(attended)), self._by_head(self.value(attended))
 
     def forward(self, inputs: Tensor, keys: KeysAndValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Return what [N, T, width] reads from `keys`; `mask` [N, 1, 1, S] is true where it may look."""
+        """Return attention [N, T, width] of inputs to `keys`; `mask` [N, 1, 1, S] is true where it can look."""
         read = functional.scaled_dot_product_attention(
             self._by_head(self.query(inputs)), *keys, attn_mask=mask, is_causal=causal
         )
@@ -52,7 +52,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of encoder or decoder: attention to itself, in a decoder to the source, and a feed-forward network."""
+    """An encoder or decoder layer: self-attention, in a decoder attention to the source, and a feed-forward network."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float, *, decodes: bool) -> None:
         """Create the parts."""
@@ -64,9 +64,9 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def source_keys(self, encoded: Tensor) -> KeysAndValues:
-        """Return a decoder's keys and values of the encoder's output [N, S, width]."""
+        """Return a decoder layer's keys and values of the encoder's output [N, S, width]."""
         if self.other is None:
-            raise TypeError("an encoder's layer reads nothing but its own inputs")
+            raise TypeError("an encoder's layer has no attention to a source")
         return self.other.keys(encoded)
 
     def forward(
@@ -88,12 +88,12 @@ class Layer(nn.Module):
 
 @dataclass
 class Written:
-    """What is kept of translations while they are written, a row each.
+    """The state of translations while they are written, one row each.
 
     Attributes:
-        tokens: how many are written.
-        own: keys and values of the tokens so far, by layer; empty before the first.
-        source: those of the encoder's output, by layer.
+        tokens: number of written tokens.
+        own: keys and values of the written tokens, by layer; empty before the first.
+        source: keys and values of the encoder's output, by layer.
         mask: true where the source has a token, [N, 1, 1, S].
     """
 
@@ -103,7 +103,7 @@ class Written:
     mask: Tensor
 
     def select(self, rows: Tensor) -> Written:
-        """Return the rows at these numbers, which may repeat."""
+        """Return the state of some rows, which may repeat."""
         own, source = ([(k[rows], v[rows]) for k, v in layers] for layers in (self.own, self.source))
         return Written(self.tokens, own, source, self.mask[rows])
 
@@ -119,9 +119,9 @@ class Transformer(nn.Module):
     Args:
         input_shape: (2, length) of a pair of sentences.
         classes: number of word pieces K.
-        layers: of the encoder, and of the decoder [Vaswani et al. 2017, Table 3, base].
-        width: of a token, d_model [Vaswani et al. 2017, Table 3, base].
-        heads: of each attention [Vaswani et al. 2017, Table 3, base].
+        layers: layers of the encoder, and of the decoder [Vaswani et al. 2017, Table 3, base].
+        width: width of a token, d_model [Vaswani et al. 2017, Table 3, base].
+        heads: heads of each attention [Vaswani et al. 2017, Table 3, base].
         inner: width of the feed-forward networks, d_ff [Vaswani et al. 2017, Table 3, base].
         dropout: rate after each layer [Vaswani et al. 2017, Table 3, base].
 
@@ -157,17 +157,18 @@ class Transformer(nn.Module):
         for weights in self.parameters():
             if weights.dim() > 1:
                 nn.init.xavier_uniform_(weights)
+        # `_embedded` multiplies by √width, so embeddings have unit variance; the logits share the matrix.
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
-        self.classifier.weight = self.embedding.weight
+        self.classifier.weight = self.embedding.weight  # after the initialisation: one matrix (section 3.4)
         self.register_buffer("positions", sinusoids(input_shape[1] + LONGER + 1, width), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits of every target token, each from the source and the target's tokens before it."""
+        """Return the logits of every target token, given the source and the target's earlier tokens."""
         logits: Tensor = self.classifier(self.token_features(inputs))
         return logits
 
     def token_features(self, inputs: Tensor) -> Tensor:
-        """Return what enters the last layer for every target token, [tokens, width]."""
+        """Return the last layer's input for every target token, [tokens, width]."""
         source, target = self._sides(inputs)
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
@@ -178,7 +179,7 @@ class Transformer(nn.Module):
         return features
 
     def supervised(self, inputs: Tensor) -> Tensor:
-        """Return the target tokens, int64 [tokens], in the order of their logits."""
+        """Return the target tokens, int64 [tokens], in the order of `forward`'s logits."""
         _, target = self._sides(inputs)
         return target[target != PADDING].long()
 
@@ -190,14 +191,14 @@ class Transformer(nn.Module):
         return hidden
 
     def begin(self, inputs: Tensor) -> Written:
-        """Return the state before the first token of the translations of [N, 2, L], whose targets are not looked at."""
+        """Return the state before the first token of translations of [N, 2, L]; targets are not read."""
         source = _trimmed(inputs[:, 0])
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
         return Written(0, [], [layer.source_keys(encoded) for layer in _layers(self.decoder)], mask)
 
     def write(self, tokens: Tensor, written: Written) -> tuple[Tensor, Written]:
-        """Return the logits [N, K] of the token after `tokens` [N], and the state with them."""
+        """Return the logits [N, K] of the token after `tokens` [N], and the state that includes `tokens`."""
         hidden, own = self._embedded(tokens[:, None], written.tokens), []
         for number, layer in enumerate(_layers(self.decoder)):
             keys = layer.own.keys(hidden)
@@ -233,7 +234,7 @@ def sinusoids(count: int, width: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
 
-#: The score of what is not there; finite, so that sums of it stay so.
+#: Score of an impossible beam; finite, so that sums and quotients of it stay finite.
 NEVER = -1e30
 
 
@@ -248,27 +249,28 @@ def beam_search(
 ) -> list[list[int]]:
     """Translate sentences.
 
-    `beams` unfinished translations of a sentence grow by a token a step; those that end compete by their log
-    probability over the length penalty. A sentence is done when no unfinished translation can still beat its best
-    `beams` finished ones, or at LONGER tokens more than its source.
+    `beams` unfinished translations of a sentence grow by one token per step; finished ones compete by log probability
+    over the length penalty. A sentence is done when no unfinished translation can beat its best `beams` finished ones,
+    or at LONGER tokens more than its source.
 
     Args:
-        model: in evaluation mode.
-        inputs: pairs [N, 2, L], of which the sources are read.
-        beams: translations of each sentence that are followed.
+        model: network in evaluation mode.
+        inputs: pairs [N, 2, L]; only the sources are read.
+        beams: translations per sentence that are followed.
         alpha: strength of the length penalty; 0 for none.
-        temperature: the logits are divided by it.
+        temperature: divisor of the logits.
 
     Returns:
         The best translation of each sentence, token ids without the end.
     """
     count, device = len(inputs), inputs.device
     written = model.begin(inputs).select(torch.arange(count, device=device).repeat_interleave(beams))
+    # Each sentence has its own limit; finished beams longer than it are discarded below.
     limits = (inputs[:, 0] != PADDING).sum(1) + LONGER
     longest = int(limits.max())
     first = torch.arange(count, device=device)[:, None] * beams
     alive = torch.full((count, beams), NEVER, device=device)
-    alive[:, 0] = 0.0  # all beams begin alike: one of them counts
+    alive[:, 0] = 0.0  # all beams start equal, so only one of them may grow in the first step
     tokens = torch.full((count, beams, longest + 1), PADDING, device=device)
     tokens[:, :, 0] = BEGIN
     finished = torch.full((count, beams), NEVER, device=device)
@@ -277,9 +279,10 @@ def beam_search(
     for length in range(1, longest + 1):
         logits, written = model.write(tokens[:, :, length - 1].reshape(-1), written)
         steps = torch.log_softmax(logits.float() / temperature, 1).view(count, beams, -1)
+        # A translation consists of word pieces and END only.
         steps[:, :, (PADDING, BEGIN)] = NEVER
         classes = steps.shape[2]
-        # A beam can end in one way only: of twice as many at least `beams` do not end.
+        # Each beam has only one continuation that ends it, so of the best 2 · beams at least `beams` do not end.
         scores, places = (alive[:, :, None] + steps).flatten(1).topk(min(2 * beams, beams * classes), 1)
         beam, token = places // classes, places % classes
         grown = tokens.gather(1, beam[:, :, None].expand(-1, -1, longest + 1)).clone()
@@ -294,6 +297,7 @@ def beam_search(
         tokens = grown.gather(1, chosen[:, :, None].expand(-1, -1, longest + 1))
         written = written.select((first + beam.gather(1, chosen)).reshape(-1))
         unfinished = torch.where((length <= limits)[:, None], tokens[:, 0], unfinished)
+        # The best that an unfinished beam can still reach: no further loss, at the longest length.
         reachable = alive[:, 0] / length_penalty(limits, alpha).to(device)
         if bool(((finished[:, -1] >= reachable) | (length >= limits)).all()):
             break

@@ -185,8 +185,8 @@ def test_a_checkpoint_continues_as_if_never_interrupted(dataset: Pairs) -> None:
     [
         ({}, {"loss": {"name": "adafocal"}}, "adafocal is a function of whole batches"),
         ({}, {"loss": {"name": "aurc"}}, "aurc is a function of whole batches"),
-        ({}, {"optimizer": {"sharpness": "sam"}}, "optimizer.sharpness is not followed"),
-        ({}, {"optimizer": {"checkpoint": "best_val_nll"}}, "optimizer.checkpoint is not followed"),
+        ({}, {"optimizer": {"sharpness": "sam"}}, "optimizer.sharpness is not supported"),
+        ({}, {"optimizer": {"checkpoint": "best_val_nll"}}, "optimizer.checkpoint is not supported"),
         ({"curvature": CurvatureSettings(samples=3)}, {}, "set evaluation.curvature: false"),
         ({"metrics": (("skce", {}),)}, {}, "no metrics"),
         ({"posthoc": ({"name": "temperature", "objective": "nll"},)}, {}, "temperature needs all logits"),
@@ -202,7 +202,7 @@ def test_what_does_not_suit_translations_is_named(
 
 
 def test_other_data_are_refused() -> None:
-    with pytest.raises(LoopError, match="it trains on pairs of sentences"):
+    with pytest.raises(LoopError, match="the data set has no pairs of sentences"):
         replicate(load_dataset("digits"))
 
 
