@@ -19,7 +19,7 @@ from search_spaces.papers.published_numbers import published_tables, read_publis
 from sweeper.api import arguments, commands
 from sweeper.api.arguments import local_sweep, opened, output_folder
 from sweeper.api.finished import FinishedRun, Submitted
-from sweeper.core.display import Shown, format_table
+from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError
 from sweeper.core.labels import REHEARSAL_SUFFIX
 from sweeper.storage.lookup import sweep_names
@@ -144,7 +144,7 @@ def paper(
     cpus: arguments.Cpus = None,
     executor: arguments.RunsOn = "auto",
     say: arguments.Say = lambda sentence: None,
-) -> Shown[PaperPage] | Shown[list[Item]] | Shown[ComputedFigure] | str:
+) -> CommandResult[PaperPage] | CommandResult[list[Item]] | CommandResult[ComputedFigure] | str:
     """Reproduce a paper on one page.
 
     Runs missing experiments, fills the paper's tables and figures, and judges its claims. Sweeps that follow the
@@ -190,7 +190,7 @@ def paper(
         for step in plan:
             _run(step, rehearse, say, options)
     written = write_page(name, place, rehearse=rehearse, page=to)
-    return Shown(written, "\n".join(written.lines()))
+    return CommandResult(written, "\n".join(written.lines()))
 
 
 def _require_data(plan: Sequence[Step], rehearse: bool) -> None:
@@ -215,7 +215,7 @@ def _table(name: str, sweeps: Sequence[str], output: str, form: str) -> str:
 
 def _figure(
     name: str, gamma: Sequence[float], classes: int | None, form: str, to: str | Path | None
-) -> Shown[ComputedFigure]:
+) -> CommandResult[ComputedFigure]:
     import pyarrow as pa
 
     from search_spaces.papers.focal_map_figures import FIGURES, map_figure
@@ -232,12 +232,12 @@ def _figure(
     text = format_table(pa.Table.from_pylist(figure.rows), form)
     if to is not None:
         write_figure(figure.figure(name), Path(to))
-    return Shown(figure, text, json=figure.rows, notes=figure.remarks)
+    return CommandResult(figure, text, json=figure.rows, notes=figure.remarks)
 
 
 def claims(
     name: str | None = None, *, claim: Sequence[str] = (), output: arguments.Output = None
-) -> Shown[list[Verdict]]:
+) -> CommandResult[list[Verdict]]:
     """Judge claims of papers on a sweep by rules fixed in advance.
 
     A claim holds, does not hold, or is undecided.
@@ -252,21 +252,21 @@ def claims(
     from search_spaces.papers.judging import claims_table, judge_claims, verdict_lines
 
     if name is None:
-        return Shown([], claims_table(), wrap=False)
+        return CommandResult([], claims_table(), wrap=False)
     results = opened(name, output)
     verdicts, rehearsal = judge_claims(results, list(claim) or None), bool(results.rehearsed)
-    return Shown(
+    return CommandResult(
         verdicts,
         Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal))),
         json=[{**verdict.to_dict(), "rehearsal": rehearsal} for verdict in verdicts],
     )
 
 
-def _items(paper: str) -> Shown[list[Item]]:
+def _items(paper: str) -> CommandResult[list[Item]]:
     from search_spaces.papers.page import items, items_table
 
     held = items(paper)
-    return Shown(held, items_table(held))
+    return CommandResult(held, items_table(held))
 
 
 def _run(step: Step, rehearse: bool, say: arguments.Say, options: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from sweeper.api.arguments import Settings, Space, overrides, readable
-from sweeper.core.display import Shown, as_data
+from sweeper.core.display import CommandResult, as_data
 from sweeper.core.errors import SweeperError
 from sweeper.core.processes import python_environment, python_module
 from sweeper.space.loading import load_spec
@@ -44,7 +44,7 @@ def tool(function: Callable[..., Any], output: str) -> Callable[..., Any]:
                 answer = function(**given, **fixed)
         except (SweeperError, StoreError) as error:
             raise ToolError(str(error)) from error
-        return {"answer": as_data(answer), "notes": list(answer.notes) if isinstance(answer, Shown) else []}
+        return {"answer": as_data(answer), "notes": list(answer.notes) if isinstance(answer, CommandResult) else []}
 
     call.__signature__ = inspect.Signature(parameters, return_annotation=dict[str, Any])  # type: ignore[attr-defined]
     return call

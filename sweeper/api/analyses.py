@@ -18,7 +18,7 @@ from rich.text import Text
 from sweeper.api import arguments
 from sweeper.api.arguments import HANDED, RESULTS, AtLeastOne, listed, local_sweep, opened, output_folder, overrides
 from sweeper.api.completion import complete_method
-from sweeper.core.display import Shown
+from sweeper.core.display import CommandResult
 from sweeper.core.errors import SweeperError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def compare(
     *,
     network: str | None = None,
     output: arguments.Output = None,
-) -> Shown[Comparison] | Shown[list[Estimates]]:
+) -> CommandResult[Comparison] | CommandResult[list[Estimates]]:
     """Compare two losses or trials of a sweep, or two sweeps, by every estimator of calibration.
 
     Before and after each post-hoc method, from stored predictions: which is lower, whether there is no difference that
@@ -68,7 +68,7 @@ def compare(
     results = opened(name, output)
     if second is not None:
         sides = estimates((results, first), (results, second), network, screen_changes(results))
-        return Shown(sides, compared(sides))
+        return CommandResult(sides, compared(sides))
     other = opened(first, output)
     comparison, notes = compare_sweeps(results, other), []
     try:
@@ -76,7 +76,7 @@ def compare(
     except SweeperError as error:
         sides, notes = [], [f"not compared by estimators: {error}"]
     look = Group(view(comparison), *([Text(), compared(sides)] if sides else []))
-    return Shown(comparison, look, json={"sweeps": comparison, "estimators": sides}, notes=notes)
+    return CommandResult(comparison, look, json={"sweeps": comparison, "estimators": sides}, notes=notes)
 
 
 def recalibrate(
@@ -89,7 +89,7 @@ def recalibrate(
     trust: arguments.Trust = False,
     output: arguments.Output = None,
     progress: Annotated[Callable[[str], AbstractContextManager[Any]], HANDED] = lambda sweep: nullcontext(None),
-) -> Shown[Recalibrated]:
+) -> CommandResult[Recalibrated]:
     """Fit post-hoc methods or recompute metrics on stored predictions.
 
     Nothing is retrained. Results are rows of the table `recalibrations`, next to the uncalibrated probabilities
@@ -123,7 +123,7 @@ def recalibrate(
         f"report {sweep}{where}",
         f"manage sync {sweep}{where}",
     )
-    return Shown(done, notes=[*done.lines(), *marks, "next", *(f"  sweeper {command}" for command in words)])
+    return CommandResult(done, notes=[*done.lines(), *marks, "next", *(f"  sweeper {command}" for command in words)])
 
 
 def ensemble(
@@ -133,7 +133,7 @@ def ensemble(
     candidates: AtLeastOne = 50,
     picture: Annotated[str | Path | None, Parameter("--to")] = None,
     output: arguments.Output = None,
-) -> Shown[list[EnsembleRow]]:
+) -> CommandResult[list[EnsembleRow]]:
     """Average the predictions of finished networks.
 
     Ensembles of replicates, and greedy ones. Nothing is retrained.
@@ -157,7 +157,7 @@ def ensemble(
         from sweeper.reporting.html import write_figure
 
         write_figure(draw_ensembles(rows), Path(picture))
-    return Shown(rows, ensembles_view(rows))
+    return CommandResult(rows, ensembles_view(rows))
 
 
 def conformal(
@@ -167,7 +167,7 @@ def conformal(
     method: Annotated[str | None, Method] = None,
     crosswise: bool = False,
     output: arguments.Output = None,
-) -> Shown[Conformal]:
+) -> CommandResult[Conformal]:
     """Measure conformal prediction sets.
 
     Coverage and size of the best configuration's THR, APS and RAPS.
@@ -184,4 +184,4 @@ def conformal(
     from sweeper.results.predictive import conformal_sets, conformal_view
 
     found = conformal_sets(opened(name, output), alpha=alpha, method=method, crosswise=crosswise)
-    return Shown(found, conformal_view(found))
+    return CommandResult(found, conformal_view(found))

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from sweeper.api import arguments
 from sweeper.api.arguments import connect, output_folder, overrides
 from sweeper.api.finished import Submitted
-from sweeper.core.display import Shown, printable
+from sweeper.core.display import CommandResult, printable
 from sweeper.core.errors import SweeperError
 from sweeper.storage.metadata import user_and_host
 from trainables.files.regular import read_text
@@ -100,7 +100,7 @@ def logs(
     follow: bool = False,
     output: arguments.Output = None,
     write: arguments.Write = lambda text: sys.stdout.write(text),  # looked up late: it may be closed
-) -> Shown[None]:
+) -> CommandResult[None]:
     """Print a sweep's log.
 
     On a cluster (--dashboard) the driver's, on this machine that of Ray and torch.
@@ -122,29 +122,29 @@ def logs(
         for file in (jobs := job_logs(place, name)):
             write(f"# {file}\n{printable(read_text(file, 'replace'))}")
         if jobs and not (Path(place) / name).exists():
-            return Shown(None)
+            return CommandResult(None)
         for text in local_log(name, output_folder(output), follow=follow):
             write(text)
-        return Shown(None)
+        return CommandResult(None)
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if follow:
         return followed(cluster, sweep.job, write)
     write(cluster.logs(sweep.job))
-    return Shown(None)
+    return CommandResult(None)
 
 
-def followed(cluster: Cluster, job: str, write: arguments.Write) -> Shown[None]:
+def followed(cluster: Cluster, job: str, write: arguments.Write) -> CommandResult[None]:
     """Write a driver's log until it ends; the answer has its exit status, 1 where it was killed."""
     for text in cluster.follow(job):
         write(text)
     ended = cluster.sweep(job)
     killed = ended.exit_code is None and ended.state != "finished"
     notes = [f"the job {job} {ended.state}: {ended.message.strip()}"] if killed else []
-    return Shown(None, notes=notes, exit_code=ended.exit_code if ended.exit_code is not None else int(killed))
+    return CommandResult(None, notes=notes, exit_code=ended.exit_code if ended.exit_code is not None else int(killed))
 
 
-def token(file: str | Path) -> Shown[Path]:
+def token(file: str | Path) -> CommandResult[Path]:
     """Create a token for a Ray cluster.
 
     It is never printed; copy the file to the cluster and its users.
@@ -162,7 +162,7 @@ def token(file: str | Path) -> Shown[Path]:
         f"wrote a new token to {file}; every machine of the cluster and every user needs it:",
         f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={Path(file).resolve()}",
     ]
-    return Shown(Path(file), notes=notes)
+    return CommandResult(Path(file), notes=notes)
 
 
 def resume_remotely(

@@ -23,7 +23,7 @@ from sweeper.api import arguments
 from sweeper.api.arguments import connect, local_sweep, output_folder, overrides
 from sweeper.api.clusters import resume_remotely
 from sweeper.api.finished import FinishedRun
-from sweeper.core.display import SafeConsole, Shown, printable
+from sweeper.core.display import CommandResult, SafeConsole, printable
 from sweeper.core.errors import SweeperError
 from sweeper.execution.fork_server import early_server
 from sweeper.reporting.live import Timings
@@ -221,7 +221,7 @@ def plan(
     slurm: bool = False,
     slurm_file: str | Path | None = None,
     price_per_gpu_hour: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
-) -> Shown[Plan]:
+) -> CommandResult[Plan]:
     """Estimate trials, time and cost before training.
 
     Args:
@@ -253,10 +253,10 @@ def plan(
 
         planned, there = cluster_plan(spec, Path(cluster))
         planned = dataclasses.replace(planned, price_per_gpu_hour=price_per_gpu_hour)
-        return Shown(planned, Group(planned, there), json={**planned.to_dict(), "cluster": there.to_dict()})
+        return CommandResult(planned, Group(planned, there), json={**planned.to_dict(), "cluster": there.to_dict()})
     planned = dataclasses.replace(measured_plan(spec), price_per_gpu_hour=price_per_gpu_hour)
     fault = SweeperError(f"the sweep cannot start here: {planned.obstacle}") if planned.obstacle else None
-    return Shown(planned, planned, json=planned.to_dict(), fault=fault)
+    return CommandResult(planned, planned, json=planned.to_dict(), fault=fault)
 
 
 def stop(name: arguments.Name, *, output: arguments.Output = None, address: arguments.ClusterAddress = None) -> str:
@@ -297,7 +297,12 @@ def status(
     watch: Annotated[bool, Parameter(alias="-w")] = False,
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
-) -> Shown[list[SweepStatus]] | Shown[list[RemoteSweep]] | Shown[list[str]] | Shown[Look | None]:
+) -> (
+    CommandResult[list[SweepStatus]]
+    | CommandResult[list[RemoteSweep]]
+    | CommandResult[list[str]]
+    | CommandResult[Look | None]
+):
     """Show the progress of sweeps.
 
     Args:
@@ -322,31 +327,31 @@ def status(
         name, folder = local_sweep(name, place, tables=False)
         said, differences = audit_sweep(name, folder)
         lines = [*said, *(f"  {difference}" for difference in differences)]
-        return Shown(differences, "\n".join(map(printable, lines)), complete=not differences)
+        return CommandResult(differences, "\n".join(map(printable, lines)), complete=not differences)
     if address is not None and not audit:
         from sweeper.execution.cluster.cluster import sweeps_table
 
         cluster = connect(address)
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
-        return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
+        return CommandResult(sweeps, sweeps_table(sweeps, cluster.logs))
     from sweeper.execution.slurm.submission import jobs_lines, slurm_sweeps
 
     jobs = [printable(line) for line in jobs_lines(place, name)]
     if jobs and name is not None and not (Path(place) / name).exists():
-        return Shown(list[str](), "\n".join(jobs))  # its first job waits in the queue
+        return CommandResult(list[str](), "\n".join(jobs))  # its first job waits in the queue
     own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
     found = status_of(folder, own)
     if name is not None:
-        return Shown(found, Group(statuses_table(found), *jobs))
+        return CommandResult(found, Group(statuses_table(found), *jobs))
     began = {each.name: each for each in entries(folder)}
     none = f"no sweeps in {Path(place).resolve()}; --output names another folder, `sweeper run quickstart` starts one"
     table = [statuses_table(found, began)] if found else []  # no head alone
     submitted = [printable(each) for each in slurm_sweeps(place) if each in began]
     lines = [*jobs, *([f"on Slurm: {', '.join(submitted)}"] if submitted else [])]
-    return Shown(found, Group(*table, *lines), notes=[] if found or lines else [none])
+    return CommandResult(found, Group(*table, *lines), notes=[] if found or lines else [none])
 
 
-def _watched(name: str | None, output: str, address: str | None) -> Shown[Look | None]:
+def _watched(name: str | None, output: str, address: str | None) -> CommandResult[Look | None]:
     """Show one sweep, or all, until they end, or until Ctrl-C; return the last look."""
     from sweeper.execution.slurm.submission import jobs_lines
     from sweeper.reporting.status import FAR_LOOK_SECONDS, LOOK_SECONDS, Look, look_at_all, watch
@@ -368,8 +373,8 @@ def _watched(name: str | None, output: str, address: str | None) -> Shown[Look |
 
     seen = watch(look_again, seconds, SafeConsole())
     if seen is None:
-        return Shown(None, notes=["stopped watching; sweeps keep running"])
-    return Shown(seen, complete=seen.complete)
+        return CommandResult(None, notes=["stopped watching; sweeps keep running"])
+    return CommandResult(seen, complete=seen.complete)
 
 
 def _watch_of(name: str, output: str, address: str | None) -> SweepWatch | None:

@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from sweeper.api import analyses, arguments, commands
 from sweeper.api.arguments import local_sweep, local_tracking, opened, output_folder, remote_output
 from sweeper.api.finished import DrawnFigure, ReportPage
-from sweeper.core.display import Shown, format_table
+from sweeper.core.display import CommandResult, format_table
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.labels import plural
 from sweeper.storage.lookup import find_sweep
@@ -49,7 +49,7 @@ def results_(
     form: arguments.Form = "table",
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
-) -> Shown[TrialsTable] | Shown[pa.Table]:
+) -> CommandResult[TrialsTable] | CommandResult[pa.Table]:
     """Print the best trials, or the rows of an SQL query.
 
     Over several sweeps, the column `sweep` names the source.
@@ -94,8 +94,8 @@ def results_(
             *([note] if len(table.rows) < count else []),
             *([f"best by {table.board.objective.label}"] if by else []),
         ]
-        return Shown(table, table, notes=[*notes, *marks], width=WIDTH)
-    return Shown(rows, format_table(rows, form), notes=marks)
+        return CommandResult(table, table, notes=[*notes, *marks], width=WIDTH)
+    return CommandResult(rows, format_table(rows, form), notes=marks)
 
 
 def show(
@@ -105,7 +105,7 @@ def show(
     page: Annotated[str | Path | None, Parameter("--to")] = None,
     output: arguments.Output = None,
     address: arguments.ClusterAddress = None,
-) -> Shown[Results] | Path:
+) -> CommandResult[Results] | Path:
     """Show one trial.
 
     Its configuration, rungs and decisions, metrics with intervals, and files.
@@ -126,7 +126,7 @@ def show(
 
     with found.snapshot() as frozen:
         facts = trial_facts(frozen, trial)
-    return Shown(found, trial_view(facts, found.folder), json=facts, width=WIDTH)
+    return CommandResult(found, trial_view(facts, found.folder), json=facts, width=WIDTH)
 
 
 def report(
@@ -171,7 +171,7 @@ def report(
 
 def sync(
     name: arguments.Name, *, output: arguments.Output = None, tracking_uri: arguments.Tracking = None
-) -> Shown[None]:
+) -> CommandResult[None]:
     """Update MLflow from a sweep's journal.
 
     Safe to repeat.
@@ -182,7 +182,7 @@ def sync(
     from sweeper.tracking.sync import sync as synchronise
 
     paths = find_sweep(*local_sweep(name, output_folder(output)))
-    return Shown(None, notes=[str(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)))])
+    return CommandResult(None, notes=[str(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)))])
 
 
 def ui(
@@ -193,7 +193,7 @@ def ui(
     port: Annotated[int, Parameter(validator=Number(gte=1, lte=65535))] = 5000,
     host: str = "127.0.0.1",
     say: arguments.Say = lambda line: None,
-) -> Shown[None]:
+) -> CommandResult[None]:
     """Browse sweeps in MLflow.
 
     Each opens in a view with all its trials.
@@ -220,7 +220,7 @@ def ui(
     if len(found) > SHOWN_SWEEPS:
         say(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}")
     say(f"MLflow runs at {server} (Ctrl-C to stop)")
-    return Shown(None, exit_code=pages.serve(uri, port, host))
+    return CommandResult(None, exit_code=pages.serve(uri, port, host))
 
 
 def serve(
@@ -228,7 +228,7 @@ def serve(
     output: arguments.Output = None,
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8337,
     say: arguments.Say = lambda line: None,
-) -> Shown[None]:
+) -> CommandResult[None]:
     """Show all sweeps in a browser, live.
 
     The page is read-only, and this machine's own.
@@ -251,10 +251,10 @@ def serve(
     with listen(port) as taken:
         say(f"sweeps of {place}: http://127.0.0.1:{taken.getsockname()[1]} (Ctrl-C to stop)")
         serve_pages(place, taken, analyses.compare)
-    return Shown(None)
+    return CommandResult(None)
 
 
-def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> Shown[None]:
+def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> CommandResult[None]:
     """Offer commands to an agent, over the Model Context Protocol.
 
     It speaks on standard input and output. The commands only read.
@@ -278,7 +278,7 @@ def mcp(*, allow_run: bool = False, output: arguments.Output = None) -> Shown[No
         "conformal": analyses.conformal,
     }  # fmt: skip
     serve_tools(output_folder(output), tools | ({"stop": commands.stop} if allow_run else {}), allow_run=allow_run)
-    return Shown(None)
+    return CommandResult(None)
 
 
 def _lacks(extra: str, error: ModuleNotFoundError) -> SweeperError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sweeper.core.display import Shown, as_html, as_text
+from sweeper.core.display import CommandResult, as_html, as_text
 
 if TYPE_CHECKING:
     from sweeper.execution.cluster.cluster import Cluster, RemoteSweep
@@ -130,7 +130,7 @@ class Submitted:
         """Stand for `job`, which drives the sweep `name`."""
         self.name, self.job, self.address = name, job, cluster.address
         self.cluster = cluster
-        self.ended: Shown[None] | None = None
+        self.ended: CommandResult[None] | None = None
 
     def lines(self) -> list[str]:
         """Return what was submitted, and the next commands."""
@@ -138,9 +138,9 @@ class Submitted:
         commands = [f"  sweeper {each} --dashboard {self.address}" for each in words]
         return [f"submitted {self.name} as job {self.job}", "next", *commands]
 
-    def shown(self) -> Shown[None]:
+    def shown(self) -> CommandResult[None]:
         """Return what the command prints."""
-        return self.ended or Shown(None, notes=self.lines())
+        return self.ended or CommandResult(None, notes=self.lines())
 
     def to_dict(self) -> dict[str, str]:
         """Return what `--format json` prints."""

@@ -21,7 +21,7 @@ from rich.console import Group
 from search_spaces import FOLDER
 from sweeper.api import arguments
 from sweeper.api.arguments import HANDED, AtLeastOne, local_tracking, output_folder, overrides
-from sweeper.core.display import Shown
+from sweeper.core.display import CommandResult
 from sweeper.core.errors import InvalidSearchSpace, SweeperError, writing_to
 from sweeper.core.labels import plural, short
 from sweeper.space.configurations import configurations, varying_columns
@@ -47,7 +47,7 @@ def init(
     epochs: AtLeastOne = 27,
     replicates: AtLeastOne = 1,
     tutorial: bool = False,
-) -> Shown[Path] | Shown[list[Path]]:
+) -> CommandResult[Path] | CommandResult[list[Path]]:
     """Write a commented search space to start from, and its schema, by which editors complete and check it.
 
     Args:
@@ -90,11 +90,11 @@ def init(
     try:
         load_spec(file)
     except SweeperError as error:
-        return Shown(file, notes=[f"wrote {file}, which has errors"], fault=error)
-    return Shown(file, notes=[f"wrote {file} and {FILE}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
+        return CommandResult(file, notes=[f"wrote {file}, which has errors"], fault=error)
+    return CommandResult(file, notes=[f"wrote {file} and {FILE}\nnext\n  sweeper plan {file}\n  sweeper run {file}"])
 
 
-def _tutorial(folder: Path) -> Shown[list[Path]]:
+def _tutorial(folder: Path) -> CommandResult[list[Path]]:
     files = [folder / f"first_sweep{suffix}" for suffix in (".yaml", ".ipynb")]
     for file in files:
         if file.exists():
@@ -104,12 +104,12 @@ def _tutorial(folder: Path) -> Shown[list[Path]]:
         for file in files:
             shutil.copyfile(FOLDER / "tutorials" / file.name, file)
     steps = f"sweeper run {files[0]}\n  sweeper show first_sweep\n  jupyter lab {files[1]}   # pip install jupyterlab"
-    return Shown(files, notes=[f"wrote {files[0]} and {files[1]}\nnext\n  {steps}"])
+    return CommandResult(files, notes=[f"wrote {files[0]} and {files[1]}\nnext\n  {steps}"])
 
 
 def validate(
     space: arguments.Space, *, set: arguments.Settings = None, rehearse: arguments.Rehearse = False
-) -> Shown[SweepSpec]:
+) -> CommandResult[SweepSpec]:
     """Check a search space and report all errors at once.
 
     Each network takes one step if the data are here.
@@ -133,7 +133,9 @@ def validate(
             raise
         except SweeperError as error:
             untried = f"not tried on its data: {error.message}"
-    return Shown(spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found, untried))))
+    return CommandResult(
+        spec, "\n".join(filter(None, (f"{space} is valid: {seeds}; varies {varying}", found, untried)))
+    )
 
 
 def delete(
@@ -144,7 +146,7 @@ def delete(
     output: arguments.Output = None,
     tracking_uri: arguments.Tracking = None,
     ask: Annotated[Callable[[str], object], HANDED] = lambda question: None,
-) -> Shown[Path]:
+) -> CommandResult[Path]:
     """Delete a sweep's results folder, and its MLflow runs with --runs.
 
     Args:
@@ -161,7 +163,7 @@ def delete(
     scripts = at_rest(name, place)
     if scripts is not None and not (scripts.parent.parent / scripts.name).exists():  # its jobs never began
         shutil.rmtree(scripts)
-        return Shown(scripts, notes=[f"deleted {scripts}"])
+        return CommandResult(scripts, notes=[f"deleted {scripts}"])
     paths = lookup.at_rest(name, place)
     root, notes = paths.root, []
     if not yes:
@@ -175,10 +177,10 @@ def delete(
     size = lookup.delete(name, place)
     if scripts is not None:
         shutil.rmtree(scripts, ignore_errors=True)
-    return Shown(root, notes=[*notes, f"deleted {root}, {size / 2**20:,.1f} MiB"])
+    return CommandResult(root, notes=[*notes, f"deleted {root}, {size / 2**20:,.1f} MiB"])
 
 
-def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> Shown[Path]:
+def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -> CommandResult[Path]:
     """Rename a sweep.
 
     MLflow keeps the old name until `sweeper manage sync` logs it under the new one.
@@ -194,10 +196,12 @@ def rename(name: arguments.Name, new: str, *, output: arguments.Output = None) -
     place = output_folder(output)
     at_rest(name, place)  # a job that waits would start the sweep anew under its old name
     found = lookup.rename(name, new, place)
-    return Shown(found, notes=[f"renamed to {found}"])
+    return CommandResult(found, notes=[f"renamed to {found}"])
 
 
-def archive(name: arguments.Name, *, to: str | Path | None = None, output: arguments.Output = None) -> Shown[Path]:
+def archive(
+    name: arguments.Name, *, to: str | Path | None = None, output: arguments.Output = None
+) -> CommandResult[Path]:
     """Pack a sweep's results folder into a .tar.gz file.
 
     The folder stays.
@@ -209,7 +213,7 @@ def archive(name: arguments.Name, *, to: str | Path | None = None, output: argum
         The file.
     """
     file = lookup.archive(name, output_folder(output), None if to is None else Path(to))
-    return Shown(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
+    return CommandResult(file, notes=[f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB"])
 
 
 def spaces(
@@ -222,7 +226,7 @@ def spaces(
     metrics: bool = False,
     schedulers: bool = False,
     searchers: bool = False,
-) -> Shown[list[str]]:
+) -> CommandResult[list[str]]:
     """List the shipped search spaces, or what they may name.
 
     Args:
@@ -243,10 +247,10 @@ def spaces(
     wanted = (losses, architectures, datasets, optimizers, posthoc, metrics, schedulers, searchers)
     chosen = [kind for kind, asked in zip(catalogue.KINDS, wanted, strict=True) if asked]
     tables = [catalogue.components_table(kind) for kind in chosen] or [catalogue.spaces_table()]
-    return Shown(chosen, Group(*tables))
+    return CommandResult(chosen, Group(*tables))
 
 
-def doctor() -> Shown[list[Check]]:
+def doctor() -> CommandResult[list[Check]]:
     """Check that this machine can run sweeps.
 
     Every problem comes with a fix.
@@ -258,7 +262,7 @@ def doctor() -> Shown[list[Check]]:
     for check in found:
         lines.append(f"{'ok  ' if check.ok else 'FAIL'} {check.subject}: {check.finding}")
         lines += [] if check.ok else [f"     {check.remedy}"]
-    return Shown(found, "\n".join(lines), complete=all(check.ok for check in found))
+    return CommandResult(found, "\n".join(lines), complete=all(check.ok for check in found))
 
 
 SHARED_MEMORY_GIB = 0.5

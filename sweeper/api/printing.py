@@ -17,7 +17,7 @@ from rich.prompt import Confirm
 
 from sweeper.api.arguments import RESULTS
 from sweeper.api.finished import FinishedRun
-from sweeper.core.display import SafeConsole, Shown, as_data, printable
+from sweeper.core.display import CommandResult, SafeConsole, as_data, printable
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import near_path, plural
@@ -62,13 +62,13 @@ def display(answer: Any, *, as_json: bool = False) -> int:
     """Print an answer, or its values as JSON, then its notes; return the command's exit status."""
     if answer is None:  # help was printed
         return DONE
-    if as_json and (not isinstance(answer, Shown) or answer.value is not None):
+    if as_json and (not isinstance(answer, CommandResult) or answer.value is not None):
         print(json.dumps(as_data(answer), indent=2, ensure_ascii=False))
     if isinstance(answer, FinishedRun):
         if not as_json:
             print_run(answer)
         return DONE if answer.complete else INCOMPLETE
-    shown: Shown[Any] = answer if isinstance(answer, Shown) else _shown(answer)
+    shown: CommandResult[Any] = answer if isinstance(answer, CommandResult) else _shown(answer)
     if not as_json:
         _print_look(shown)
     for note in shown.notes:
@@ -78,18 +78,18 @@ def display(answer: Any, *, as_json: bool = False) -> int:
     return shown.exit_code
 
 
-def _shown(answer: Any) -> Shown[Any]:
+def _shown(answer: Any) -> CommandResult[Any]:
     """Return how an answer is printed: as it says itself, or its text."""
-    return answer.shown() if hasattr(answer, "shown") else Shown(answer, str(answer))
+    return answer.shown() if hasattr(answer, "shown") else CommandResult(answer, str(answer))
 
 
-def _print_look(answer: Shown[Any]) -> None:
-    if isinstance(answer.look, bytes):
-        sys.stdout.buffer.write(answer.look)
-    elif isinstance(answer.look, str):
-        print(printable(answer.look) if sys.stdout.isatty() else answer.look)
-    elif answer.look is not None:
-        show(answer.look, answer.width, wrap=answer.wrap)
+def _print_look(answer: CommandResult[Any]) -> None:
+    if isinstance(answer.rendered, bytes):
+        sys.stdout.buffer.write(answer.rendered)
+    elif isinstance(answer.rendered, str):
+        print(printable(answer.rendered) if sys.stdout.isatty() else answer.rendered)
+    elif answer.rendered is not None:
+        show(answer.rendered, answer.width, wrap=answer.wrap)
 
 
 def print_run(done: FinishedRun) -> None:

@@ -56,12 +56,12 @@ class SafeConsole(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
-class Shown(Generic[T]):
+class CommandResult(Generic[T]):
     """An answer with its values and how it looks; attributes of the values are attributes of the answer.
 
     Attributes:
         value: the values.
-        look: what a terminal shows of them: lines as they are, bytes for a file or a pipe; `None` for nothing.
+        rendered: what a terminal shows: lines as they are, bytes for a file or a pipe; `None` for nothing.
         json: what `--format json` prints of them.
         notes: what a command says besides, on the standard error.
         width: columns outside a terminal.
@@ -73,7 +73,7 @@ class Shown(Generic[T]):
     def __init__(
         self,
         value: T,
-        look: RenderableType | bytes | None = None,
+        rendered: RenderableType | bytes | None = None,
         *,
         json: object = None,
         notes: Sequence[str] = (),
@@ -84,7 +84,7 @@ class Shown(Generic[T]):
         exit_code: int | None = None,
     ) -> None:
         """Hold an answer; one that is not `complete` makes its command exit with 1."""
-        self.value, self.look, self.json, self.notes = value, look, json, notes
+        self.value, self.rendered, self.json, self.notes = value, rendered, json, notes
         self.width, self.wrap, self.fault = width, wrap, fault
         self.exit_code = exit_code if exit_code is not None else int(not complete)
 
@@ -95,9 +95,9 @@ class Shown(Generic[T]):
 
     def __rich__(self) -> RenderableType:
         """Give rich what the command of the same name prints."""
-        if self.look is None:
+        if self.rendered is None:
             return Text("\n".join(self.notes))
-        return "" if isinstance(self.look, bytes) else self.look
+        return "" if isinstance(self.rendered, bytes) else self.rendered
 
     def __repr__(self) -> str:
         return as_text(self.__rich__())
@@ -108,7 +108,7 @@ class Shown(Generic[T]):
 
 def as_data(answer: object) -> object:
     """Return an answer's values as JSON has them: fields by their names, paths as text, NaN and infinities as None."""
-    if isinstance(answer, Shown):
+    if isinstance(answer, CommandResult):
         return as_data(answer.json if answer.json is not None else answer.value)
     if isinstance(answer, Mapping):
         return {str(key): as_data(value) for key, value in answer.items()}

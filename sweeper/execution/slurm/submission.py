@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import search_spaces
-from sweeper.core.display import Shown
+from sweeper.core.display import CommandResult
 from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths
 from sweeper.core.labels import near_path, plural
@@ -53,17 +53,19 @@ class SlurmSubmission:
     scripts: dict[str, str]
     asked: Path | None
 
-    def shown(self) -> Shown[None]:
+    def shown(self) -> CommandResult[None]:
         """Return what the command prints: the jobs and the next commands; the scripts where nothing was submitted."""
         if not self.jobs:
             text = "\n".join(f"# {self.folder / file}\n{script}" for file, script in self.scripts.items())
             made_from = near_path(self.asked or self.folder)
-            return Shown(None, text, notes=[f"nothing was submitted: these are the scripts that {made_from} makes"])
+            return CommandResult(
+                None, text, notes=[f"nothing was submitted: these are the scripts that {made_from} makes"]
+            )
         where = f"--output {shlex.quote(str(self.folder.parent.parent))}"
         by = f", as {near_path(self.asked)} says" if self.asked is not None else ""
         commands = [f"  sweeper {words} {self.name} {where}" for words in ("status", "cluster logs", "results", "stop")]
         jobs = f"{plural(len(self.jobs), 'job')} {', '.join(self.jobs)}"
-        return Shown(None, notes=[f"submitted {self.name} as {jobs}{by}", "next", *commands])
+        return CommandResult(None, notes=[f"submitted {self.name} as {jobs}{by}", "next", *commands])
 
 
 def submit_sweep(

@@ -11,7 +11,7 @@ import pytest
 
 import sweeper
 from sweeper.api import arguments, commands
-from sweeper.core.display import Shown, as_html, as_text
+from sweeper.core.display import CommandResult, as_html, as_text
 from sweeper.results import Results, UnknownSweepError, load, sql
 from sweeper.results.queries import QueryError
 from tests.running import SPACE, typed
@@ -77,7 +77,7 @@ def test_a_plan_from_values_is_that_of_the_file(tmp_path):
     values = yaml.safe_load(SPACE)
     values["space"]["architecture"] = "mlp"
     planned = commands.plan(values, set={"samples": 4})
-    assert isinstance(planned, Shown) and planned.trials == planned.value.trials == 4
+    assert isinstance(planned, CommandResult) and planned.trials == planned.value.trials == 4
     assert "samples" in values and values["samples"] == 10, "what was given stays as it is"
     assert repr(planned).startswith("trials ") and "<pre" in planned._repr_html_()
 
